@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * On a device whose queues take their time, messages, reductions of gradients and gathers of parameters
+ * On a device whose queues take their time, batches, messages, reductions of gradients and gathers of parameters
  * run beside compute as the program says, and the host waits for the device nowhere between the ops of the
  * microbatches. */
 #include "exec_fixture.h"
@@ -10,8 +10,8 @@
 
 #include <pthread.h>
 
-enum { RANKS = 4, STEPS = 3, STEPS_MAX = 100, WAITS = 64, KINDS = 4 };
-static const enum dt_op_kind kinds[KINDS] = {DT_OP_RECV, DT_OP_SEND, DT_OP_GRAD_SYNC,
+enum { RANKS = 4, STEPS = 3, STEPS_MAX = 100, WAITS = 64, KINDS = 5 };
+static const enum dt_op_kind kinds[KINDS] = {DT_OP_FETCH, DT_OP_RECV, DT_OP_SEND, DT_OP_GRAD_SYNC,
                                              DT_OP_PARAM_GATHER};
 
 struct rank {
@@ -210,7 +210,7 @@ static bool busy_at(const struct dt_program *p, const struct dt_timeline *t, int
 
 /* What is read at the end of a step waits for the last ops of it; it is asked for after all have been
  * issued.  So no such wait may end before the last op has.  Only the next microbatch's batch may wait for the
- * upload of the one before it in its slot, behind which there is that one's compute. */
+ * upload of the one before it in its place, while there is compute to do. */
 START_TEST(the_host_does_not_wait_between_ops)
 {
     struct dt_assignment *a;

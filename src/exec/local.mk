@@ -100,6 +100,7 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_lane.c \
 	src/exec/program/execute_loss.c \
 	src/exec/program/execute_message.c \
+	src/exec/program/execute_microbatch.c \
 	src/exec/program/execute_move.c \
 	src/exec/program/execute_nonfinite.c \
 	src/exec/program/execute_norm.c \

@@ -190,4 +190,4 @@ static double rounded(const struct dt_memory_lane *s, int i, bool above)
     .messages = 2, .wire = wire, .working = working, .scratch = scratch, .beside = beside,         \
     .states = states_bytes, .batch = batch_bytes
 const struct dt_memory_row dt_memory_row_cpu = {EXECUTOR, .packed = packed};
-const struct dt_memory_row dt_memory_row_executor = {EXECUTOR, .packed = rounded};
+const struct dt_memory_row dt_memory_row_executor = {EXECUTOR, .packed = rounded, .spare = 1};

@@ -53,6 +53,7 @@ struct dt_memory_row {
                      int first, int last);
     double (*states)(const struct dt_memory_lane *s, int first, int last);
     double (*batch)(const struct dt_memory_lane *s); /* of a microbatch in flight */
+    int spare; /* batches of a chunk that are on their way, beside those in flight */
 };
 extern const struct dt_memory_row dt_memory_row_cpu, dt_memory_row_executor; /* memory_cpu.c */
 

@@ -20,7 +20,8 @@
  *   broker      messages             once                          and their gradients; batches
  *   reserve                          charged                       taken off the limit
  *
- * Our executor on a GPU keeps what it keeps on a CPU, but a weight in bf16 once instead of packed twice.
+ * Our executor on a GPU keeps what it keeps on a CPU, but a weight in bf16 once instead of packed twice, and one
+ * batch more, which comes while the others are in flight.
  *
  * A row of memory_impl.h says so for one of them. */
 #include "core/cost/memory_impl.h"
@@ -300,6 +301,15 @@ static void open_lane(struct dt_memory_lane *s, int stage, const struct dt_model
     s->own = ceil(s->tokens / (l->tp > 1 ? l->tp : 1));
 }
 
+/* Bytes of the batches of a stage. */
+static double batches(const struct dt_memory_lane *s, double in_flight, int64_t n_microbatches)
+{
+    double chunks = s->mp->layout.vpp, most = chunks * (double)n_microbatches;
+    double spare = fmax(0, fmin(chunks * s->row->spare, most - in_flight));
+
+    return s->row->batch ? s->row->batch(s) * (in_flight + spare) : 0;
+}
+
 static void stage_on(enum dt_memory_device device, struct dt_memory_memo *memo,
                      const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
                      int module, int stage, const struct dt_work *work, int64_t n_microbatches,
@@ -335,7 +345,7 @@ static void stage_on(enum dt_memory_device device, struct dt_memory_memo *memo,
      * largest one */
     out->activations = most * out->in_flight + stash * s.deferred + workspace;
     out->params += out->wire;
-    out->broker = row->messages * messages + (row->batch ? row->batch(&s) * out->in_flight : 0);
+    out->broker = row->messages * messages + batches(&s, out->in_flight, n_microbatches);
     out->total = out->params + out->grads + out->optimizer + out->activations +
                  out->logits_workspace + out->broker + out->reserve;
 }

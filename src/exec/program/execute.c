@@ -71,7 +71,16 @@ static enum dt_status open_env(struct dt_exec_env *env, const struct dt_exec_opt
         env->dp[m] = l->dp;
         env->n_v[m] = l->pp * l->vpp;
     }
-    return env->dev->queue_new(env->dev, false, err, &env->q);
+    DT_TRY(env->dev->queue_new(env->dev, false, err, &env->q));
+    return env->dev->queue_new(env->dev, true, err, &env->uploads);
+}
+
+enum dt_status dt_exec_env_sync(const struct dt_exec_env *env, struct dt_error *err)
+{
+    enum dt_status st = env->dev->queue_sync(env->q, err);
+    enum dt_status uploads = env->dev->queue_sync(env->uploads, st == DT_OK ? err : NULL);
+
+    return st == DT_OK ? uploads : st;
 }
 
 enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *err,
@@ -132,6 +141,7 @@ void dt_exec_free(struct dt_exec *x)
     dt_exec_losses_free(&x->losses, x->env.dev);
     dt_exec_norm_free(&x->norm, x->env.dev);
     free_iteration(&x->it);
+    x->env.dev->queue_free(x->env.uploads);
     x->env.dev->queue_free(x->env.q);
     dt_free(x);
 }
@@ -293,7 +303,7 @@ static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *er
     if (op->kind != DT_OP_WEIGHT_GRAD)
         pass_messages(&x->comm, &x->env, s, forward, sends_of(x->it.p, &x->ranks, i));
     if (completes || !dt_stage_has_backward(vs->stage))
-        dt_exec_microbatch_done(vs, s);
+        dt_exec_microbatch_done(&x->env, vs, s);
     return DT_OK;
 }
 
@@ -333,13 +343,9 @@ static enum dt_status step(struct dt_exec *x, const struct dt_op *op, struct dt_
 static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &x->it.p->ops[i];
-    struct dt_exec_microbatch *s;
     bool leads = dt_exec_leader(x->it.p, &x->ranks, i) == i;
 
     switch ((enum dt_op_kind)op->kind) {
-    case DT_OP_FETCH:
-        return dt_exec_microbatch_get(&x->stages, &x->it, dt_exec_op_vs(&x->stages, op), op->mb,
-                                      err, &s);
     case DT_OP_RECV:
         return dt_exec_recv(x, op, err);
     case DT_OP_FORWARD:
@@ -356,6 +362,7 @@ static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *er
         return DT_OK;
     case DT_OP_STEP:
         return x->it.late_steps ? DT_OK : step(x, op, err);
+    case DT_OP_FETCH:        /* dt_exec_fetch */
     case DT_OP_SEND:         /* the receiver takes it */
     case DT_OP_PARAM_GATHER: /* every replica has stepped all of its parameters */
         return DT_OK;
@@ -382,13 +389,11 @@ static void begin_iteration(struct dt_exec_iteration *it, const struct dt_exec_s
             memset(vs->fresh, 0, (size_t)(vs->last - vs->first) * sizeof(*vs->fresh));
             dt_stage_grads_begin(vs->stage);
             /* an iteration that failed may have left some in use */
-            for (struct dt_exec_microbatch *s = vs->microbatches; s; s = s->next)
-                s->used = false;
+            dt_exec_microbatches_forget(vs);
             for (struct dt_exec_stash *k = vs->stashes; k; k = k->next)
                 k->used = false;
             for (struct dt_exec_message *k = vs->messages; k; k = k->next)
                 k->users = 0;
-            vs->in_use = 0;
             vs->backwards = 0;
         }
     for (uint32_t i = 0; i < it->p->n_ops; i++) {
@@ -432,6 +437,66 @@ void dt_exec_describe(const struct dt_model *m, int module, int op, int64_t micr
         snprintf(buf + n, size - (size_t)n, " of microbatch %lld", (long long)microbatch);
 }
 
+static bool is_compute(const struct dt_op *op)
+{
+    return op->kind == DT_OP_FORWARD || op->kind == DT_OP_BACKWARD || op->kind == DT_OP_WEIGHT_GRAD;
+}
+
+static struct dt_device_queue *queue_of(const struct dt_exec_env *env, const struct dt_op *op)
+{
+    return op->kind == DT_OP_FETCH ? env->uploads : env->q;
+}
+
+/* What comes in to a lane comes in one by one: op i after the one before it, where that is on the other queue. */
+static void follow_input(const struct dt_exec *x, uint32_t i, struct dt_device_queue *q)
+{
+    const struct dt_op *op = &x->it.p->ops[i];
+    uint32_t d = op->dep[0];
+
+    if (d != DT_NONE && dt_op_resource(op->kind) == DT_RES_P2P_IN &&
+        !dt_exec_is_comm(&x->comm, d) && queue_of(&x->env, &x->it.p->ops[d]) != q)
+        x->env.dev->event_wait(q, x->events.end[d]);
+}
+
+/* Until all is on queues that op i waits for.  A batch that has no FETCH is put there before anything is waited for. */
+static enum dt_status get_ready(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    const struct dt_op *op = &x->it.p->ops[i];
+    struct dt_device_queue *q = queue_of(&x->env, op);
+    struct dt_exec_microbatch *s = NULL;
+    enum dt_status st;
+
+    if (is_compute(op)) {
+        st = dt_exec_microbatch_get(&x->stages, &x->it, dt_exec_op_vs(&x->stages, op), op->mb, err,
+                                    &s);
+        if (st != DT_OK)
+            return dt_exec_error_at(x, i, st, err);
+    }
+    DT_TRY(dt_exec_comm_wait(x, i, q, err));
+    follow_input(x, i, q);
+    if (s)
+        dt_exec_microbatch_follow(&x->env, s);
+    return DT_OK;
+}
+
+static enum dt_status do_op(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    const struct dt_op *op = &x->it.p->ops[i];
+    enum dt_status st;
+
+    DT_TRY(get_ready(x, i, err));
+    if (op->kind == DT_OP_FETCH) { /* it records its events itself */
+        st = dt_exec_fetch(x, i, err);
+    } else {
+        x->env.dev->event_record(x->env.q, x->events.begin[i]);
+        st = execute(x, i, err);
+        x->env.dev->event_record(x->env.q, x->events.end[i]);
+    }
+    if (st == DT_OK)
+        st = dt_tp_state(dt_exec_tp(&x->ranks, op->module, op->replica, op->stage), err);
+    return st == DT_OK ? DT_OK : dt_exec_error_at(x, i, st, err);
+}
+
 static enum dt_status walk_op(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &x->it.p->ops[i];
@@ -439,18 +504,12 @@ static enum dt_status walk_op(struct dt_exec *x, uint32_t i, struct dt_error *er
     enum dt_status st;
 
     tell(&x->env, x->it.p, i);
-    DT_TRY(dt_exec_comm_wait(x, i, err));
-    x->env.dev->event_record(x->env.q, x->events.begin[i]);
     before = dt_exec_for(&x->stages, op->module, op->replica, op->stage);
-    st = execute(x, i, err);
+    st = do_op(x, i, err);
     x->env.dev->memory_for(x->env.dev, before);
-    x->env.dev->event_record(x->env.q, x->events.end[i]);
     if (st == DT_OK)
-        st = dt_tp_state(dt_exec_tp(&x->ranks, op->module, op->replica, op->stage), err);
-    if (st != DT_OK)
-        return dt_exec_error_at(x, i, st, err);
-    dt_exec_comm_issued(x, i);
-    return DT_OK;
+        dt_exec_comm_issued(x, i);
+    return st;
 }
 
 static enum dt_status walk(struct dt_exec *x, struct dt_error *err)
@@ -514,9 +573,9 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
     if (st == DT_OK)
         st = step_late(x, err);
     if (st == DT_OK)
-        st = x->env.dev->queue_sync(x->env.q, err);
+        st = dt_exec_env_sync(&x->env, err);
     else
-        x->env.dev->queue_sync(x->env.q, NULL);
+        dt_exec_env_sync(&x->env, NULL);
     DT_TRY(st);
     if (timeline)
         DT_TRY(dt_exec_read_timeline(x, err, timeline));

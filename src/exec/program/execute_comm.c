@@ -452,7 +452,8 @@ static enum dt_status wait_for(struct dt_exec *x, const uint32_t *n, struct dt_e
     return st;
 }
 
-enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_error *err)
+enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_device_queue *q,
+                                 struct dt_error *err)
 {
     enum dt_status st;
 
@@ -462,7 +463,7 @@ enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_error 
     st = wait_for(x, &x->comm.graph.pending[i], err);
     pthread_mutex_unlock(&x->comm.lock);
     if (st == DT_OK)
-        dt_exec_queue_land(x, i, x->env.q);
+        dt_exec_queue_land(x, i, q);
     return st;
 }
 

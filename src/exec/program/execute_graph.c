@@ -115,7 +115,7 @@ static uint32_t counted(const struct dt_exec_graph *g, const struct dt_program *
     if (op->kind == DT_OP_RECV && d == op->peer)
         return DT_NONE;
     if (is_p2p(op) && is_p2p(&p->ops[d])) { /* the order of its resource */
-        if (!comm && op->kind != DT_OP_RECV)
+        if (!comm && op->kind == DT_OP_SEND)
             return DT_NONE;
         while (d != DT_NONE && g->kind[d] != DT_EXEC_COMM)
             d = p->ops[d].dep[0];

@@ -50,12 +50,22 @@ struct dt_exec_stash {
     bool used;
     struct dt_exec_stash *next;
 };
+/* Where a batch lies, on the host and on the device.  The virtual stage's are in the order of their last use. */
+struct dt_exec_place {
+    struct dt_batch *batch;
+    struct dt_device_event
+        *uploaded;                /* the batch is there, and its host arrays may be written again */
+    struct dt_device_event *past; /* the main queue is past what reads it */
+    bool used;
+    struct dt_exec_place *next;
+};
 /* A microbatch in a virtual stage, from its first input to the end of its last compute op. */
 struct dt_exec_microbatch {
     uint32_t mb;
     bool used, empty; /* empty: nothing to compute */
-    struct dt_batch *batch;
-    struct dt_device_event *uploaded; /* the batch's host arrays may be written again */
+    struct dt_exec_place *place;
+    struct dt_batch *batch; /* there */
+    bool follow;            /* the main queue has yet to wait for it */
     struct dt_exec_buffer saved;
     struct dt_exec_stash *stash; /* between a split backward and its weight gradients */
     const void *in, *dout;
@@ -79,6 +89,7 @@ struct dt_exec_vstage {
     struct dt_optimizer opt;
     struct dt_batch_limits max;
     struct dt_exec_microbatch *microbatches;
+    struct dt_exec_place *places;
     struct dt_exec_message *messages;
     bool split; /* weight gradients are ops of their own */
     struct dt_exec_stash *stashes;
@@ -209,6 +220,7 @@ struct dt_exec_env {
     const struct dt_device *dev;
     const struct dt_kernels *k;
     struct dt_device_queue *q;                                       /* the main thread's */
+    struct dt_device_queue *uploads;                                 /* the same, of batches */
     int pp[DT_MAX_MODULES], dp[DT_MAX_MODULES], n_v[DT_MAX_MODULES]; /* n_v = pp * vpp */
 };
 
@@ -336,6 +348,9 @@ static inline struct dt_device_memory_owner *dt_exec_for_vs(const struct dt_exec
     return dt_exec_for(stages, vs->module, vs->replica, vs->v % stages->env->pp[vs->module]);
 }
 
+/* execute.c: the host waits for both queues of the main thread; the first error. */
+enum dt_status dt_exec_env_sync(const struct dt_exec_env *env, struct dt_error *err);
+
 /* execute_lane.c */
 enum dt_status dt_exec_build(struct dt_exec_stages *stages, struct dt_error *err);
 void dt_exec_drop(struct dt_exec_stages *stages);
@@ -344,18 +359,31 @@ enum dt_status dt_exec_reserve(const struct dt_exec_stages *stages, struct dt_ex
                                struct dt_error *err);
 enum dt_status dt_exec_room(const struct dt_device *dev, struct dt_exec_buffer *b, size_t bytes,
                             struct dt_error *err);
-/* What a virtual stage keeps of a microbatch; made and filled when it is not there. */
+/* The sequences of a microbatch, in its order: it->mb_seqs. */
+enum dt_status dt_exec_gather_seqs(struct dt_exec_iteration *it, int module, uint32_t mb, int *n,
+                                   struct dt_error *err);
+/* A batch of nothing but the counts of a microbatch (over all replicas): enough for sizes. */
+struct dt_batch dt_exec_counts(const struct dt_exec_env *env, const struct dt_exec_iteration *it,
+                               int module, uint32_t mb);
+
+/* execute_microbatch.c */
+void dt_exec_microbatches_free(const struct dt_device *dev, struct dt_exec_vstage *vs);
+/* None is used, whatever an iteration that failed has left. */
+void dt_exec_microbatches_forget(struct dt_exec_vstage *vs);
+/* FETCH: makes its microbatch and puts the batch on the queue of uploads, between the op's events. */
+enum dt_status dt_exec_fetch(struct dt_exec *x, uint32_t i, struct dt_error *err);
+/* What a virtual stage keeps of a microbatch; made, filled and uploaded when it is not there. */
 enum dt_status dt_exec_microbatch_get(const struct dt_exec_stages *stages,
                                       struct dt_exec_iteration *it, struct dt_exec_vstage *vs,
                                       uint32_t mb, struct dt_error *err,
                                       struct dt_exec_microbatch **out);
+/* What the main queue is given from now on finds the batch on the device. */
+void dt_exec_microbatch_follow(const struct dt_exec_env *env, struct dt_exec_microbatch *s);
 /* Room for what the microbatch's split backward leaves, until it is done. */
 enum dt_status dt_exec_stash_take(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
                                   struct dt_exec_microbatch *s, struct dt_error *err);
-void dt_exec_microbatch_done(struct dt_exec_vstage *vs, struct dt_exec_microbatch *s);
-/* A batch of nothing but the counts of a microbatch (over all replicas): enough for sizes. */
-struct dt_batch dt_exec_counts(const struct dt_exec_env *env, const struct dt_exec_iteration *it,
-                               int module, uint32_t mb);
+void dt_exec_microbatch_done(const struct dt_exec_env *env, struct dt_exec_vstage *vs,
+                             struct dt_exec_microbatch *s);
 
 /* execute_message.c.  These lock. */
 /* A message to write, of one user; one that was sent, or NULL; what a microbatch takes, made when
@@ -451,9 +479,10 @@ enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err);
 void dt_exec_comm_free(struct dt_exec *x);
 /* Counts who waits for whom in this program, then lets the thread post what waits for nothing. */
 enum dt_status dt_exec_comm_begin(struct dt_exec *x, struct dt_error *err);
-/* The main thread waits until all that an op waits for is issued, and its queue until it is done; says
+/* The main thread waits until all that an op waits for is issued, and `q` until what has landed of it is done; says
  * that the op is issued. */
-enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_error *err);
+enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_device_queue *q,
+                                 struct dt_error *err);
 void dt_exec_comm_issued(struct dt_exec *x, uint32_t i);
 /* The losses of all microbatches of this rank are there when losses.read is done. */
 void dt_exec_comm_post_losses(struct dt_exec *x);

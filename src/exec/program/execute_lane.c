@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Virtual stages of a process: building them, making them larger, and their microbatches. */
+ * Virtual stages of a process: building them, and making them larger. */
 #include "exec/program/execute_impl.h"
 
 #include <string.h>
@@ -124,23 +124,10 @@ enum dt_status dt_exec_build(struct dt_exec_stages *stages, struct dt_error *err
     return stages->env->dev->queue_sync(stages->env->q, err);
 }
 
-static void free_microbatch(const struct dt_device *dev, struct dt_exec_microbatch *s)
+/* Those of its microbatches, too. */
+static void free_messages(const struct dt_device *dev, struct dt_exec_vstage *vs)
 {
-    dev->free(dev, s->saved.p);
-    dev->event_free(s->uploaded);
-    if (s->batch)
-        dt_batch_free(s->batch);
-    dt_free(s);
-}
-
-static void free_microbatches(const struct dt_device *dev, struct dt_exec_vstage *vs)
-{
-    while (vs->microbatches) {
-        struct dt_exec_microbatch *next = vs->microbatches->next;
-
-        free_microbatch(dev, vs->microbatches);
-        vs->microbatches = next;
-    }
+    dt_exec_microbatches_free(dev, vs);
     while (vs->messages) {
         struct dt_exec_message *next = vs->messages->next;
 
@@ -156,7 +143,6 @@ static void free_microbatches(const struct dt_device *dev, struct dt_exec_vstage
         dt_free(vs->stashes);
         vs->stashes = next;
     }
-    vs->in_use = 0;
 }
 
 void dt_exec_drop(struct dt_exec_stages *stages)
@@ -165,7 +151,7 @@ void dt_exec_drop(struct dt_exec_stages *stages)
         for (int i = 0; stages->vs[m] && i < stages->env->dp[m] * stages->env->n_v[m]; i++) {
             struct dt_exec_vstage *vs = &stages->vs[m][i];
 
-            free_microbatches(stages->env->dev, vs);
+            free_messages(stages->env->dev, vs);
             dt_optimizer_free(&vs->opt);
             if (vs->stage)
                 dt_stage_free(vs->stage);
@@ -196,8 +182,8 @@ static enum dt_status resize_stage(const struct dt_exec_stages *stages, struct d
     struct dt_device_memory_owner *before;
     enum dt_status st;
 
-    DT_TRY(stages->env->dev->queue_sync(stages->env->q, err)); /* nothing uses what goes */
-    free_microbatches(stages->env->dev, vs);
+    DT_TRY(dt_exec_env_sync(stages->env, err)); /* nothing uses what goes */
+    free_messages(stages->env->dev, vs);
     before = dt_exec_for_vs(stages, vs);
     st = dt_stage_resize(vs->stage, max, err);
     stages->env->dev->memory_for(stages->env->dev, before);
@@ -206,9 +192,8 @@ static enum dt_status resize_stage(const struct dt_exec_stages *stages, struct d
     return DT_OK;
 }
 
-/* The sequences of a microbatch, in its order. */
-static enum dt_status gather_seqs(struct dt_exec_iteration *it, int module, uint32_t mb, int *n,
-                                  struct dt_error *err)
+enum dt_status dt_exec_gather_seqs(struct dt_exec_iteration *it, int module, uint32_t mb, int *n,
+                                   struct dt_error *err)
 {
     const struct dt_assignment_module *a = &it->p->assignment->m[module];
     const struct dt_microbatch *m = &a->mb[mb];
@@ -233,7 +218,7 @@ static enum dt_status count_module(struct dt_exec_iteration *it, const struct dt
     for (uint32_t mb = 0; mb < n_mb; mb++) {
         int n;
 
-        DT_TRY(gather_seqs(it, m, mb, &n, err));
+        DT_TRY(dt_exec_gather_seqs(it, m, mb, &n, err));
         dt_batching_limits(env->o.model, m, it->mb_seqs, n, &it->lim[m][mb]);
     }
     return DT_OK;
@@ -279,7 +264,7 @@ enum dt_status dt_exec_reserve(const struct dt_exec_stages *stages, struct dt_ex
     return DT_OK;
 }
 
-/* ---- microbatches ---- */
+/* ---- buffers ---- */
 
 enum dt_status dt_exec_room(const struct dt_device *dev, struct dt_exec_buffer *b, size_t bytes,
                             struct dt_error *err)
@@ -293,106 +278,4 @@ enum dt_status dt_exec_room(const struct dt_device *dev, struct dt_exec_buffer *
     DT_TRY(dev->alloc(dev, bytes, err, &b->p));
     b->cap = bytes;
     return DT_OK;
-}
-
-static enum dt_status fill_microbatch(const struct dt_exec_stages *stages,
-                                      struct dt_exec_iteration *it, struct dt_exec_vstage *vs,
-                                      struct dt_exec_microbatch *s, struct dt_error *err)
-{
-    uint32_t global = it->p->assignment->m[vs->module].mb_first[vs->replica] + s->mb;
-    struct dt_batch *b = s->batch;
-    int n;
-
-    DT_TRY(gather_seqs(it, vs->module, global, &n, err));
-    b->train = dt_stage_has_backward(vs->stage);
-    b->noise_seed = stages->env->o.seed;
-    b->loss_scale =
-        (float)(stages->env->o.model->modules[vs->module].role == DT_ROLE_LLM ? it->text_scale
-                                                                              : it->image_scale);
-    DT_TRY(dt_batching_fill(stages->env->o.model, vs->module, it->mb_seqs, n, b, err));
-    s->empty = b->rows == 0;
-    if (s->empty)
-        return DT_OK;
-    if (stages->env->o.model->modules[vs->module].role == DT_ROLE_GENERATOR)
-        dt_batch_diffuse(b, stages->env->o.diffusion, stages->env->o.seed, (uint64_t)it->in->step);
-    DT_TRY(dt_batch_upload(stages->env->q, b, err));
-    stages->env->dev->event_record(stages->env->q, s->uploaded);
-    if (dt_stage_has_backward(vs->stage))
-        DT_TRY(dt_exec_room(stages->env->dev, &s->saved, dt_stage_saved_bytes(vs->stage, b), err));
-    return DT_OK;
-}
-
-static enum dt_status unused_microbatch(const struct dt_exec_env *env, struct dt_exec_vstage *vs,
-                                        struct dt_error *err, struct dt_exec_microbatch **out)
-{
-    struct dt_exec_microbatch *s;
-
-    for (s = vs->microbatches; s; s = s->next)
-        if (!s->used) {
-            *out = s;
-            return env->dev->event_sync(s->uploaded, err);
-        }
-    s = dt_calloc(1, sizeof(*s));
-    if (!s)
-        return dt_error_nomem(err, "a microbatch");
-    s->next = vs->microbatches;
-    vs->microbatches = s;
-    DT_TRY(env->dev->event_new(env->dev, err, &s->uploaded));
-    DT_TRY(dt_batch_new(env->dev, &env->o.model->modules[vs->module], &vs->max, err, &s->batch));
-    *out = s;
-    return DT_OK;
-}
-
-enum dt_status dt_exec_microbatch_get(const struct dt_exec_stages *stages,
-                                      struct dt_exec_iteration *it, struct dt_exec_vstage *vs,
-                                      uint32_t mb, struct dt_error *err,
-                                      struct dt_exec_microbatch **out)
-{
-    struct dt_exec_microbatch *s = vs->microbatches;
-
-    while (s && (!s->used || s->mb != mb))
-        s = s->next;
-    if (!s) {
-        DT_TRY(unused_microbatch(stages->env, vs, err, &s));
-        s->mb = mb;
-        s->in = s->dout = NULL;
-        s->in_from = s->dout_from = s->out = s->din = NULL;
-        s->stash = NULL;
-        DT_TRY(fill_microbatch(stages, it, vs, s, err));
-        s->used = true;
-        if (++vs->in_use > vs->in_use_max)
-            vs->in_use_max = vs->in_use;
-    }
-    *out = s;
-    return DT_OK;
-}
-
-enum dt_status dt_exec_stash_take(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
-                                  struct dt_exec_microbatch *s, struct dt_error *err)
-{
-    struct dt_exec_stash *k = vs->stashes;
-
-    while (k && k->used)
-        k = k->next;
-    if (!k) {
-        k = dt_calloc(1, sizeof(*k));
-        if (!k)
-            return dt_error_nomem(err, "what a backward leaves");
-        k->next = vs->stashes;
-        vs->stashes = k;
-    }
-    DT_TRY(
-        dt_exec_room(stages->env->dev, &k->data, dt_stage_stash_bytes(vs->stage, s->batch), err));
-    k->used = true;
-    s->stash = k;
-    return DT_OK;
-}
-
-void dt_exec_microbatch_done(struct dt_exec_vstage *vs, struct dt_exec_microbatch *s)
-{
-    s->used = false;
-    if (s->stash)
-        s->stash->used = false;
-    s->stash = NULL;
-    vs->in_use--;
 }

@@ -146,12 +146,12 @@ static void join_groups(const struct dt_program *p, struct dt_timeline *t)
 }
 
 /* Ops of a resource one after the other. */
-static void queue_up(const struct dt_program *p, struct dt_timeline *t, enum dt_op_kind kind)
+static void queue_up(const struct dt_program *p, struct dt_timeline *t, enum dt_op_resource r)
 {
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct dt_op *op = &p->ops[i];
 
-        if (op->kind != kind)
+        if (dt_op_resource(op->kind) != r)
             continue;
         if (op->dep[0] != DT_NONE)
             t->begin_ns[i] = later(t->begin_ns[i], t->end_ns[op->dep[0]]);
@@ -223,10 +223,9 @@ enum dt_status dt_exec_read_timeline(struct dt_exec *x, struct dt_error *err, st
     count_from_zero(p, t);
     if (x->ranks.t) {
         end_sends(p, t);
-        queue_up(p, t, DT_OP_SEND);
+        queue_up(p, t, DT_RES_P2P_OUT);
         follow_sends(p, t);
-        queue_up(p, t, DT_OP_FETCH);
-        queue_up(p, t, DT_OP_RECV);
+        queue_up(p, t, DT_RES_P2P_IN);
     }
     join_groups(p, t);
     count_from_zero(p, t);
