@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 #
 # Every key of a cluster's network counts: with one plan, a better network is never slower, and where the job
-# uses what the key describes, a much worse one is slower.  (With a plan whose modules have GPUs of their own: the turns of
-# guests follow the times, and other turns may be worse ones.)  Known devices bring their data sheets; rows stand in for
-# devices of the same chip only, and that is told.
+# uses what the key describes, a much worse one is slower: with modules on GPUs of their own, and with guests, whose turns
+# follow the times.  Known devices bring their data sheets; rows stand in for devices of the same chip only, and that is told.
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
 . "${srcdir:=.}/tests/shell.sh"
@@ -16,16 +15,19 @@ never_slower() {
 }
 counts() { check "$1 does nothing: $(tr '\n' ' ' <times)" '[ "$(sort -u times | wc -l)" -gt 1 ]'; }
 
-for job in llama-70b-96 mllm-15b-96; do
-    expect 0 "" "$DISTTRAIN" plan -o plan.json $job search.placement=own
-    for key in "nvlink_bandwidth=10 GB/s,50 GB/s,100 GB/s,160 GB/s,240 GB/s,600 GB/s" \
+for plan in "llama-70b-96 own" "mllm-15b-96 own" "mllm-15b-96 auto" "mllm-9b-96 auto"; do
+    job=${plan% *} placement=${plan#* }
+    expect 0 "" "$DISTTRAIN" plan -o plan.json $job search.placement=$placement
+    check "$job, placement $placement: which modules are guests" \
+        '{ grep -q "\"with\":" plan.json && echo auto || echo own; } | grep -qx $placement'
+    for key in "nvlink_bandwidth=10 GB/s,50 GB/s,100 GB/s,160 GB/s,240 GB/s,400 GB/s,600 GB/s" \
         "nic_bandwidth=10 Gb/s,100 Gb/s,200 Gb/s,800 Gb/s" "nics_per_node=1,2,4,8" "nic_efficiency=0.1,0.5,0.94,1" \
         "oversubscription=16,4,1" "nvlink_latency=1 ms,8 us,0 s" "nic_latency=10 ms,24 us,0 s"; do
         name=${key%%=*}
         echo "${key#*=}" | tr , '\n' >values
         while read -r value; do seconds -p plan.json $job "cluster.$name=$value"; done <values >times
-        never_slower "$job, cluster.$name from worst to best"
-        case $name in *latency) ;; *) counts "$job, cluster.$name" ;; esac # rows have latencies of their own
+        never_slower "$job, placement $placement, cluster.$name from worst to best"
+        case $name in *latency) ;; *) counts "$job, placement $placement, cluster.$name" ;; esac # rows have latencies of their own
     done
 done
 # without rows the latencies count, too

@@ -67,9 +67,8 @@ check "at least a third of the cases can be planned: $run" '[ $((3 * run)) -ge "
 
 # --- a key beside the plan: applied everywhere, and told ---
 job=mllm-15b-96
-# (on GPUs of its own: with twice the batch, guests leave too little memory)
-expect 0 "" "$DISTTRAIN" plan -o as-job.json $job search.placement=own train.recompute=selective train.reorder.intra=true train.reorder.inter=true
-for key in recompute=full stepccl=false reorder.intra=false overlap.grad=false global_batch=128 seq_len=4096; do
+expect 0 "" "$DISTTRAIN" plan -o as-job.json $job train.recompute=selective train.reorder.intra=true train.reorder.inter=true
+for key in recompute=full stepccl=false reorder.intra=false overlap.grad=false global_batch=96 seq_len=4096; do
     # the layouts of as-job.json with another policy, written into it by hand
     name=${key%=*} value=${key#*=}
     case $name in

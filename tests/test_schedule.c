@@ -524,6 +524,22 @@ START_TEST(neighbours_leave_the_divided_bubble)
 }
 END_TEST
 
+/* A last group of fewer than pp microbatches: chunks still gain, as it does not pass them all alone. */
+START_TEST(chunks_pay_with_a_shorter_last_group)
+{
+    static const int64_t f[3] = {12000, 12000, 12000};
+
+    for (int pp = 2; pp <= 5; pp++)
+        for (int vpp = 2; vpp <= 8; vpp += 2)
+            for (int n = pp + 1; n <= 3 * pp; n++) {
+                int64_t plain = chain_span(pp, 1, n, 4, f), span = chain_span(pp, vpp, n, 4, f);
+
+                ck_assert_msg(span < plain, "pp %d n %d: %lld with vpp %d, %lld without", pp, n,
+                              (long long)span, vpp, (long long)plain);
+            }
+}
+END_TEST
+
 /* ... and modules of equal length run one microbatch per turn, after one has passed through all. */
 START_TEST(balanced_modules_run_at_full_rate)
 {
@@ -668,6 +684,7 @@ int main(void)
     tcase_add_test(c, the_check_asks_for_credits);
     tcase_add_test(c, interleaving_takes_a_shorter_last_group);
     tcase_add_test(c, neighbours_leave_the_divided_bubble);
+    tcase_add_test(c, chunks_pay_with_a_shorter_last_group);
     tcase_add_test(c, balanced_modules_run_at_full_rate);
     tcase_add_test(c, modules_around_an_interleaved_one);
     tcase_add_test(c, tied_embeddings_meet_across_stages);

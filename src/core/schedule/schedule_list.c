@@ -5,12 +5,14 @@
  * A lane that is free takes, of what is ready, the oldest backward, else a forward within its
  * in-flight bound.  Where lanes have a fixed order as well (slots that are not aligned, without chunks), that is run
  * beside it; the compiler asks for the list schedule in a second program if it ends earlier here, and keeps the program
- * that is.  A lane of several chunks has a choice of forwards; two rules are tried, beside Megatron-core's order, and
+ * that is.  A lane of several chunks has a choice of forwards; these rules are tried, beside Megatron-core's order, and
  * the run that ends first gives the order, Megatron-core's unless another is 5 % faster:
  *
  *   deepest    the last chunk that can run: keeps step with modules around that deliver and take
  *              one microbatch at a time
  *   groups     pp microbatches chunk by chunk: fills the pipeline fastest when they are all there
+ *   joined     where pp does not divide them: as many groups as there are whole ones, of pp or more microbatches.  A
+ *              last group of one would pass all chunks alone, with as many idle turns in each as it lacks microbatches
  *
  * The result is an order that did execute, hence free of deadlock.  When slots are aligned one
  * replica of each module stands for all; otherwise every lane takes part.  Durations are those of
@@ -30,6 +32,8 @@
 
 enum { CLEARLY = 5 }; /* percent */
 enum { UNIT = 5040 }; /* of time without a cost model; every vpp up to 10 divides it */
+
+enum rule { MEGATRON, DEEPEST, GROUPS, JOINED, N_RULES };
 
 struct event {
     int64_t ns;
@@ -53,7 +57,7 @@ struct list_lane {
 struct list {
     struct dt_sched *s;
     const bool *is_list, *given; /* of modules: on the list; lanes come with a fixed order too */
-    bool groups;                 /* the rule in force */
+    enum rule rule;              /* in force */
     int replicas[DT_MAX_MODULES];
     uint32_t lane_base[DT_MAX_MODULES], n_mb[DT_MAX_MODULES];
     size_t task_base[DT_MAX_MODULES], n_tasks, done;
@@ -225,9 +229,9 @@ static int list_init(struct list *l)
 }
 
 /* Back to the start, with orders of the caller (fixed) or none. */
-static void list_reset(struct list *l, bool fixed, bool groups)
+static void list_reset(struct list *l, bool fixed, enum rule rule)
 {
-    l->groups = groups;
+    l->rule = rule;
     l->done = 0;
     l->now = 0;
     l->n_events = l->n_touched = 0;
@@ -388,16 +392,25 @@ static bool within_bound(const struct list_lane *x, const struct dt_sched_module
     return x->held + 1 + open_chunks(x, m->vpp, x->first_open) <= x->cap;
 }
 
+/* Microbatches that a lane takes chunk by chunk. */
+static uint32_t group_size(const struct list *l, const struct list_lane *x)
+{
+    uint32_t pp = (uint32_t)l->s->m[x->module].pp, whole = x->n / pp;
+
+    return l->rule == JOINED && whole > 0 ? (x->n + whole - 1) / whole : pp;
+}
+
 static uint32_t choose_forward(struct list *l, struct list_lane *x)
 {
     const struct dt_sched_module *m = &l->s->m[x->module];
-    uint32_t best = DT_NONE, rank = DT_NONE;
+    uint32_t best = DT_NONE, rank = DT_NONE, group = group_size(l, x);
+    bool deepest = l->rule == DEEPEST;
 
     if (!x->backward && !has_credit(l, x))
         return DT_NONE;
-    for (int c = m->vpp - 1; c >= 0 && (l->groups || best == DT_NONE); c--) {
-        uint32_t mb = x->next_f[c], pp = (uint32_t)m->pp;
-        uint32_t at = (mb / pp * (uint32_t)m->vpp + (uint32_t)c) * pp + mb % pp;
+    for (int c = m->vpp - 1; c >= 0 && (!deepest || best == DT_NONE); c--) {
+        uint32_t mb = x->next_f[c];
+        uint32_t at = (mb / group * (uint32_t)m->vpp + (uint32_t)c) * group + mb % group;
 
         if (mb < x->n && at < rank && within_bound(x, m, c) &&
             l->waits[task_of(l, x->module, x->first_mb + mb, c * m->pp + x->stage, 0)] == 0) {
@@ -469,9 +482,9 @@ static size_t tasks_to_do(const struct list *l)
 }
 
 /* Runs to the end; the time that takes, or INT64_MAX when the lanes block each other. */
-static int64_t list_run(struct list *l, bool fixed, bool groups)
+static int64_t list_run(struct list *l, bool fixed, enum rule rule)
 {
-    list_reset(l, fixed, groups);
+    list_reset(l, fixed, rule);
     for (uint32_t i = 0; i < l->n_lanes; i++)
         touch(l, i);
     start_touched(l);
@@ -504,18 +517,31 @@ static void keep_orders(struct list *l)
                (size_t)l->n_mb[i] * l->s->m[i].n_v * 2 * sizeof(*l->when));
 }
 
+/* Is there a last group of fewer than pp microbatches, behind whole ones? */
+static bool is_ragged(const struct list *l)
+{
+    for (uint32_t i = 0; i < l->n_lanes; i++) {
+        const struct dt_sched_module *m = &l->s->m[l->lanes[i].module];
+        uint32_t n = l->lanes[i].n, pp = (uint32_t)m->pp;
+
+        if (m->vpp > 1 && n > pp && n % pp != 0)
+            return true;
+    }
+    return false;
+}
+
 /* Keeps the order that ends first; its time, or INT64_MAX where every one blocks. */
 static int64_t best_of_chunks(struct list *l)
 {
     int64_t best = INT64_MAX;
 
-    for (int rule = 0; rule < 3; rule++) {
-        int64_t ns = list_run(l, rule == 0, rule == 2);
+    for (enum rule rule = MEGATRON; rule < (is_ragged(l) ? N_RULES : JOINED); rule++) {
+        int64_t ns = list_run(l, rule == MEGATRON, rule);
 
         /* Megatron-core's order is regular and bears unequal microbatches best, which means do not
          * show: another must be clearly faster. */
         if (ns < best) {
-            best = rule == 0 && ns < INT64_MAX ? ns / 100 * (100 - CLEARLY) : ns;
+            best = rule == MEGATRON && ns < INT64_MAX ? ns / 100 * (100 - CLEARLY) : ns;
             keep_orders(l);
         }
     }
@@ -527,12 +553,12 @@ static int64_t best_of_two(struct list *l, bool any_fixed)
 {
     int64_t listed, fixed = INT64_MAX;
 
-    listed = list_run(l, false, false);
+    listed = list_run(l, false, DEEPEST);
     if (any_fixed && l->s->take == DT_SCHED_FIXED) {
-        fixed = list_run(l, true, false);
+        fixed = list_run(l, true, DEEPEST);
         l->s->list_sooner = listed < fixed;
         if (fixed == INT64_MAX) /* transfers leave their slots: no order by slots */
-            listed = list_run(l, false, false);
+            listed = list_run(l, false, DEEPEST);
     }
     keep_orders(l);
     return fixed < INT64_MAX ? fixed : listed;
