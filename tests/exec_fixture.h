@@ -234,7 +234,8 @@ static inline void ef_open(struct exec_fixture *f)
                                       .text_weight = 1,
                                       .image_weight = 1,
                                       .dropout = f->dropout,
-                                      .seed = 42};
+                                      .seed = 42,
+                                      .ferry_bytes = 4096}; /* a tensor is several */
     dt_optimizer_defaults(&f->opt.optimizer);
     f->opt.optimizer.decay = DT_LR_CONSTANT;
     f->opt.optimizer.lr = 3e-3;

@@ -33,15 +33,13 @@ static void check_collected(const struct world *w, const struct dt_exec_whole *a
         const struct dt_exec_part *part = &all->part[k];
         struct dt_stage *one = dt_exec_stage(w->one->x, part->module, 0, 0);
         const struct dt_optimizer *o = dt_exec_optimizer(w->one->x, part->module, 0, 0);
-        const float *value = dt_test_host(dt_stage_master(part->stage));
-        const float *avg = dt_test_host(part->exp_avg), *avg_sq = dt_test_host(part->exp_avg_sq);
+        const float *value = part->master, *avg = part->exp_avg, *avg_sq = part->exp_avg_sq;
         const float *should = dt_test_host(dt_stage_master(one));
         const float *should_avg = dt_test_host(o->exp_avg);
         const float *should_avg_sq = dt_test_host(o->exp_avg_sq);
-        int n;
-        const struct dt_param *p = dt_stage_params(part->stage, &n);
+        const struct dt_param *p = part->params;
 
-        for (int i = 0; i < n; i++) {
+        for (int i = 0; i < part->n_params; i++) {
             const struct dt_param *q = param_named(one, p[i].name);
 
             if (p[i].tied)
@@ -84,24 +82,29 @@ static float mark(int module, const char *name, size_t i, int what)
                    65521);
 }
 
-static void write_marks(struct dt_exec_whole *all)
+static enum dt_status put_marks(const struct dt_exec_whole *all, struct dt_error *err)
 {
-    for (int k = 0; k < all->n; k++) {
-        struct dt_exec_part *part = &all->part[k];
-        float *value = dt_test_host(dt_stage_master(part->stage));
-        float *avg = dt_test_host(part->exp_avg), *avg_sq = dt_test_host(part->exp_avg_sq);
-        int n;
-        const struct dt_param *p = dt_stage_params(part->stage, &n);
+    enum dt_status st = DT_OK;
 
-        for (int i = 0; i < n; i++)
-            for (size_t j = 0; j < p[i].n; j++) {
-                value[p[i].at + j] = mark(part->module, p[i].name, j, 0);
-                if (!part->trained[i])
-                    continue;
-                avg[p[i].at + j] = mark(part->module, p[i].name, j, 1);
-                avg_sq[p[i].at + j] = mark(part->module, p[i].name, j, 2);
+    for (int k = 0; k < all->n; k++) {
+        const struct dt_exec_part *part = &all->part[k];
+
+        for (int i = 0; st == DT_OK && i < part->n_params; i++) {
+            const struct dt_param *p = &part->params[i];
+            float *values = malloc(p->n * sizeof(*values));
+
+            ck_assert_ptr_nonnull(values);
+            for (int what = 0; st == DT_OK && what < (part->trained[i] ? DT_PARAM_WHAT_N : 1);
+                 what++) {
+                for (size_t j = 0; j < p->n; j++)
+                    values[j] = mark(part->module, p->name, j, what);
+                st = dt_exec_put(part, (enum dt_param_what)what, i, values, err);
+                memset(values, 0xff, p->n * sizeof(*values)); /* they are the caller's again */
             }
+            free(values);
+        }
     }
+    return st;
 }
 
 static void check_marks(const struct world *w, struct exec_fixture *f, int m, int r, int v)
@@ -141,8 +144,8 @@ static void check_spread(const struct world *w, struct exec_fixture *f)
     struct dt_exec_whole all;
 
     dt_assert_ok(dt_exec_whole_new(f->x, &f->err, &all), f->err);
-    write_marks(&all);
-    dt_assert_ok(dt_exec_spread(f->x, &all, &f->err), f->err);
+    dt_assert_ok(put_marks(&all, &f->err), f->err);
+    dt_assert_ok(dt_exec_put_end(f->x, &f->err), f->err);
     dt_exec_whole_free(&all);
     for (int m = 0; m < f->model->n_modules; m++) {
         const struct dt_plan_layout *l = &f->plan.modules[m].layout;
@@ -174,20 +177,27 @@ void check_whole(const struct world *w, struct exec_fixture *f)
 static _Thread_local int calls_left;
 static _Thread_local struct dt_device real;
 
-static enum dt_status failing_alloc(const struct dt_device *dev, size_t bytes, struct dt_error *err,
-                                    void **out)
+static enum dt_status failing_host_alloc(const struct dt_device *dev, size_t bytes,
+                                         struct dt_error *err, void **out)
 {
     if (--calls_left == 0)
         return dt_error_nomem(err, "a test");
-    return real.alloc(dev, bytes, err, out);
+    return real.host_alloc(dev, bytes, err, out);
 }
 
-static enum dt_status failing_queue_new(const struct dt_device *dev, bool high_priority,
-                                        struct dt_error *err, struct dt_device_queue **out)
+static enum dt_status failing_event_new(const struct dt_device *dev, struct dt_error *err,
+                                        struct dt_device_event **out)
 {
     if (--calls_left == 0)
         return dt_error_nomem(err, "a test");
-    return real.queue_new(dev, high_priority, err, out);
+    return real.event_new(dev, err, out);
+}
+
+static enum dt_status failing_event_sync(struct dt_device_event *e, struct dt_error *err)
+{
+    enum dt_status st = real.event_sync(e, err);
+
+    return err && --calls_left == 0 ? dt_error_set(err, DT_ERR_INTERNAL, "a test") : st;
 }
 
 static enum dt_status failing_sync(struct dt_device_queue *q, struct dt_error *err)
@@ -204,8 +214,9 @@ static enum dt_status take_apart(struct exec_fixture *f)
 
     if (st != DT_OK)
         return st;
-    write_marks(&all);
-    st = dt_exec_spread(f->x, &all, &f->err);
+    st = put_marks(&all, &f->err);
+    if (st == DT_OK)
+        st = dt_exec_put_end(f->x, &f->err);
     dt_exec_whole_free(&all);
     return st;
 }
@@ -230,11 +241,12 @@ static void *fail_everywhere(void *arg)
     ck_assert_ptr_nonnull(f);
     open_rank(f, r);
     ef_open(f);
-    dt_assert_ok(take_apart(f), f->err); /* workspaces of queues stay */
+    dt_assert_ok(take_apart(f), f->err);
     before = bytes_now(f);
     real = *f->dev;
-    f->dev->alloc = failing_alloc;
-    f->dev->queue_new = failing_queue_new;
+    f->dev->host_alloc = failing_host_alloc;
+    f->dev->event_new = failing_event_new;
+    f->dev->event_sync = failing_event_sync;
     f->dev->queue_sync = failing_sync;
     for (k = 1; st != DT_OK; k++) {
         calls_left = k;
@@ -250,7 +262,7 @@ static void *fail_everywhere(void *arg)
     return NULL;
 }
 
-START_TEST(a_failed_spread_leaves_no_memory_behind)
+START_TEST(a_failed_load_leaves_no_memory_behind)
 {
     static const struct ranks_case two = {.name = "tp 2",
                                           .l = {{1, 1, 1}},
@@ -265,7 +277,86 @@ START_TEST(a_failed_spread_leaves_no_memory_behind)
 }
 END_TEST
 
+/* ---- memory ---- */
+
+/* A load that gives nothing leaves everything as it is. */
+static void put_nothing(struct exec_fixture *f)
+{
+    struct dt_stage *s = NULL;
+    struct dt_exec_whole all;
+    float *was;
+    size_t n;
+
+    for (int r = 0; r < f->plan.modules[0].layout.dp && !s; r++)
+        s = dt_exec_stage(f->x, 0, r, 0);
+    n = dt_stage_param_floats(s);
+    was = malloc(n * sizeof(*was));
+    ck_assert_ptr_nonnull(was);
+    memcpy(was, dt_test_host(dt_stage_master(s)), n * sizeof(*was));
+    dt_assert_ok(dt_exec_whole_new(f->x, &f->err, &all), f->err);
+    dt_assert_ok(dt_exec_put_end(f->x, &f->err), f->err);
+    dt_exec_whole_free(&all);
+    ck_assert_mem_eq(was, dt_test_host(dt_stage_master(s)), n * sizeof(*was));
+    free(was);
+}
+
+/* A save and a load, on a device that counts: neither takes any of its memory, at no time. */
+static void *save_and_load(void *arg)
+{
+    const struct dt_device_options o = {.threads = 1};
+    struct rank *r = arg;
+    struct exec_fixture *f = calloc(1, sizeof(*f));
+    struct dt_exec_whole share;
+    int64_t before, most_before, now, most;
+
+    ck_assert_ptr_nonnull(f);
+    open_rank(f, r);
+    f->dev->close(f->dev);
+    dt_assert_ok(dt_fake_device_open(&o, &f->err, &f->dev), f->err);
+    ef_open(f);
+    f->dev->memory_used(f->dev, &before, &most_before);
+    ck_assert_int_eq(before, most_before); /* so the least that is taken shows */
+    dt_assert_ok(dt_exec_gather(f->x, &f->err), f->err);
+    dt_assert_ok(dt_exec_share_new(f->x, &f->err, &share), f->err);
+    dt_assert_ok(dt_exec_collect(f->x, &share, &f->err), f->err);
+    dt_exec_whole_free(&share);
+    put_nothing(f);
+    dt_assert_ok(take_apart(f), f->err);
+    f->dev->memory_used(f->dev, &now, &most);
+    ck_assert_int_eq(now, before);
+    ck_assert_msg(most == most_before, "%s, rank %d: %lld bytes at most, %lld before",
+                  r->w->c->name, r->t->rank, (long long)most, (long long)most_before);
+    ef_free(f);
+    free(f);
+    r->t->close(r->t);
+    return NULL;
+}
+
+START_TEST(checkpoints_take_no_device_memory)
+{
+    static const struct ranks_case cases[] = {{.name = "tp 2",
+                                               .l = {{1, 1, 1}},
+                                               .tp = {2, 1, 1},
+                                               .frozen = "ttt",
+                                               .zero = {1, 1, 1},
+                                               .microbatch = 1,
+                                               .model = EF_LLM},
+                                              {.name = "two replicas with ZeRO-1",
+                                               .l = {{1, 2, 1}},
+                                               .tp = {1, 1, 1},
+                                               .frozen = "ttt",
+                                               .zero = {1, 1, 1},
+                                               .microbatch = 1,
+                                               .model = EF_LLM}};
+    struct rank ranks[2];
+
+    run_ranks(&(struct world){.c = &cases[_i], .ranks = 2, .own_devices = true}, ranks,
+              save_and_load);
+}
+END_TEST
+
 void add_whole_tests(TCase *t)
 {
-    tcase_add_test(t, a_failed_spread_leaves_no_memory_behind);
+    tcase_add_loop_test(t, checkpoints_take_no_device_memory, 0, 2);
+    tcase_add_test(t, a_failed_load_leaves_no_memory_behind);
 }

@@ -35,39 +35,6 @@ static void teardown(void)
     ck_assert_int_eq(system(cmd), 0);
 }
 
-/* ---- a device that only copies ---- */
-
-static struct dt_device_queue *const some_queue = (struct dt_device_queue *)dir;
-
-static enum dt_status queue_new(const struct dt_device *dev, bool high, struct dt_error *err,
-                                struct dt_device_queue **out)
-{
-    (void)dev;
-    (void)high;
-    (void)err;
-    *out = some_queue;
-    return DT_OK;
-}
-static void queue_free(struct dt_device_queue *q)
-{
-    ck_assert_ptr_eq(q, some_queue);
-}
-static enum dt_status queue_sync(struct dt_device_queue *q, struct dt_error *err)
-{
-    (void)err;
-    ck_assert_ptr_eq(q, some_queue);
-    return DT_OK;
-}
-static void copy(struct dt_device_queue *q, void *dst, const void *src, size_t bytes,
-                 enum dt_device_copy dir_)
-{
-    ck_assert_ptr_eq(q, some_queue);
-    ck_assert(dir_ == DT_COPY_TO_DEVICE || dir_ == DT_COPY_TO_HOST);
-    memcpy(dst, src, bytes);
-}
-static const struct dt_device device = {
-    .queue_new = queue_new, .queue_free = queue_free, .queue_sync = queue_sync, .copy = copy};
-
 /* ---- a model of two modules, one of them in two stages that share a table ---- */
 
 #define PARAM(name_, at_, d0, d1, ...)                                                             \
@@ -94,12 +61,21 @@ static const unsigned char front_trained[] = {1, 0, 1};
 static void world_init(struct world *w)
 {
     memset(w, 0, sizeof(*w));
-    w->parts[0] = (struct dt_ckpt_part){&device,      "llm",   front,   3,
-                                        w->master[0], w->m[0], w->v[0], front_trained};
-    w->parts[1] =
-        (struct dt_ckpt_part){&device, "llm", back, 2, w->master[1], w->m[1], w->v[1], NULL};
-    w->parts[2] =
-        (struct dt_ckpt_part){&device, "encoder", patch, 1, w->master[2], NULL, NULL, NULL};
+    w->parts[0] = (struct dt_ckpt_part){.module = "llm",
+                                        .params = front,
+                                        .n_params = 3,
+                                        .master = w->master[0],
+                                        .exp_avg = w->m[0],
+                                        .exp_avg_sq = w->v[0],
+                                        .trained = front_trained};
+    w->parts[1] = (struct dt_ckpt_part){.module = "llm",
+                                        .params = back,
+                                        .n_params = 2,
+                                        .master = w->master[1],
+                                        .exp_avg = w->m[1],
+                                        .exp_avg_sq = w->v[1]};
+    w->parts[2] = (struct dt_ckpt_part){
+        .module = "encoder", .params = patch, .n_params = 1, .master = w->master[2]};
 }
 
 /* Values of a step; the copy of the table is equal to the table. */

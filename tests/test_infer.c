@@ -89,19 +89,21 @@ static void save(struct exec_fixture *f, const char *dir, char *path)
     struct dt_ckpt_part parts[3];
     struct dt_ckpt_state state = {.step = 1};
     struct dt_ckpt_options opt = {.keep = 1};
+    struct dt_exec_whole w;
 
-    for (int m = 0; m < 3; m++) {
-        struct dt_optimizer *o = dt_exec_optimizer(f->x, m, 0, 0);
-
-        parts[m] = (struct dt_ckpt_part){.device = f->dev,
-                                         .module = f->model->modules[m].name,
-                                         .master = dt_stage_master(o->stage),
-                                         .exp_avg = o->exp_avg,
-                                         .exp_avg_sq = o->exp_avg_sq,
-                                         .trained = o->trained};
-        parts[m].params = dt_stage_params(o->stage, &parts[m].n_params);
-    }
+    dt_assert_ok(dt_exec_share_new(f->x, &f->err, &w), f->err);
+    dt_assert_ok(dt_exec_collect(f->x, &w, &f->err), f->err);
+    ck_assert_int_eq(w.n, 3);
+    for (int m = 0; m < 3; m++)
+        parts[m] = (struct dt_ckpt_part){.module = f->model->modules[m].name,
+                                         .params = w.part[m].params,
+                                         .n_params = w.part[m].n_params,
+                                         .master = w.part[m].master,
+                                         .exp_avg = w.part[m].exp_avg,
+                                         .exp_avg_sq = w.part[m].exp_avg_sq,
+                                         .trained = w.part[m].trained};
     dt_assert_ok(dt_ckpt_save(dir, parts, 3, &state, &opt, &f->err, path, 256), f->err);
+    dt_exec_whole_free(&w);
 }
 
 START_TEST(losses_are_the_executors)

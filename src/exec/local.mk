@@ -78,6 +78,8 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/block_unet.c \
 	src/exec/modules/call.c \
 	src/exec/modules/diffusion.c \
+	src/exec/modules/ferry.c \
+	src/exec/modules/ferry.h \
 	src/exec/modules/flow.c \
 	src/exec/modules/impl.h \
 	src/exec/modules/module.h \
@@ -93,6 +95,7 @@ libdtexec_a_SOURCES = \
 	src/exec/program/batching.h \
 	src/exec/program/execute.c \
 	src/exec/program/execute.h \
+	src/exec/program/execute_collect.c \
 	src/exec/program/execute_comm.c \
 	src/exec/program/execute_gather.c \
 	src/exec/program/execute_graph.c \
@@ -106,10 +109,12 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_norm.c \
 	src/exec/program/execute_order.c \
 	src/exec/program/execute_post.c \
+	src/exec/program/execute_put.c \
 	src/exec/program/execute_queue.c \
 	src/exec/program/execute_ranks.c \
 	src/exec/program/execute_time.c \
 	src/exec/program/execute_whole.c \
+	src/exec/program/execute_whole.h \
 	src/exec/program/optimizer.c \
 	src/exec/program/optimizer.h \
 	src/exec/program/placement.c \

@@ -29,16 +29,21 @@
 #define DT_RUN_ID_SIZE 65
 #define DT_RUN_UNNAMED "unnamed" /* of checkpoints that say nothing */
 
-/* Parameters in flat buffers, as a stage has them.  After a load or init the caller tells the stage
- * (dt_stage_changed). */
+/* Gets what a file says of parameter `i` of a part, as dt_param lays it out; the values are host memory, until it
+ * returns. */
+typedef enum dt_status dt_ckpt_put_fn(void *arg, enum dt_param_what what, int i,
+                                      const float *values, struct dt_error *err);
+
+/* Parameters in flat buffers of the host, laid out as a stage has them. */
 struct dt_ckpt_part {
-    const struct dt_device *device;
     const char *module; /* name; its parameters are "module.NAME" in our files */
     const struct dt_param *params;
     int n_params;
-    float *master;                /* device memory, dt_param's layout */
-    float *exp_avg, *exp_avg_sq;  /* the same layout; NULL = nothing is trained */
+    float *master;
+    float *exp_avg, *exp_avg_sq;  /* NULL = nothing is trained */
     const unsigned char *trained; /* per parameter: it has moments; NULL = all */
+    dt_ckpt_put_fn *put; /* NULL, or who loads: is given tensors, instead of the buffers above */
+    void *arg;
 };
 
 struct dt_ckpt_state {
@@ -71,7 +76,7 @@ bool dt_ckpt_last_run(const char *dir, char run_id[DT_RUN_ID_SIZE], char since[3
 
 /* ---- saving and loading ---- */
 
-/* Queues are idle.  `path` (may be NULL) gets the new folder.  A checkpoint of the same step is
+/* `path` (may be NULL) gets the new folder.  A checkpoint of the same step is
  * replaced.  Values that are not finite are refused, here and in a share of a rank:
  * DT_ERR_DIVERGED, and nothing is written. */
 enum dt_status dt_ckpt_save(const char *dir, const struct dt_ckpt_part *parts, int n_parts,

@@ -142,24 +142,23 @@ void dt_ckpt_drop(const char *temp);
 
 /* ---- tensors (checkpoint_io.c) ---- */
 
-/* Carries parameters between flat buffers (a device's, or host memory without one) and host memory
- * in Hugging Face's order. */
+/* Before the name of a parameter. */
+extern const char *const dt_ckpt_prefixes[DT_PARAM_WHAT_N];
+/* Parameters between a part and files, which have them in Hugging Face's order. */
 struct dt_ckpt_io {
-    const struct dt_device *dev;
-    struct dt_device_queue *q;
-    float *host, *turned;
-    size_t floats; /* room of each */
+    float *host, *turned; /* room for the part's largest tensor, in either order */
 };
 enum dt_status dt_ckpt_io_open(struct dt_ckpt_io *io, const struct dt_ckpt_part *part,
                                struct dt_error *err);
 void dt_ckpt_io_close(struct dt_ckpt_io *io);
-/* *out is valid until the next call. */
-enum dt_status dt_ckpt_get(struct dt_ckpt_io *io, const struct dt_param *p, const float *flat,
-                           struct dt_error *err, const float **out);
-/* Where the caller writes p->n floats before dt_ckpt_put takes them to `flat`. */
+/* Valid until the next call. */
+const float *dt_ckpt_get(struct dt_ckpt_io *io, const struct dt_param *p, const float *flat);
+/* Where the caller writes p->n floats before dt_ckpt_put takes them to the part. */
 float *dt_ckpt_buffer(struct dt_ckpt_io *io);
-enum dt_status dt_ckpt_put(struct dt_ckpt_io *io, const struct dt_param *p, float *flat,
-                           struct dt_error *err);
+enum dt_status dt_ckpt_put(struct dt_ckpt_io *io, const struct dt_ckpt_part *part,
+                           enum dt_param_what what, int i, struct dt_error *err);
+/* The part's buffer. */
+float *dt_ckpt_flat(const struct dt_ckpt_part *part, enum dt_param_what what);
 bool dt_ckpt_same_shape(const struct dt_param *p, const struct dt_tensor *x);
 bool dt_ckpt_has_moments(const struct dt_ckpt_part *part, int i);
 

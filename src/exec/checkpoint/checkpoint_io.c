@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Parameters between devices and files, and lists of names for messages. */
+ * Parameters between parts and files, and lists of names for messages. */
 #include "base/mem.h"
 #include "exec/checkpoint/checkpoint_impl.h"
 
@@ -12,28 +12,20 @@
 enum dt_status dt_ckpt_io_open(struct dt_ckpt_io *io, const struct dt_ckpt_part *part,
                                struct dt_error *err)
 {
-    enum dt_status st;
     size_t most = 1;
 
-    memset(io, 0, sizeof(*io));
     for (int i = 0; i < part->n_params; i++)
         most = part->params[i].n > most ? part->params[i].n : most;
-    io->dev = part->device;
-    io->floats = most;
     io->host = dt_malloc(most * sizeof(float));
     io->turned = dt_malloc(most * sizeof(float));
-    st = io->host && io->turned ? DT_OK : dt_error_nomem(err, "a tensor's values");
-    if (st == DT_OK && io->dev)
-        st = io->dev->queue_new(io->dev, false, err, &io->q);
-    if (st != DT_OK)
-        dt_ckpt_io_close(io);
-    return st;
+    if (io->host && io->turned)
+        return DT_OK;
+    dt_ckpt_io_close(io);
+    return dt_error_nomem(err, "a tensor's values");
 }
 
 void dt_ckpt_io_close(struct dt_ckpt_io *io)
 {
-    if (io->q)
-        io->dev->queue_free(io->q);
     dt_free(io->host);
     dt_free(io->turned);
     memset(io, 0, sizeof(*io));
@@ -47,22 +39,13 @@ static void transpose(const float *from, size_t rows, size_t cols, float *to)
             to[c * rows + r] = from[r * cols + c];
 }
 
-enum dt_status dt_ckpt_get(struct dt_ckpt_io *io, const struct dt_param *p, const float *flat,
-                           struct dt_error *err, const float **out)
+const float *dt_ckpt_get(struct dt_ckpt_io *io, const struct dt_param *p, const float *flat)
 {
-    const float *lies = flat + p->at;
-
-    if (io->dev) {
-        io->dev->copy(io->q, io->host, lies, p->n * sizeof(float), DT_COPY_TO_HOST);
-        DT_TRY(io->dev->queue_sync(io->q, err));
-        lies = io->host;
-    }
-    *out = lies;
-    if (p->transpose) { /* [out][in] here, shape says [in][out] */
-        transpose(lies, (size_t)p->shape[1], (size_t)p->shape[0], io->turned);
-        *out = io->turned;
-    }
-    return DT_OK;
+    if (!p->transpose)
+        return flat + p->at;
+    /* [out][in] here, shape says [in][out] */
+    transpose(flat + p->at, (size_t)p->shape[1], (size_t)p->shape[0], io->turned);
+    return io->turned;
 }
 
 float *dt_ckpt_buffer(struct dt_ckpt_io *io)
@@ -70,17 +53,27 @@ float *dt_ckpt_buffer(struct dt_ckpt_io *io)
     return io->host;
 }
 
-enum dt_status dt_ckpt_put(struct dt_ckpt_io *io, const struct dt_param *p, float *flat,
-                           struct dt_error *err)
+float *dt_ckpt_flat(const struct dt_ckpt_part *part, enum dt_param_what what)
 {
+    return what == DT_PARAM_VALUE ? part->master
+           : what == DT_PARAM_AVG ? part->exp_avg
+                                  : part->exp_avg_sq;
+}
+
+enum dt_status dt_ckpt_put(struct dt_ckpt_io *io, const struct dt_ckpt_part *part,
+                           enum dt_param_what what, int i, struct dt_error *err)
+{
+    const struct dt_param *p = &part->params[i];
     const float *from = io->host;
 
     if (p->transpose) {
         transpose(io->host, (size_t)p->shape[0], (size_t)p->shape[1], io->turned);
         from = io->turned;
     }
-    io->dev->copy(io->q, flat + p->at, from, p->n * sizeof(float), DT_COPY_TO_DEVICE);
-    return io->dev->queue_sync(io->q, err);
+    if (part->put)
+        return part->put(part->arg, what, i, from, err);
+    memcpy(dt_ckpt_flat(part, what) + p->at, from, p->n * sizeof(float));
+    return DT_OK;
 }
 
 /* A 1 x 1 filter [out, in, 1, 1] is a matrix [out, in]: diffusers has both (use_linear_projection).
@@ -99,7 +92,8 @@ bool dt_ckpt_same_shape(const struct dt_param *p, const struct dt_tensor *x)
 
 bool dt_ckpt_has_moments(const struct dt_ckpt_part *part, int i)
 {
-    return part->exp_avg && part->exp_avg_sq && (!part->trained || part->trained[i]);
+    return (part->put || (part->exp_avg && part->exp_avg_sq)) &&
+           (!part->trained || part->trained[i]);
 }
 
 /* ---- names ---- */

@@ -43,9 +43,10 @@ static enum dt_status all_finite(struct loader *l, const struct dt_tensor *x, st
 }
 
 /* One tensor of the file into one parameter's place. */
-static enum dt_status take(struct loader *l, const struct dt_param *p, const struct dt_tensor *x,
-                           float *flat, struct dt_error *err)
+static enum dt_status take(struct loader *l, enum dt_param_what what, int i,
+                           const struct dt_tensor *x, struct dt_error *err)
 {
+    const struct dt_param *p = &l->part->params[i];
     char ours[128], theirs[128];
     uint32_t crc;
 
@@ -61,24 +62,24 @@ static enum dt_status take(struct loader *l, const struct dt_param *p, const str
         return dt_error_at(err, DT_ERR_INPUT, dt_tensors_file_name(l->t, x->file), 0, 0,
                            "damaged: the checksum of tensor \"%s\" is wrong", x->name);
     DT_TRY(all_finite(l, x, err));
-    return dt_ckpt_put(&l->io, p, flat, err);
+    return dt_ckpt_put(&l->io, l->part, what, i, err);
 }
 
 /* ---- our own ---- */
 
-static enum dt_status load_part(struct loader *l, const char *prefix, float *flat, bool moments,
-                                struct dt_error *err)
+static enum dt_status load_part(struct loader *l, enum dt_param_what what, struct dt_error *err)
 {
     for (int i = 0; i < l->part->n_params; i++) {
         char name[DT_CKPT_NAME_MAX];
         const struct dt_tensor *x;
 
-        if (moments && !dt_ckpt_has_moments(l->part, i))
+        if (what != DT_PARAM_VALUE && !dt_ckpt_has_moments(l->part, i))
             continue;
-        snprintf(name, sizeof(name), "%s%s.%s", prefix, l->part->module, l->part->params[i].name);
+        snprintf(name, sizeof(name), "%s%s.%s", dt_ckpt_prefixes[what], l->part->module,
+                 l->part->params[i].name);
         x = dt_tensors_find(l->t, name);
         if (x)
-            DT_TRY(take(l, &l->part->params[i], x, flat, err));
+            DT_TRY(take(l, what, i, x, err));
         else
             dt_ckpt_names_add(&l->missing, "%s", name);
     }
@@ -135,12 +136,9 @@ static enum dt_status load_file(const char *path, const char *name,
         st = dt_ckpt_io_open(&l.io, l.part, err);
         if (st != DT_OK)
             break;
-        if (!moments)
-            st = load_part(&l, "", l.part->master, false, err);
-        if (moments)
-            st = load_part(&l, "exp_avg/", l.part->exp_avg, true, err);
+        st = load_part(&l, moments ? DT_PARAM_AVG : DT_PARAM_VALUE, err);
         if (moments && st == DT_OK)
-            st = load_part(&l, "exp_avg_sq/", l.part->exp_avg_sq, true, err);
+            st = load_part(&l, DT_PARAM_AVG_SQ, err);
         dt_ckpt_io_close(&l.io);
     }
     if (st == DT_OK)
@@ -304,7 +302,7 @@ static enum dt_status init_part(struct loader *l, struct dt_ckpt_init_report *r,
             dt_ckpt_names_add(&l->missing, "%s.%s", l->part->module, p->name);
             continue;
         }
-        DT_TRY(take(l, p, x, l->part->master, err));
+        DT_TRY(take(l, DT_PARAM_VALUE, i, x, err));
         m->found++;
         r->loaded++;
     }

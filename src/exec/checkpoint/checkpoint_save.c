@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Saving: which tensors go to which file, then one after the other through host memory. */
+ * Saving: which tensors go to which file, then one after the other. */
 #include "base/finite.h"
 #include "base/mem.h"
 #include "exec/checkpoint/checkpoint_impl.h"
@@ -11,13 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum what { WHAT_MASTER, WHAT_EXP_AVG, WHAT_EXP_AVG_SQ, WHAT_N };
-static const char *const what_prefix[WHAT_N] = {"", "exp_avg/", "exp_avg_sq/"};
+const char *const dt_ckpt_prefixes[DT_PARAM_WHAT_N] = {"", "exp_avg/", "exp_avg_sq/"};
 
 struct entry {
     char name[DT_CKPT_NAME_MAX];
     int part, param;
-    enum what what;
+    enum dt_param_what what;
     bool tied; /* a copy: left out where the original is there */
     uint32_t crc;
 };
@@ -59,11 +58,11 @@ static int by_name(const void *a, const void *b)
 }
 
 static void add(struct list *l, const struct dt_ckpt_part *part, int part_index, int i,
-                enum what what)
+                enum dt_param_what what)
 {
     struct entry *e = &l->e[l->n++];
 
-    snprintf(e->name, sizeof(e->name), "%s%s.%s", what_prefix[what], part->module,
+    snprintf(e->name, sizeof(e->name), "%s%s.%s", dt_ckpt_prefixes[what], part->module,
              part->params[i].name);
     e->part = part_index;
     e->param = i;
@@ -72,8 +71,8 @@ static void add(struct list *l, const struct dt_ckpt_part *part, int part_index,
 }
 
 /* All tensors from `from` to `to` of what is kept, in the order of names. */
-static enum dt_status make_list(const struct saver *s, enum what from, enum what to,
-                                struct dt_error *err, struct list *l)
+static enum dt_status make_list(const struct saver *s, enum dt_param_what from,
+                                enum dt_param_what to, struct dt_error *err, struct list *l)
 {
     size_t n = 0, kept = 0;
 
@@ -89,9 +88,9 @@ static enum dt_status make_list(const struct saver *s, enum what from, enum what
     for (int p = 0; p < s->n_parts; p++)
         for (int i = 0; i < s->parts[p].n_params; i++)
             for (int w = (int)from; w <= (int)to; w++)
-                if ((w == WHAT_MASTER || dt_ckpt_has_moments(&s->parts[p], i)) &&
+                if ((w == DT_PARAM_VALUE || dt_ckpt_has_moments(&s->parts[p], i)) &&
                     (s->copies || !s->parts[p].params[i].tied))
-                    add(l, &s->parts[p], p, i, (enum what)w);
+                    add(l, &s->parts[p], p, i, (enum dt_param_what)w);
     if (l->n > 1)
         qsort(l->e, l->n, sizeof(*l->e), by_name);
     for (size_t i = 0; i < l->n; i++)
@@ -108,11 +107,6 @@ static enum dt_status make_list(const struct saver *s, enum what from, enum what
             l->x[i].shape[k] = q->shape[k];
     }
     return DT_OK;
-}
-
-static const float *flat_of(const struct dt_ckpt_part *p, enum what what)
-{
-    return what == WHAT_MASTER ? p->master : what == WHAT_EXP_AVG ? p->exp_avg : p->exp_avg_sq;
 }
 
 /* What a run that is lost would leave behind must not take the place of a checkpoint. */
@@ -155,10 +149,10 @@ static enum dt_status write_file(struct saver *s, const struct list *l, size_t f
             open_part = e->part;
             st = dt_ckpt_io_open(&io, part, err);
         }
-        if (st == DT_OK)
-            st = dt_ckpt_get(&io, &part->params[e->param], flat_of(part, e->what), err, &v);
-        if (st == DT_OK)
+        if (st == DT_OK) {
+            v = dt_ckpt_get(&io, &part->params[e->param], dt_ckpt_flat(part, e->what));
             st = all_finite(e, v, part->params[e->param].n, err);
+        }
         if (st == DT_OK)
             st = dt_tensor_writer_put_f32(w, v, err, &e->crc);
         if (st == DT_OK)
@@ -294,7 +288,7 @@ static enum dt_status write_model(struct saver *s, const struct dt_ckpt_share *s
     enum dt_status st;
     size_t first = 0;
 
-    DT_TRY(make_list(s, WHAT_MASTER, WHAT_MASTER, err, &l));
+    DT_TRY(make_list(s, DT_PARAM_VALUE, DT_PARAM_VALUE, err, &l));
     cut(s, &l, share->shard_bytes_max);
     st = DT_OK;
     for (int i = 0; i < share->model.n && st == DT_OK; i++) {
@@ -322,7 +316,7 @@ static enum dt_status write_optimizer(struct saver *s, const struct dt_ckpt_shar
         return DT_OK;
     dt_ckpt_file_name("optimizer", share->optimizer.first, share->optimizer.total, name,
                       sizeof(name));
-    DT_TRY(make_list(s, WHAT_EXP_AVG, WHAT_EXP_AVG_SQ, err, &l));
+    DT_TRY(make_list(s, DT_PARAM_AVG, DT_PARAM_AVG_SQ, err, &l));
     st = write_file(s, &l, 0, l.n, name, err);
     free_list(&l);
     return st;
@@ -333,10 +327,10 @@ enum dt_status dt_ckpt_count(struct dt_ckpt_share *share, struct dt_error *err)
     struct saver s = {.parts = share->parts, .n_parts = share->n_parts, .copies = share->copies};
     struct list l;
 
-    DT_TRY(make_list(&s, WHAT_MASTER, WHAT_MASTER, err, &l));
+    DT_TRY(make_list(&s, DT_PARAM_VALUE, DT_PARAM_VALUE, err, &l));
     share->model.n = l.n ? cut(&s, &l, share->shard_bytes_max) : 0;
     free_list(&l);
-    DT_TRY(make_list(&s, WHAT_EXP_AVG, WHAT_EXP_AVG_SQ, err, &l));
+    DT_TRY(make_list(&s, DT_PARAM_AVG, DT_PARAM_AVG_SQ, err, &l));
     share->optimizer.n = l.n > 0;
     free_list(&l);
     return DT_OK;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Shares of a checkpoint: copies in host memory, a thread that writes them, and putting the ranks'
- * manifests together. */
+ * Shares of a checkpoint: a thread that writes them, and putting the ranks' manifests together. */
 #include "exec/checkpoint/checkpoint_share.h"
 
 #include "base/mem.h"
@@ -16,7 +15,7 @@
 #include <unistd.h>
 
 struct dt_ckpt_sharing {
-    struct dt_ckpt_part *parts; /* in host memory, all of it owned */
+    struct dt_ckpt_part *parts; /* what they point to is the caller's */
     struct dt_ckpt_share files;
     char temp[PATH_MAX], manifest[64];
     pthread_t thread;
@@ -26,70 +25,10 @@ struct dt_ckpt_sharing {
     struct dt_error error;
 };
 
-/* ---- copies ---- */
-
 static void free_share(struct dt_ckpt_sharing *s)
 {
-    for (int i = 0; s->parts && i < s->files.n_parts; i++) {
-        dt_free((void *)s->parts[i].params);
-        dt_free((void *)s->parts[i].module);
-        dt_free((void *)s->parts[i].trained);
-        dt_free(s->parts[i].master);
-        dt_free(s->parts[i].exp_avg);
-        dt_free(s->parts[i].exp_avg_sq);
-    }
     dt_free(s->parts);
     dt_free(s);
-}
-
-static enum dt_status copy_floats(const struct dt_device *dev, struct dt_device_queue *q,
-                                  const float *from, size_t n, struct dt_error *err, float **to)
-{
-    if (!from)
-        return DT_OK;
-    *to = dt_malloc(n * sizeof(**to));
-    if (!*to)
-        return dt_error_nomem(err, "the copy that a checkpoint is written from");
-    dev->copy(q, *to, from, n * sizeof(**to), DT_COPY_TO_HOST);
-    return DT_OK;
-}
-
-static void *copy_bytes(const void *from, size_t n)
-{
-    void *to = dt_malloc(n);
-
-    return to ? memcpy(to, from, n) : NULL;
-}
-
-static enum dt_status copy_part(const struct dt_ckpt_part *from, struct dt_error *err,
-                                struct dt_ckpt_part *to)
-{
-    size_t floats = 0, n = (size_t)from->n_params;
-    struct dt_device_queue *q;
-    enum dt_status st;
-
-    to->n_params = from->n_params;
-    to->module = dt_strdup(from->module);
-    to->params = copy_bytes(from->params, n * sizeof(*from->params));
-    if (from->trained)
-        to->trained = copy_bytes(from->trained, n);
-    if (!to->module || !to->params || (from->trained && !to->trained))
-        return dt_error_nomem(err, "the copy that a checkpoint is written from");
-    for (size_t i = 0; i < n; i++) {
-        size_t end = from->params[i].at + from->params[i].n;
-
-        floats = end > floats ? end : floats;
-    }
-    DT_TRY(from->device->queue_new(from->device, false, err, &q));
-    st = copy_floats(from->device, q, from->master, floats, err, &to->master);
-    if (st == DT_OK)
-        st = copy_floats(from->device, q, from->exp_avg, floats, err, &to->exp_avg);
-    if (st == DT_OK)
-        st = copy_floats(from->device, q, from->exp_avg_sq, floats, err, &to->exp_avg_sq);
-    if (st == DT_OK)
-        st = from->device->queue_sync(q, err);
-    from->device->queue_free(q);
-    return st;
 }
 
 enum dt_status dt_ckpt_share_new(const struct dt_ckpt_part *parts, int n_parts, int64_t step,
@@ -109,10 +48,11 @@ enum dt_status dt_ckpt_share_new(const struct dt_ckpt_part *parts, int n_parts, 
         .n_parts = n_parts,
         .step = step,
         .shard_bytes_max = shard_bytes_max > 0 ? shard_bytes_max : DT_CKPT_SHARD_BYTES_MAX};
-    for (int i = 0; i < n_parts && st == DT_OK; i++)
-        st = copy_part(&parts[i], err, &s->parts[i]);
-    if (st == DT_OK)
+    if (st == DT_OK) {
+        if (n_parts > 0)
+            memcpy(s->parts, parts, (size_t)n_parts * sizeof(*parts));
         st = dt_ckpt_count(&s->files, err);
+    }
     if (st != DT_OK) {
         free_share(s);
         return st;

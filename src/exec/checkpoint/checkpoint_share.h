@@ -2,7 +2,7 @@
  *
  * A rank's share of a checkpoint, written by a thread of its own while training goes on.
  *
- *   every rank   dt_ckpt_share_new       copies its parts to host memory, counts its files
+ *   every rank   dt_ckpt_share_new       counts its files
  *   rank 0       dt_ckpt_share_folder    makes the folder
  *   every rank   dt_ckpt_share_start     begins to write; its files are numbered among those of all
  *                                        ranks, and next to them lies its part of the manifest
@@ -21,8 +21,8 @@ struct dt_ckpt_share_files {
     int model, optimizer;
 };
 
-/* Queues are idle.  The originals of shared tables are in some rank's share, so copies of them are
- * left out.  shard_bytes_max 0 = the default. */
+/* What the parts point to stays as it is until dt_ckpt_share_end.  The originals of shared tables are in some
+ * rank's share, so copies of them are left out.  shard_bytes_max 0 = the default. */
 enum dt_status dt_ckpt_share_new(const struct dt_ckpt_part *parts, int n_parts, int64_t step,
                                  int64_t shard_bytes_max, struct dt_error *err,
                                  struct dt_ckpt_sharing **out, struct dt_ckpt_share_files *files);

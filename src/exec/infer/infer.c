@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "exec/data/document.h"
 #include "exec/infer/infer_impl.h"
+#include "exec/modules/ferry.h"
 
 #include <string.h>
 
@@ -199,21 +200,42 @@ static struct dt_infer_part *part(struct dt_infer *x, int module)
                                            : &x->llm;
 }
 
+struct loading { /* of a module */
+    struct dt_ferry *ferry;
+    struct dt_stage *stage;
+};
+
+static enum dt_status put(void *arg, enum dt_param_what what, int i, const float *values,
+                          struct dt_error *err)
+{
+    const struct loading *l = arg;
+    int n;
+    const struct dt_param *p = &dt_stage_params(l->stage, &n)[i];
+
+    (void)what; /* there are no moments */
+    return dt_ferry_to(l->ferry, dt_stage_master(l->stage) + p->at, values, p->n * sizeof(*values),
+                       err);
+}
+
 enum dt_status dt_infer_load(struct dt_infer *x, const char *path, struct dt_error *err,
                              struct dt_ckpt_state *state)
 {
     struct dt_ckpt_part parts[DT_MAX_MODULES] = {{0}};
+    struct loading loading[DT_MAX_MODULES];
+    struct dt_ferry ferry;
     int n = x->o.model->n_modules;
+    enum dt_status st;
 
     for (int i = 0; i < n; i++) {
-        struct dt_stage *s = part(x, i)->stage;
-
-        parts[i] = (struct dt_ckpt_part){.device = x->o.device,
-                                         .module = x->o.model->modules[i].name,
-                                         .master = dt_stage_master(s)};
-        parts[i].params = dt_stage_params(s, &parts[i].n_params);
+        loading[i] = (struct loading){&ferry, part(x, i)->stage};
+        parts[i] = (struct dt_ckpt_part){
+            .module = x->o.model->modules[i].name, .put = put, .arg = &loading[i]};
+        parts[i].params = dt_stage_params(loading[i].stage, &parts[i].n_params);
     }
-    DT_TRY(dt_ckpt_load(path, parts, n, false, err, state));
+    DT_TRY(dt_ferry_open(&ferry, x->o.device, x->q, 0, err));
+    st = dt_ckpt_load(path, parts, n, false, err, state);
+    dt_ferry_close(&ferry);
+    DT_TRY(st);
     for (int i = 0; i < n; i++)
         dt_stage_changed(x->q, part(x, i)->stage, 0, x->o.model->modules[i].n_blocks);
     return x->o.device->queue_sync(x->q, err);

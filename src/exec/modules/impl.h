@@ -480,8 +480,9 @@ enum dt_status dt_param_add(struct dt_stage *s, int weight, int64_t row, int64_t
     __attribute__((format(printf, 11, 12)));
 /* Weights and names of every block of the stage. */
 enum dt_status dt_nn_names(struct dt_stage *s, struct dt_error *err);
-/* Offsets, memory, device weights. */
-enum dt_status dt_params_place(struct dt_stage *s, struct dt_error *err);
+/* Offsets; then memory and device weights. */
+void dt_params_place(struct dt_stage *s);
+enum dt_status dt_params_allocate(struct dt_stage *s, struct dt_error *err);
 void dt_params_free(struct dt_stage *s);
 
 /* ---- flow.c ---- */

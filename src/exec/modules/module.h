@@ -168,6 +168,9 @@ struct dt_param {
                   i) */
 };
 
+/* What is kept of a parameter, each laid out alike. */
+enum dt_param_what { DT_PARAM_VALUE, DT_PARAM_AVG, DT_PARAM_AVG_SQ, DT_PARAM_WHAT_N };
+
 /* What lies here in runs without a gap: n elements from `at` (counted from the parameter's own
  * beginning) are the whole tensor's from `whole`, in the order in which it lies ([out][in], also
  * where `transpose`). */
@@ -224,6 +227,9 @@ struct dt_stage_spec {
      * them again instead of keeping them. */
     float dropout;
     struct dt_tp *tp; /* the members that share the stage; borrowed; NULL = this one alone */
+    bool
+        layout_only; /* no device memory: the stage says which parameters there are and where they lie,
+                         and nothing else may be asked of it */
 };
 
 /* ---- tensor parallelism ----

@@ -186,25 +186,30 @@ static enum dt_status make_weight(struct dt_stage *s, struct dt_nn_weight *p, st
     return s->dev->weight_new(s->dev, &shape, s->master + p->at, err, &p->w);
 }
 
-enum dt_status dt_params_place(struct dt_stage *s, struct dt_error *err)
+void dt_params_place(struct dt_stage *s)
 {
-    bool trained = false;
-    size_t ones = 0;
-    void *p = NULL;
-
-    for (int i = s->first; i < s->last; i++) {
+    for (int i = s->first; i < s->last; i++)
         place_block(s, &s->nodes[i - s->first]);
-        trained |= s->nodes[i - s->first].trained;
-    }
     for (int i = 0; i < s->n_params; i++) {
         const struct dt_nn_weight *t = &s->weights[s->params[i].block];
 
         s->params[i].at += t->at;
         s->params[i].rounded = t->rounded;
         s->params[i].block = t->block;
+    }
+}
+
+enum dt_status dt_params_allocate(struct dt_stage *s, struct dt_error *err)
+{
+    bool trained = false;
+    size_t ones = 0;
+    void *p = NULL;
+
+    for (int i = s->first; i < s->last; i++)
+        trained |= s->nodes[i - s->first].trained;
+    for (int i = 0; i < s->n_params; i++)
         if (s->params[i].init == DT_INIT_ONE && s->params[i].n > ones)
             ones = s->params[i].n;
-    }
     s->ones = DT_ARENA_NEW(&s->arena, float, ones + 1);
     if (!s->ones)
         return dt_error_nomem(err, "parameters");

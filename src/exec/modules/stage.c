@@ -443,7 +443,10 @@ static enum dt_status build(struct dt_stage *s, const struct dt_stage_spec *spec
     DT_TRY(check_dropout(s, err));
     DT_TRY(make_nodes(s, spec, err));
     DT_TRY(dt_nn_names(s, err));
-    DT_TRY(dt_params_place(s, err));
+    dt_params_place(s);
+    if (spec->layout_only)
+        return DT_OK;
+    DT_TRY(dt_params_allocate(s, err));
     DT_TRY(make_rope(s, err));
     return make_workspace(s, err);
 }

@@ -49,7 +49,9 @@ struct dt_exec_options {
     const struct dt_diffusion *diffusion; /* NULL without a generator */
     double text_weight, image_weight;     /* of the two losses in the sum */
     double dropout;                       /* of transformer layers; modules/module.h */
-    uint64_t seed;                        /* of parameters, timesteps, noise and dropout */
+    size_t
+        ferry_bytes; /* of what a checkpoint takes at a time; equal on all ranks; 0 = the default */
+    uint64_t seed;   /* of parameters, timesteps, noise and dropout */
 };
 
 struct dt_exec_result {
@@ -126,20 +128,23 @@ struct dt_optimizer *dt_exec_optimizer(const struct dt_exec *x, int module, int 
 /* Masters were written from outside: copies what replica 0 holds to the others and tells all. */
 enum dt_status dt_exec_changed(struct dt_exec *x, struct dt_error *err);
 
-/* Parameters and moments of the model, whole, for checkpoints: all of them to read into, or this
- * rank's share to write (every part is one rank's).  What this rank holds whole is the real thing;
- * the rest is memory of its own. */
+/* Parameters and moments of the model, whole, for checkpoints.  They are collected in the host's memory and
+ * taken from it, stretch by stretch; none of this takes device memory. */
 struct dt_exec_part {
     int module, v;
-    struct dt_stage *stage;
-    float *exp_avg, *exp_avg_sq;  /* laid out like the stage's parameters; NULL = none */
+    const struct dt_param *params; /* of the whole virtual stage */
+    int n_params;
+    float *master; /* host memory, laid out like `params`; NULL in parts to read into */
+    float *exp_avg, *exp_avg_sq;  /* likewise; NULL, too, where nothing is trained */
     const unsigned char *trained; /* per parameter */
+    void *impl;
 };
 struct dt_exec_whole {
     struct dt_exec_part *part; /* virtual stages in the order of modules */
     int n;
     void *impl;
 };
+/* All parts, to read into; or this rank's share, to write: every part is one rank's. */
 enum dt_status dt_exec_whole_new(struct dt_exec *x, struct dt_error *err,
                                  struct dt_exec_whole *out);
 enum dt_status dt_exec_share_new(struct dt_exec *x, struct dt_error *err,
@@ -148,9 +153,12 @@ void dt_exec_whole_free(struct dt_exec_whole *w);
 /* `w` is this rank's share, and gets what the ranks hold of it.  Collective, after dt_exec_gather.
  */
 enum dt_status dt_exec_collect(struct dt_exec *x, struct dt_exec_whole *w, struct dt_error *err);
-/* `w` was written (on every rank): each takes what is its own. */
-enum dt_status dt_exec_spread(struct dt_exec *x, const struct dt_exec_whole *w,
-                              struct dt_error *err);
+/* What a parameter of a part is from now on, all of it: this rank takes what is its own.  The values are the
+ * caller's again at once. */
+enum dt_status dt_exec_put(const struct dt_exec_part *part, enum dt_param_what what, int param,
+                           const float *values, struct dt_error *err);
+/* All has been put (on every rank). */
+enum dt_status dt_exec_put_end(struct dt_exec *x, struct dt_error *err);
 
 /* v[n] becomes the sum over ranks.  Collective; alone it does nothing. */
 enum dt_status dt_exec_sum(struct dt_exec *x, double *v, size_t n, struct dt_error *err);

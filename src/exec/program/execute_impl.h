@@ -465,9 +465,9 @@ enum dt_status dt_exec_make_regions(const struct dt_exec_ranks *ranks, struct dt
 enum dt_status dt_exec_owned(const struct dt_exec_ranks *ranks, const struct dt_exec_vstage *vs,
                              int me, bool leads, struct dt_error *err,
                              struct dt_optimizer_owned **out, int *n);
-/* A stage like that one, of the smallest size; of one tensor-parallel member, or NULL: whole. */
-enum dt_status dt_exec_shell(const struct dt_exec_env *env, int module, int v, struct dt_tp *tp,
-                             struct dt_error *err, struct dt_stage **out);
+/* Where parameters lie in a stage, without any memory: of one tensor-parallel member, or NULL: whole. */
+enum dt_status dt_exec_layout(const struct dt_exec_env *env, int module, int v, struct dt_tp *tp,
+                              struct dt_error *err, struct dt_stage **out);
 /* First float and number of a member's piece of a region. */
 void dt_exec_piece(const struct dt_exec_region *u, int members, int member, size_t *at, size_t *n);
 /* The member of the sending lane that feeds member `t` of the receiving one, and both ranks. */

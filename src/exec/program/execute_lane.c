@@ -11,7 +11,7 @@ enum { SLACK = 16 }; /* limits grow by that share more than what asked for it */
 
 static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_exec_vstage *vs,
                                  const struct dt_batch_limits *max, struct dt_tp *tp,
-                                 struct dt_error *err, struct dt_stage **out)
+                                 bool layout_only, struct dt_error *err, struct dt_stage **out)
 {
     const struct dt_module *mod = &env->o.model->modules[vs->module];
     unsigned char *trained = dt_malloc((size_t)mod->n_blocks + 1);
@@ -29,6 +29,7 @@ static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_
         .max = *max,
         .dropout = (float)env->o.dropout,
         .tp = tp,
+        .layout_only = layout_only,
     };
     enum dt_status st;
 
@@ -48,15 +49,15 @@ static struct dt_batch_limits smallest(const struct dt_exec_env *env, int module
         .rows = 64, .seqs = 1, .in = llm ? 64 : 0, .cond = llm ? 64 : 0};
 }
 
-enum dt_status dt_exec_shell(const struct dt_exec_env *env, int module, int v, struct dt_tp *tp,
-                             struct dt_error *err, struct dt_stage **out)
+enum dt_status dt_exec_layout(const struct dt_exec_env *env, int module, int v, struct dt_tp *tp,
+                              struct dt_error *err, struct dt_stage **out)
 {
     const struct dt_plan_module *mp = &env->o.plan->modules[module];
     struct dt_batch_limits max = smallest(env, module);
     struct dt_exec_vstage vs = {
         .module = module, .v = v, .first = mp->split[v], .last = mp->split[v + 1]};
 
-    return make_stage(env, &vs, &max, tp, err, out);
+    return make_stage(env, &vs, &max, tp, true, err, out);
 }
 
 static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
@@ -76,7 +77,7 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
     vs->fresh = dt_calloc(blocks, sizeof(*vs->fresh));
     if (!vs->finished || !vs->fresh)
         return dt_error_nomem(err, "a stage");
-    DT_TRY(make_stage(stages->env, vs, &vs->max, tp, err, &vs->stage));
+    DT_TRY(make_stage(stages->env, vs, &vs->max, tp, false, err, &vs->stage));
     DT_TRY(dt_exec_make_regions(stages->ranks, vs, err));
     dt_stage_init(stages->env->q, vs->stage, stages->env->o.seed);
     DT_TRY(

@@ -142,6 +142,18 @@ static enum dt_status make_tables(struct dt_optimizer *o, struct dt_error *err)
     return DT_OK;
 }
 
+enum dt_status dt_optimizer_layout(struct dt_optimizer *o, const struct dt_module *module,
+                                   struct dt_stage *stage, int member,
+                                   const struct dt_optimizer_owned *owned, int n_owned,
+                                   struct dt_error *err)
+{
+    *o = (struct dt_optimizer){.stage = stage, .sharded = owned != NULL};
+    DT_TRY(find_segments(o, module, member, owned, n_owned, err));
+    if (o->n_segments > 0)
+        place_moments(o);
+    return DT_OK;
+}
+
 enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device *dev,
                                  const struct dt_module *module, struct dt_stage *stage, int member,
                                  const struct dt_optimizer_owned *owned, int n_owned,
@@ -149,11 +161,10 @@ enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device 
 {
     struct dt_device_queue *q;
 
-    *o = (struct dt_optimizer){.dev = dev, .stage = stage, .sharded = owned != NULL};
-    DT_TRY(find_segments(o, module, member, owned, n_owned, err));
+    DT_TRY(dt_optimizer_layout(o, module, stage, member, owned, n_owned, err));
+    o->dev = dev;
     if (o->n_segments == 0)
         return DT_OK;
-    place_moments(o);
     DT_TRY(dev->alloc(dev, o->moments * sizeof(float), err, (void **)&o->exp_avg));
     DT_TRY(dev->alloc(dev, o->moments * sizeof(float), err, (void **)&o->exp_avg_sq));
     DT_TRY(make_tables(o, err));

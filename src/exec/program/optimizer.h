@@ -56,6 +56,11 @@ enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device 
                                  const struct dt_module *module, struct dt_stage *stage, int member,
                                  const struct dt_optimizer_owned *owned, int n_owned,
                                  struct dt_error *err);
+/* The same without memory: which moments there are, and where they lie.  To be freed, too. */
+enum dt_status dt_optimizer_layout(struct dt_optimizer *o, const struct dt_module *module,
+                                   struct dt_stage *stage, int member,
+                                   const struct dt_optimizer_owned *owned, int n_owned,
+                                   struct dt_error *err);
 void dt_optimizer_free(struct dt_optimizer *o);
 /* *sq (device memory) += squares of the gradients; copies of shared tables are left out. */
 void dt_optimizer_sum_sq(struct dt_device_queue *q, const struct dt_optimizer *o, double *sq);

@@ -201,6 +201,12 @@ void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out
 
 /* ---- checkpoints ---- */
 
+static enum dt_status put(void *arg, enum dt_param_what what, int i, const float *values,
+                          struct dt_error *err)
+{
+    return dt_exec_put(arg, what, i, values, err);
+}
+
 enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_whole *w,
                               struct dt_error *err, struct dt_ckpt_part **parts)
 {
@@ -209,15 +215,17 @@ enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_who
     if (!p)
         return dt_error_nomem(err, "parts of a checkpoint");
     for (int k = 0; k < w->n; k++) {
-        const struct dt_exec_part *from = &w->part[k];
+        struct dt_exec_part *from = &w->part[k];
 
-        p[k] = (struct dt_ckpt_part){.device = s->device,
-                                     .module = s->plan.module_names[from->module],
-                                     .master = dt_stage_master(from->stage),
+        p[k] = (struct dt_ckpt_part){.module = s->plan.module_names[from->module],
+                                     .params = from->params,
+                                     .n_params = from->n_params,
+                                     .master = from->master,
                                      .exp_avg = from->exp_avg,
                                      .exp_avg_sq = from->exp_avg_sq,
-                                     .trained = from->trained};
-        p[k].params = dt_stage_params(from->stage, &p[k].n_params);
+                                     .trained = from->trained,
+                                     .put = from->master ? NULL : put,
+                                     .arg = from};
     }
     *parts = p;
     return DT_OK;

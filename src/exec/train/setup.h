@@ -31,7 +31,7 @@ void dt_setup_close(struct dt_setup *s);
 void dt_setup_device(const struct dt_job *job, struct dt_device_options *out);
 void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out);
 
-/* Parameters and moments of all modules for checkpoints; *parts is one block of w->n (dt_free). */
+/* The parts for checkpoints: a share's to write, or all to read into; *parts is one block of w->n (dt_free). */
 enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_whole *w,
                               struct dt_error *err, struct dt_ckpt_part **parts);
 /* The plan that training executes: the job's, or else all modules in turns on one GPU; with places, not validated. */

@@ -63,7 +63,7 @@ static enum dt_status read_weights(struct train *t, const struct dt_exec_whole *
         return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
                            "this checkpoint is of another model, batch, sequence length, seed or "
                            "tokenizer; name another checkpoint.dir, or use --from-scratch");
-    return dt_exec_spread(t->x, w, err);
+    return dt_exec_put_end(t->x, err);
 }
 
 /* Every rank reads all of it and keeps what is its own. */

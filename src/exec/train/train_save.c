@@ -10,37 +10,30 @@
 
 /* ---- beginning ---- */
 
-static enum dt_status copy_share(struct dt_train_save *s, const struct dt_exec_whole *w,
-                                 struct dt_error *err)
+static enum dt_status open_share(struct dt_train_save *s, struct dt_error *err)
 {
     struct dt_ckpt_part *parts;
     enum dt_status st;
 
-    DT_TRY(dt_setup_parts(s->setup, w, err, &parts));
-    st = dt_ckpt_share_new(parts, w->n, s->state.step, 0, err, &s->share, &s->files[s->rank]);
+    DT_TRY(dt_setup_parts(s->setup, &s->whole, err, &parts));
+    st = dt_ckpt_share_new(parts, s->whole.n, s->state.step, 0, err, &s->share, &s->files[s->rank]);
     dt_free(parts);
     return st;
 }
 
 static enum dt_status collect(struct dt_train_save *s, struct dt_error *err)
 {
-    struct dt_exec_whole w;
+    struct dt_error mine = {.status = DT_OK};
     enum dt_status st;
 
     DT_TRY(dt_exec_gather(s->x, err));
-    DT_TRY(dt_exec_share_new(s->x, err, &w));
-    st = dt_exec_collect(s->x, &w, err);
-    if (st == DT_OK) {
-        struct dt_error mine = {.status = DT_OK};
-
-        st = copy_share(s, &w, &mine);
-        if (st == DT_OK && s->rank == 0)
-            st = dt_ckpt_share_folder(s->setup->job->run.checkpoint_dir, s->state.step,
-                                      s->state.run_id, &mine, &s->tag);
-        st = dt_train_agree(s->x, s->rank, s->ranks, st, &mine, err);
-    }
-    dt_exec_whole_free(&w);
-    return st;
+    DT_TRY(dt_exec_share_new(s->x, err, &s->whole));
+    DT_TRY(dt_exec_collect(s->x, &s->whole, err));
+    st = open_share(s, &mine);
+    if (st == DT_OK && s->rank == 0)
+        st = dt_ckpt_share_folder(s->setup->job->run.checkpoint_dir, s->state.step, s->state.run_id,
+                                  &mine, &s->tag);
+    return dt_train_agree(s->x, s->rank, s->ranks, st, &mine, err);
 }
 
 /* Everybody's numbers of files, and what the folder goes by. */
@@ -124,6 +117,7 @@ enum dt_status dt_train_save_poll(struct dt_train_save *s, bool wait, struct dt_
     }
     st = dt_ckpt_share_end(s->share, &mine);
     s->share = NULL;
+    dt_exec_whole_free(&s->whole);
     st = dt_train_agree(s->x, s->rank, s->ranks, st, &mine, err);
     if (st != DT_OK) {
         double all = 0;
@@ -146,6 +140,7 @@ void dt_train_save_close(struct dt_train_save *s)
         if (s->rank == 0)
             dt_ckpt_share_abandon(s->setup->job->run.checkpoint_dir, s->state.step, s->tag);
     }
+    dt_exec_whole_free(&s->whole);
     dt_free(s->files);
     s->files = NULL;
 }

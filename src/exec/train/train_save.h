@@ -16,6 +16,7 @@ struct dt_train_save {
     struct dt_ckpt_lock *lock;  /* of the folder; rank 0 */
     int rank, ranks;
     struct dt_ckpt_sharing *share;     /* NULL = none under way */
+    struct dt_exec_whole whole;        /* what it is written from */
     struct dt_ckpt_share_files *files; /* of all ranks */
     struct dt_ckpt_state state;        /* what is under way */
     uint64_t tag;                      /* what its folder goes by */
