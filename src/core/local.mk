@@ -172,6 +172,8 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/schedule_order.c \
 	src/core/schedule/schedule_recv.c \
 	src/core/schedule/schedule_sync.c \
+	src/core/schedule/schedule_turns.c \
+	src/core/schedule/schedule_turns.h \
 	src/core/schedule/timeline.c \
 	src/core/schedule/timeline.h \
 	src/core/schedule/timeline_summary.c
