@@ -74,7 +74,8 @@ static enum dt_status check(const struct dt_key *keys, const char *path, struct 
         return DT_OK;
     if (dt_node_is_scalar(n))
         return check_scalar(row, path, dt_node_text(n), err);
-    if (row->file == DT_KEY_FILE && (!row->keys || dt_node_is_seq(n))) /* a list of files */
+    if ((row->file == DT_KEY_FILE && !row->keys) ||
+        (row->file != DT_KEY_NO_FILE && dt_node_is_seq(n))) /* a list of files */
         return refuse(path, "names files", err);
     for (size_t i = 0; i < size; i++) {
         struct dt_node child;
