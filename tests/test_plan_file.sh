@@ -91,6 +91,41 @@ expect 0 "overruled: train.recompute is full, not selective" \
     "$DISTTRAIN" plan -p as-job.json $job train.recompute=full
 expect 0 "overruled: llm is frozen, not trained" \
     "$DISTTRAIN" simulate --no-runs -p as-job.json $job 'train.frozen=[llm]'
+# keys of the plan change the file's: the same as the file edited, by another hand
+layout() { # MODULE MEMBER VALUE [MEMBER VALUE]...: of as-job.json, into by-hand.json
+    in=$1; shift
+    cp as-job.json by-hand.json
+    while [ $# -gt 0 ]; do
+        sed "/\"name\": \"$in\"/,/}/s/\"$1\": [^,]*/\"$1\": $2/" by-hand.json >by-hand.new; mv by-hand.new by-hand.json; shift 2
+    done
+    check "by-hand.json is another" '! cmp -s as-job.json by-hand.json'
+    "$DISTTRAIN" simulate --no-runs -p by-hand.json $job >a 2>err </dev/null
+}
+llm() { sed -n '/"name": "llm"/,/}/s/.*"'"$1"'": \([0-9]*\),*/\1/p' as-job.json; }
+layout llm recompute '"full"'
+expect 0 "overruled: plan.llm.recompute is full, not selective" "$DISTTRAIN" simulate --no-runs -p as-job.json $job plan.llm.recompute=full
+grep -v 'is overruled' out >b
+same "plan.llm.recompute beside the plan"
+tp=$(llm tp) dp=$(llm dp)
+layout llm tp $((tp * 2)) dp $((dp / 2))
+expect 0 "overruled: plan.llm.tp is $((tp * 2)), not $tp; plan.llm.dp is $((dp / 2)), not $dp" \
+    "$DISTTRAIN" simulate --no-runs -p as-job.json $job plan.llm.tp=$((tp * 2)) plan.llm.dp=$((dp / 2))
+grep -v 'is overruled' out >b
+same "plan.llm.tp and dp beside the plan"
+expect 3 "the plan needs [0-9]* GPUs, cluster .* has 96" "$DISTTRAIN" simulate --no-runs -p as-job.json $job plan.llm.dp=$((dp * 4))
+expect 2 'unknown key "lm" in plan; did you mean "llm"' "$DISTTRAIN" simulate --no-runs -p as-job.json $job plan.lm.tp=2
+expect 2 "plan: the plan is given by as-job.json; leave out one of the two" \
+    "$DISTTRAIN" simulate --no-runs -p as-job.json $job plan=q.json
+expect 2 'module "encoder" is missing: a plan states every module' "$DISTTRAIN" simulate --no-runs $job plan.llm.tp=2
+# of a job that has a plan of its own, nothing of that is left beside the file
+{ cat "$srcdir/traces/jobs/$job.yaml"; printf 'plan: {encoder: {tp: 1}, llm: {tp: 1, recompute: full}, generator: {}}\n'; } >planned.yaml
+"$DISTTRAIN" simulate --no-runs -p as-job.json $job >a 2>err </dev/null
+expect 0 "" "$DISTTRAIN" simulate --no-runs -p as-job.json planned.yaml
+cp out b
+same "the job's own plan beside the file"
+# and so where a plan is kept
+expect 0 "" "$DISTTRAIN" whatif $job -p as-job.json --vary plan.llm.recompute=none,full --no-runs --csv kept.csv
+check "points of another plan are others" '[ "$(cut -d, -f6 kept.csv | sort -u | wc -l)" = 3 ]'
 # the same through the job's own key
 sed -e '/^search:/d' -e 's/^  global_batch: .*/&\n  recompute: full/' "$srcdir/traces/jobs/$job.yaml" >named.yaml
 printf 'search: {strategy: manual}\nplan: as-job.json\n' >>named.yaml

@@ -286,16 +286,18 @@ static enum dt_status read_root(struct dt_node root, struct dt_job *j, struct dt
     return read_profile(root, shallow, j, err);
 }
 
-/* A plan file beside the job states the policies: of the job's `train` only what no plan holds remains, and
- * what the command line adds afterwards. */
+/* A plan file beside the job states layouts and policies: of the job's `train` only what no plan holds remains, of its
+ * `plan` nothing, and what the command line adds afterwards. */
 static enum dt_status open_doc(const struct dt_job_source *src, struct dt_job *j,
                                struct dt_error *err)
 {
-    static const char *const not_in_plans[] = {"dispatch", NULL};
+    static const char *const not_in_plans[] = {"dispatch", NULL}, *const none[] = {NULL};
 
     DT_TRY(dt_doc_parse(j->name, src->text, src->len, err, &j->doc));
-    if (j->plan_file[0])
+    if (j->plan_file[0]) {
         DT_TRY(dt_doc_keep(j->doc, "train", not_in_plans, err));
+        DT_TRY(dt_doc_keep(j->doc, "plan", none, err));
+    }
     return apply_overrides(j->doc, src->overrides, src->n_overrides, err);
 }
 

@@ -69,39 +69,6 @@ static enum dt_status read_file(struct dt_node n, const char *path, struct dt_jo
     return DT_OK;
 }
 
-enum dt_status dt_job_plan_file(struct dt_node root, struct dt_job *j, struct dt_error *err)
-{
-    struct dt_node n = dt_map_get(root, "plan"), none = {NULL, NULL};
-    char path[PATH_SIZE];
-
-    if (j->plan_file[0])
-        return read_file(none, j->plan_file, j, err);
-    if (!is_file(n))
-        return DT_OK;
-    DT_TRY(dt_preset_relative(n, dt_node_text(n), err, path, sizeof(path)));
-    return read_file(n, path, j, err);
-}
-
-/* How the job would look for a plan is of no interest then; asking for both is a contradiction. */
-enum dt_status dt_job_plan_strategy(struct dt_node root, struct dt_job *j, struct dt_error *err)
-{
-    struct dt_node n = dt_map_get(dt_map_get(root, "search"), "strategy");
-    const char *file = "";
-    int line, col;
-
-    if (!j->plan_file[0])
-        return DT_OK;
-    if (dt_node_present(n))
-        dt_node_where(n, &file, &line, &col);
-    if (strcmp(file, dt_doc_name(j->doc)) != 0 && *file && j->strategy != DT_STRATEGY_MANUAL)
-        return dt_node_error(n, err,
-                             "strategy: the plan is given by %s, so none is searched for; leave "
-                             "this out, or the plan file",
-                             j->plan_file);
-    j->strategy = DT_STRATEGY_MANUAL;
-    return DT_OK;
-}
-
 /* ---- what the job has otherwise than the plan file ---- */
 
 __attribute__((format(printf, 2, 3))) static void tell(struct dt_job *j, const char *fmt, ...)
@@ -132,6 +99,103 @@ static void tell_bool(struct dt_job *j, const char *key, bool used, bool stated)
 {
     tell_word(j, key, used ? "true" : "false", stated ? "true" : "false");
 }
+
+static const char *host_of(const struct dt_plan *p, int module)
+{
+    int host = dt_plan_host(p, module);
+
+    return host == module ? "GPUs of its own" : p->module_names[host];
+}
+
+static void compare_layouts(struct dt_job *j, const struct dt_plan *stated, int m)
+{
+    const struct dt_plan_module *is = &j->plan.modules[m], *was = &stated->modules[m];
+    const struct {
+        const char *name;
+        int is, was;
+    } degrees[] = {{"tp", is->layout.tp, was->layout.tp}, {"cp", is->layout.cp, was->layout.cp},
+                   {"ep", is->layout.ep, was->layout.ep}, {"ip", is->layout.ip, was->layout.ip},
+                   {"pp", is->layout.pp, was->layout.pp}, {"vpp", is->layout.vpp, was->layout.vpp},
+                   {"dp", is->layout.dp, was->layout.dp}, {"zero", is->zero, was->zero}};
+    char key[DT_NAME_MAX + 32];
+
+    for (size_t i = 0; i < sizeof(degrees) / sizeof(degrees[0]); i++) {
+        snprintf(key, sizeof(key), "plan.%s.%s", j->model->modules[m].name, degrees[i].name);
+        tell_int(j, key, degrees[i].is, degrees[i].was);
+    }
+    snprintf(key, sizeof(key), "plan.%s.recompute", j->model->modules[m].name);
+    tell_word(j, key, dt_block_recompute_names[is->recompute],
+              dt_block_recompute_names[was->recompute]);
+    snprintf(key, sizeof(key), "plan.%s.frozen", j->model->modules[m].name);
+    tell_bool(j, key, is->frozen, was->frozen);
+    snprintf(key, sizeof(key), "plan.%s.with", j->model->modules[m].name);
+    tell_word(j, key, host_of(&j->plan, m), host_of(stated, m));
+    if (is->layout.pp * is->layout.vpp == was->layout.pp * was->layout.vpp &&
+        memcmp(is->split, was->split, sizeof(is->split)) != 0)
+        tell(j, "plan.%s.split is another", j->model->modules[m].name);
+}
+
+/* What the command line says of a plan beside the job. */
+static enum dt_status change_file(struct dt_node n, struct dt_job *j, struct dt_error *err)
+{
+    struct dt_plan stated = j->plan;
+    const char *file = "";
+    int line, col;
+
+    if (is_file(n)) {
+        dt_node_where(n, &file, &line, &col);
+        return strcmp(file, dt_doc_name(j->doc)) == 0
+                   ? DT_OK
+                   : dt_node_error(n, err,
+                                   "plan: the plan is given by %s; leave out one of the two",
+                                   j->plan_file);
+    }
+    if (!dt_node_is_map(n))
+        return DT_OK;
+    DT_TRY(dt_plan_change(n, j->model, err, &j->plan));
+    for (int m = 0; m < j->model->n_modules; m++) {
+        from_plan(j, m);
+        compare_layouts(j, &stated, m);
+    }
+    return DT_OK;
+}
+
+enum dt_status dt_job_plan_file(struct dt_node root, struct dt_job *j, struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(root, "plan"), none = {NULL, NULL};
+    char path[PATH_SIZE];
+
+    if (j->plan_file[0]) {
+        DT_TRY(read_file(none, j->plan_file, j, err));
+        return change_file(n, j, err);
+    }
+    if (!is_file(n))
+        return DT_OK;
+    DT_TRY(dt_preset_relative(n, dt_node_text(n), err, path, sizeof(path)));
+    return read_file(n, path, j, err);
+}
+
+/* How the job would look for a plan is of no interest then; asking for both is a contradiction. */
+enum dt_status dt_job_plan_strategy(struct dt_node root, struct dt_job *j, struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(dt_map_get(root, "search"), "strategy");
+    const char *file = "";
+    int line, col;
+
+    if (!j->plan_file[0])
+        return DT_OK;
+    if (dt_node_present(n))
+        dt_node_where(n, &file, &line, &col);
+    if (strcmp(file, dt_doc_name(j->doc)) != 0 && *file && j->strategy != DT_STRATEGY_MANUAL)
+        return dt_node_error(n, err,
+                             "strategy: the plan is given by %s, so none is searched for; leave "
+                             "this out, or the plan file",
+                             j->plan_file);
+    j->strategy = DT_STRATEGY_MANUAL;
+    return DT_OK;
+}
+
+/* ---- policies ---- */
 
 static void compare_modules(struct dt_job *j)
 {

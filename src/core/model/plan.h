@@ -215,5 +215,9 @@ extern const struct dt_key dt_plan_map_keys[];
 enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
                                  const struct dt_plan *base, struct dt_error *err,
                                  struct dt_plan *out);
+/* Such a map for a plan that there is: modules that it does not name, and keys that it does not state, stay as they
+ * are; blocks are divided anew where there are other stages. */
+enum dt_status dt_plan_change(struct dt_node node, const struct dt_model *m, struct dt_error *err,
+                              struct dt_plan *plan);
 
 #endif

@@ -404,6 +404,7 @@ static enum dt_status get_with(struct dt_node map, int m, struct dt_error *err, 
                              "with cannot be combined with colocated: true, which says it of every "
                              "module");
     DT_TRY(dt_get_string(map, "with", host, sizeof(host), err));
+    p->modules[m].with = 0;
     for (int h = 0; h < p->n_modules; h++)
         if (strcmp(p->module_names[h], host) == 0)
             p->modules[m].with = (uint8_t)(h + 1);
@@ -576,10 +577,11 @@ static enum dt_status flop_split(const struct dt_module *mod, int seq_len, struc
     return DT_OK;
 }
 
+/* `divided`: the blocks are divided among the stages that it had. */
 static enum dt_status node_module(struct dt_node n, const struct dt_module *mod, int seq_len,
-                                  struct dt_error *err, struct dt_plan_module *mp)
+                                  bool divided, struct dt_error *err, struct dt_plan_module *mp)
 {
-    int v;
+    int v, had = divided ? mp->layout.pp * mp->layout.vpp : 0;
 
     DT_TRY(get_layout(n, mod->name, layout_keys, err, mp));
     v = mp->layout.pp * mp->layout.vpp;
@@ -587,7 +589,7 @@ static enum dt_status node_module(struct dt_node n, const struct dt_module *mod,
         return dt_node_error(n, err, "pp*vpp = %d stages but module %s has %d blocks", v, mod->name,
                              mod->n_blocks);
     if (!dt_node_present(dt_map_get(n, "split")))
-        return flop_split(mod, seq_len, err, mp);
+        return v == had ? DT_OK : flop_split(mod, seq_len, err, mp);
     DT_TRY(get_split(n, err, mp));
     if (mp->split[v] != mod->n_blocks)
         return dt_node_error(dt_map_get(n, "split"), err,
@@ -596,29 +598,66 @@ static enum dt_status node_module(struct dt_node n, const struct dt_module *mod,
     return DT_OK;
 }
 
-enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
-                                 const struct dt_plan *base, struct dt_error *err,
-                                 struct dt_plan *out)
+/* The keys are modules of the model, and those of all of them. */
+static enum dt_status read_all(struct dt_node node, const struct dt_model *m, struct dt_error *err,
+                               struct dt_plan *p)
 {
     const char *names[DT_MAX_MODULES + 2] = {NULL};
-    struct dt_plan p = *base;
 
     for (int i = 0; i < m->n_modules; i++)
         names[i] = m->modules[i].name;
     names[m->n_modules] = "colocated";
     DT_TRY(dt_map_check(node, "plan", names, err));
-    DT_TRY(dt_keys_get(node, dt_plan_map_keys, "colocated", &p, err));
-    names[m->n_modules] = NULL;
-    for (int i = 0; names[i] && !p.colocated;
-         i++) /* a colocated module that is not named has one lane */
-        DT_TRY(dt_map_require(node, "plan", names[i], err));
+    return dt_keys_get(node, dt_plan_map_keys, "colocated", p, err);
+}
+
+enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
+                                 const struct dt_plan *base, struct dt_error *err,
+                                 struct dt_plan *out)
+{
+    struct dt_plan p = *base;
+
+    DT_TRY(read_all(node, m, err, &p));
+    for (int i = 0; i < m->n_modules; i++) {
+        struct dt_node n = dt_map_get(node, m->modules[i].name);
+
+        if (dt_node_present(n))
+            DT_TRY(node_module(n, &m->modules[i], p.policy.seq_len, false, err, &p.modules[i]));
+        else if (!p.colocated) /* a colocated module that is not named has one lane */
+            return dt_node_error(node, err,
+                                 "plan: module \"%s\" is missing: a plan states every module, or "
+                                 "changes a plan.json (--plan FILE)",
+                                 m->modules[i].name);
+    }
     for (int i = 0; i < m->n_modules; i++)
-        if (dt_node_present(dt_map_get(node, names[i])))
-            DT_TRY(node_module(dt_map_get(node, names[i]), &m->modules[i], base->policy.seq_len,
-                               err, &p.modules[i]));
-    for (int i = 0; i < m->n_modules; i++)
-        if (dt_node_present(dt_map_get(node, names[i])))
-            DT_TRY(get_with(dt_map_get(node, names[i]), i, err, &p));
+        DT_TRY(get_with(dt_map_get(node, m->modules[i].name), i, err, &p));
     *out = p;
+    return DT_OK;
+}
+
+/* Where a module has other GPUs than it had, all find their places anew that have none stated. */
+enum dt_status dt_plan_change(struct dt_node node, const struct dt_model *m, struct dt_error *err,
+                              struct dt_plan *plan)
+{
+    struct dt_plan p = *plan;
+    bool stays[DT_MAX_MODULES], moved = false;
+
+    DT_TRY(read_all(node, m, err, &p));
+    for (int i = 0; i < m->n_modules; i++) {
+        struct dt_node n = dt_map_get(node, m->modules[i].name);
+        struct dt_plan_module *mp = &p.modules[i];
+
+        stays[i] = mp->pinned;
+        if (!dt_node_present(n))
+            continue;
+        DT_TRY(node_module(n, &m->modules[i], p.policy.seq_len, true, err, mp));
+        DT_TRY(get_with(n, i, err, &p));
+        moved = moved || mp->with != plan->modules[i].with ||
+                dt_plan_layout_gpus(&mp->layout) != dt_plan_layout_gpus(&plan->modules[i].layout);
+    }
+    for (int i = 0; i < m->n_modules; i++)
+        p.modules[i].pinned = p.modules[i].pinned || (stays[i] && !moved);
+    memset(&p.predicted, 0, sizeof(p.predicted));
+    *plan = p;
     return DT_OK;
 }
