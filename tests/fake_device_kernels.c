@@ -29,6 +29,9 @@
 #define TYPE_out_i int32_t *
 #define TYPE_weight const struct dt_device_weight *
 #define TYPE_norm const struct dt_kernel_norm *
+#define TYPE_in_u const uint64_t *
+#define TYPE_items const struct dt_kernel_items *
+#define TYPE_images const struct dt_kernel_images *
 #define TYPE_groupnorm const struct dt_kernel_groupnorm *
 #define TYPE_attention const struct dt_kernel_attention *
 #define TYPE_conv const struct dt_kernel_conv *
@@ -50,6 +53,9 @@
 #define KEPT_out_i int32_t *
 #define KEPT_weight const struct dt_device_weight *
 #define KEPT_norm struct dt_kernel_norm
+#define KEPT_in_u uint64_t *
+#define KEPT_items struct dt_kernel_items
+#define KEPT_images struct dt_kernel_images
 #define KEPT_groupnorm struct dt_kernel_groupnorm
 #define KEPT_attention struct dt_kernel_attention
 #define KEPT_conv struct dt_kernel_conv
@@ -71,8 +77,18 @@
 #define KEEP_out_i KEEP_MEMORY
 #define KEEP_weight(what, to, x) to = (x)->cpu
 #define KEEP_norm KEEP_STRUCT
-#define KEEP_groupnorm KEEP_STRUCT
 #define KEEP_conv KEEP_STRUCT
+#define KEEP_in_u KEEP_MEMORY
+#define KEEP_items(what, to, x)                                                                    \
+    to = *(x);                                                                                     \
+    to.cu = dt_fake_alias((x)->cu, what)
+#define KEEP_images(what, to, x)                                                                   \
+    to = *(x);                                                                                     \
+    to.items.cu = dt_fake_alias((x)->items.cu, what);                                              \
+    to.hw = dt_fake_alias((x)->hw, what)
+#define KEEP_groupnorm(what, to, x)                                                                \
+    to = *(x);                                                                                     \
+    to.items.cu = dt_fake_alias((x)->items.cu, what)
 #define KEEP_attention(what, to, x)                                                                \
     to = *(x);                                                                                     \
     to.cu_q = dt_fake_alias((x)->cu_q, what);                                                      \
@@ -95,6 +111,9 @@
 #define GIVE_out_i(x) x
 #define GIVE_weight(x) x
 #define GIVE_norm(x) &x
+#define GIVE_in_u(x) x
+#define GIVE_items(x) &x
+#define GIVE_images(x) &x
 #define GIVE_groupnorm(x) &x
 #define GIVE_attention(x) &x
 #define GIVE_conv(x) &x
@@ -170,24 +189,25 @@
     K(5, ids_part, n, in_i, n, n, out_i)                                                           \
     K(8, rows_copy, dtype, n, n, in, in_i, out, in_i, b)                                           \
     K(8, copy2d, dtype, n, n, in, n, out, n, b)                                                    \
-    K(8, mse, dtype, n, n, in, in, f, out_f, out)                                                  \
+    K(8, mse, dtype, items, n, in, in, f, out_f, out)                                              \
     K(4, sum, n, in_f, out_d, b)                                                                   \
     K(4, clip_coef, in_d, f, out_f, out_f)                                                         \
-    K(7, upsample2_fwd, dtype, n, n, n, n, in, out)                                                \
-    K(7, upsample2_bwd, dtype, n, n, n, n, in, out)                                                \
+    K(5, upsample2_fwd, dtype, images, n, in, out)                                                 \
+    K(5, upsample2_bwd, dtype, images, n, in, out)                                                 \
     K(7, avgpool2_fwd, dtype, n, n, n, n, in, out)                                                 \
     K(7, avgpool2_bwd, dtype, n, n, n, n, in, out)                                                 \
     K(8, timestep, dtype, n, n, in_f, f, f, b, out)                                                \
     K(5, cast, n, dtype, in, dtype, out)                                                           \
     K(5, add, dtype, n, in, in, out)                                                               \
     K(5, scale, dtype, n, f, in, out)                                                              \
-    K(8, mix, dtype, n, n, in_f, in, in_f, in, out)                                                \
-    K(7, item_add, dtype, n, n, n, in, in, out)                                                    \
-    K(7, item_sum, dtype, n, n, n, in, out, b)                                                     \
+    K(8, mix, dtype, items, n, in_f, in, in_f, in, out)                                            \
+    K(6, item_add, dtype, items, n, in, in, out)                                                   \
+    K(6, item_sum, dtype, items, n, in, out, b)                                                    \
     K(6, bias_bwd, dtype, n, n, in, out_f, b)                                                      \
     K(6, softmax, dtype, n, n, f, in, out_f)                                                       \
     K(7, normal, dtype, n, u, u, u, f, out)                                                        \
-    K(8, dropout, dtype, n, u, u, u, f, in, out)
+    K(7, item_normal, dtype, items, n, u, in_u, f, out)                                            \
+    K(10, dropout, dtype, items, n, u, in_u, n, n, f, in, out)
 /* clang-format on */
 
 KERNELS(KERNEL)

@@ -436,7 +436,7 @@ static void fill_batch(struct exec *e)
         b->host.sigma[i] = (float)u->gen.sigma[i];
     }
     for (int64_t i = 0; i < b->n_seq; i++)
-        b->noise_stream[i] = (uint64_t)(MU_STREAM + i);
+        b->host.stream[i] = (uint64_t)(MU_STREAM + i);
     dt_assert_ok(dt_batch_upload(e->q, b, &err), err);
 }
 
@@ -660,7 +660,8 @@ static void collect(struct exec *e, struct mu_result *out)
         for (int64_t i = 0; i < b->rows * 3; i++)
             out->pred[i] = (double)pred[i];
         for (int64_t i = 0; i < b->n_seq; i++)
-            out->loss += u->gen.scale * (double)sse[i] / (3.0 * b->hw[i][0] * b->hw[i][1]);
+            out->loss +=
+                u->gen.scale * (double)sse[i] / (3.0 * b->host.hw[i][0] * b->host.hw[i][1]);
     }
 }
 

@@ -70,20 +70,20 @@ void ref_groupnorm(const struct dt_kernel_groupnorm *g, const double *x, const d
                    const double *beta, double *y)
 {
     int64_t c = g->channels, per = c / g->groups;
-    double n = (double)(g->pixels * per);
 
-    for (int64_t ig = 0; ig < g->items * g->groups; ig++) {
-        int64_t base = ig / g->groups * g->pixels * c, c0 = ig % g->groups * per;
-        double mean = 0, var = 0;
+    for (int64_t ig = 0; ig < g->items.n * g->groups; ig++) {
+        const int32_t *cu = &g->items.cu[ig / g->groups];
+        int64_t base = cu[0] * c, c0 = ig % g->groups * per, values = (cu[1] - cu[0]) * per;
+        double mean = 0, var = 0, n = (double)values;
 
-        for (int64_t e = 0; e < g->pixels * per; e++)
+        for (int64_t e = 0; e < values; e++)
             mean += x[base + e / per * c + c0 + e % per] / n;
-        for (int64_t e = 0; e < g->pixels * per; e++) {
+        for (int64_t e = 0; e < values; e++) {
             double d = x[base + e / per * c + c0 + e % per] - mean;
 
             var += d * d / n;
         }
-        for (int64_t e = 0; e < g->pixels * per; e++) {
+        for (int64_t e = 0; e < values; e++) {
             int64_t ch = c0 + e % per, at = base + e / per * c + ch;
             double v = (x[at] - mean) / sqrt(var + (double)g->eps) * gamma[ch] + beta[ch];
 

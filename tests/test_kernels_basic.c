@@ -191,6 +191,9 @@ END_TEST
 START_TEST(test_images)
 {
     enum { N = 3, H = 4, W = 6, C = 5, SMALL = N * H * W * C, BIG = 4 * SMALL };
+    static const int32_t cu[] = {0, H * W, 2 * H * W, N * H * W};
+    static const int32_t hw[] = {2 * H, 2 * W, 2 * H, 2 * W, 2 * H, 2 * W};
+    const struct dt_kernel_images sizes = {{N, cu, N * H * W}, hw, 1};
     double want[BIG], down[SMALL];
     struct kt k;
 
@@ -216,14 +219,62 @@ START_TEST(test_images)
                 k.k->avgpool2_bwd(k.q[th], k.t, N, 2 * H, 2 * W, C, s.p, b2.p);
                 k.k->avgpool2_fwd(k.q[th], k.t, N, 2 * H, 2 * W, C, b.p, s2.p);
             } else {
-                k.k->upsample2_fwd(k.q[th], k.t, N, H, W, C, s.p, b2.p);
-                k.k->upsample2_bwd(k.q[th], k.t, N, H, W, C, b.p, s2.p);
+                k.k->upsample2_fwd(k.q[th], k.t, &sizes, C, s.p, b2.p);
+                k.k->upsample2_bwd(k.q[th], k.t, &sizes, C, b.p, s2.p);
             }
             kt_same(&k, th, &b2), kt_same(&k, th, &s2);
         }
         kt_all_near(&k, "to the big image", &b2, want, kt_tol(k.t));
         kt_all_near(&k, "to the small image", &s2, down, kt_tol(k.t));
     }
+    buf_free(&s), buf_free(&b), buf_free(&s2), buf_free(&b2);
+    kt_close(&k);
+}
+END_TEST
+
+/* Pixels of image i above (y, x), in an image of width w that begins at pixel `first`. */
+static int64_t pixel(int64_t first, int64_t w, int64_t y, int64_t x)
+{
+    return first + y * w + x;
+}
+
+/* Images of different sizes in one launch. */
+START_TEST(test_images_of_any_size)
+{
+    enum { N = 4, ROWS = 3 * 5 + 0 + 2 * 61 + 40 * 33, C = 7 };
+    static const int32_t hw[] = {6, 10,  0,  8,
+                                 5, 122, 81, 66}; /* halved: 3 x 5, 0 x 4, 2 x 61, 40 x 33 */
+    static const int32_t cu[] = {0, 15, 15, 15 + 122, ROWS};
+    const struct dt_kernel_images small = {{N, cu, ROWS}, hw, 1};
+    struct kt k;
+
+    kt_open(&k, _i);
+    struct buf s = buf_new(&k, ROWS * C, k.t, 1, 0), b = buf_new(&k, 4 * ROWS * C, k.t, 1, 0);
+    struct buf s2 = buf_new(&k, s.n, k.t, 1, 0), b2 = buf_new(&k, b.n, k.t, 1, 0);
+    double *up = calloc((size_t)b.n, sizeof(*up)), *down = calloc((size_t)s.n, sizeof(*down));
+
+    BOTH
+    {
+        k.k->upsample2_fwd(k.q[th], k.t, &small, C, s.p, b2.p);
+        k.k->upsample2_bwd(k.q[th], k.t, &small, C, b.p, s2.p);
+        kt_same(&k, th, &b2), kt_same(&k, th, &s2);
+    }
+    for (int i = 0; i < N; i++) {
+        int64_t w = hw[2 * i + 1] / 2, h = hw[2 * i] / 2;
+
+        for (int64_t y = 0; y < 2 * h; y++)
+            for (int64_t x = 0; x < 2 * w; x++)
+                for (int64_t c = 0; c < C; c++) {
+                    int64_t big = pixel(4 * cu[i], 2 * w, y, x) * C + c;
+                    int64_t below = pixel(cu[i], w, y / 2, x / 2) * C + c;
+
+                    up[big] = s.v[below];
+                    down[below] += b.v[big];
+                }
+    }
+    kt_all_near(&k, "doubled", &b2, up, kt_tol(k.t));
+    kt_all_near(&k, "halved", &s2, down, kt_tol(k.t));
+    free(up), free(down);
     buf_free(&s), buf_free(&b), buf_free(&s2), buf_free(&b2);
     kt_close(&k);
 }
@@ -263,7 +314,9 @@ END_TEST
 
 START_TEST(test_elementwise)
 {
-    enum { ITEMS = 5, PIXELS = 83, WIDTH = 21, N = ITEMS * PIXELS * WIDTH };
+    enum { ITEMS = 5, ROWS = 415, WIDTH = 21, N = ROWS * WIDTH };
+    static const int32_t cu[] = {0, 83, 84, 84, 301, ROWS};
+    const struct dt_kernel_items items = {ITEMS, cu, ROWS};
     float fa[ITEMS] = {1.5f, -0.3f, 0, 2.385f, 1}, fb[ITEMS] = {0.1f, 0.9f, 1, -1.25f, 0};
     enum { ADD, SCALE, MIX, ITEM_ADD, CAST, KINDS };
     struct kt k;
@@ -285,15 +338,16 @@ START_TEST(test_elementwise)
             else if (kind == SCALE)
                 k.k->scale(k.q[th], k.t, N, -1.375f, x.p, y.p);
             else if (kind == MIX)
-                k.k->mix(k.q[th], k.t, ITEMS, PIXELS * WIDTH, fa, x.p, fb, z.p, y.p);
+                k.k->mix(k.q[th], k.t, &items, WIDTH, fa, x.p, fb, z.p, y.p);
             else if (kind == ITEM_ADD)
-                k.k->item_add(k.q[th], k.t, ITEMS, PIXELS, WIDTH, x.p, e.p, y.p);
+                k.k->item_add(k.q[th], k.t, &items, WIDTH, x.p, e.p, y.p);
             else
                 k.k->cast(k.q[th], N, k.t, x.p, other.t, other.p);
             kt_same(&k, th, out);
         }
-        for (int i = 0; i < N; i++) {
-            int item = i / (PIXELS * WIDTH);
+        for (int i = 0, item = 0; i < N; i++) {
+            while (i / WIDTH >= cu[item + 1])
+                item++;
 
             want[i] = kind == ADD        ? x.v[i] + z.v[i]
                       : kind == SCALE    ? -1.375 * x.v[i]
@@ -307,20 +361,20 @@ START_TEST(test_elementwise)
         BOTH
         {
             buf_reset(&db), buf_reset(&de);
-            k.k->bias_bwd(k.q[th], k.t, ITEMS * PIXELS, WIDTH, x.p, db.p, add);
-            k.k->item_sum(k.q[th], k.t, ITEMS, PIXELS, WIDTH, x.p, de.p, add);
+            k.k->bias_bwd(k.q[th], k.t, ROWS, WIDTH, x.p, db.p, add);
+            k.k->item_sum(k.q[th], k.t, &items, WIDTH, x.p, de.p, add);
             kt_same(&k, th, &db), kt_same(&k, th, &de);
         }
         for (int i = 0; i < WIDTH; i++) {
             want[i] = add ? db.v[i] : 0;
-            for (int r = 0; r < ITEMS * PIXELS; r++)
+            for (int r = 0; r < ROWS; r++)
                 want[i] += x.v[r * WIDTH + i];
         }
         kt_all_near(&k, "bias gradient", &db, want, 1e-5);
         for (int i = 0; i < ITEMS * WIDTH; i++) {
             want[i] = add ? de.v[i] : 0;
-            for (int p = 0; p < PIXELS; p++)
-                want[i] += x.v[(i / WIDTH * PIXELS + p) * WIDTH + i % WIDTH];
+            for (int r = cu[i / WIDTH]; r < cu[i / WIDTH + 1]; r++)
+                want[i] += x.v[r * WIDTH + i % WIDTH];
         }
         kt_all_near(&k, "item sum", &de, want, kt_tol(k.t));
     }
@@ -355,7 +409,10 @@ END_TEST
 
 START_TEST(test_random)
 {
-    enum { N = 50001 };
+    enum { WIDTH = 21, ROWS = 2381, N = ROWS * WIDTH, FIRST = 900 };
+    static const int32_t cu[] = {0, 500, 501, 501, 1700, ROWS};
+    static const uint64_t stream[] = {5, 6, 7, 8, 9};
+    const struct dt_kernel_items items = {5, cu, ROWS};
     struct kt k;
 
     kt_open(&k, _i);
@@ -373,7 +430,18 @@ START_TEST(test_random)
     kt_all_near(&k, "normal", &y, want, kt_tol(k.t));
     BOTH
     {
-        k.k->dropout(k.q[th], k.t, N, 77, 6, 4000, 0.25f, x.p, y.p);
+        k.k->item_normal(k.q[th], k.t, &items, WIDTH, 77, stream, 0.5f, y.p);
+        kt_same(&k, th, &y);
+    }
+    for (int i = 0, item = 0; i < N; i++) {
+        while (i / WIDTH >= cu[item + 1])
+            item++;
+        want[i] = 0.5 * dt_rng_normal_at(77, stream[item], (uint64_t)(i - cu[item] * WIDTH));
+    }
+    kt_all_near(&k, "normal values of items", &y, want, kt_tol(k.t));
+    BOTH
+    {
+        k.k->dropout(k.q[th], k.t, &items, WIDTH, 77, stream, 0, ROWS, 0.25f, x.p, y.p);
         kt_same(&k, th, &y);
     }
     for (int i = 0; i < N; i++) {
@@ -384,12 +452,21 @@ START_TEST(test_random)
     }
     ck_assert_int_lt(abs(dropped - N / 4), 600); /* 6 standard deviations */
     ck_assert(fabs(mean - 3) < 0.06);
-    /* a part of the range draws the same */
+    /* as every item alone, and as any rows of them */
     memcpy(want, y.got, sizeof(double) * N);
-    k.k->dropout(k.q[0], k.t, N - 8000, 77, 6, 12000, 0.25f,
-                 (char *)x.p + 8000 * dt_dtype_bytes(k.t), y.p);
-    for (int i = 0; i < N - 8000; i++)
-        ck_assert(buf_get(&y, i) == want[i + 8000]);
+    for (int item = 0; item < 5; item++) {
+        const int32_t own[] = {0, cu[item + 1] - cu[item]};
+        const struct dt_kernel_items alone = {1, own, own[1]};
+
+        k.k->dropout(k.q[0], k.t, &alone, WIDTH, 77, &stream[item], 0, own[1], 0.25f,
+                     (char *)x.p + (size_t)(cu[item] * WIDTH) * dt_dtype_bytes(k.t), y.p);
+        for (int i = 0; i < own[1] * WIDTH; i++)
+            ck_assert(buf_get(&y, i) == want[cu[item] * WIDTH + i]);
+    }
+    k.k->dropout(k.q[0], k.t, &items, WIDTH, 77, stream, FIRST, ROWS - FIRST - 1, 0.25f,
+                 (char *)x.p + (size_t)(FIRST * WIDTH) * dt_dtype_bytes(k.t), y.p);
+    for (int i = 0; i < (ROWS - FIRST - 1) * WIDTH; i++)
+        ck_assert(buf_get(&y, i) == want[FIRST * WIDTH + i]);
     free(want);
     buf_free(&y), buf_free(&x);
     kt_close(&k);
@@ -508,6 +585,7 @@ int main(void)
     tcase_add_loop_test(t, test_embedding, 0, KT_CASES);
     tcase_add_loop_test(t, test_rows, 0, KT_CASES);
     tcase_add_loop_test(t, test_images, 0, KT_CASES);
+    tcase_add_loop_test(t, test_images_of_any_size, 0, KT_CASES);
     tcase_add_loop_test(t, test_timestep, 0, KT_CASES);
     tcase_add_loop_test(t, test_elementwise, 0, KT_CASES);
     tcase_add_loop_test(t, test_bf16_rounding, 0, KT_CASES);

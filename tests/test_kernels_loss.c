@@ -256,23 +256,27 @@ END_TEST
 
 START_TEST(test_mse)
 {
-    enum { ITEMS = 5, WIDTH = 1337 };
-    double want[ITEMS] = {0}, grad[ITEMS * WIDTH];
+    enum { ITEMS = 5, ROWS = 955, WIDTH = 7 };
+    static const int32_t cu[] = {0, 191, 192, 192, 700, ROWS};
+    const struct dt_kernel_items items = {ITEMS, cu, ROWS};
+    double want[ITEMS] = {0}, grad[ROWS * WIDTH];
     struct kt k;
 
     kt_open(&k, _i);
-    struct buf p = buf_new(&k, ITEMS * WIDTH, k.t, 1.3, 0), z = buf_new(&k, p.n, k.t, 1, 0.2);
+    struct buf p = buf_new(&k, ROWS * WIDTH, k.t, 1.3, 0), z = buf_new(&k, p.n, k.t, 1, 0.2);
     struct buf d = buf_new(&k, p.n, k.t, 1, 0), sse = buf_new(&k, ITEMS, DT_F32, 1, 0);
 
     for (int th = 0; th < 2; th++) {
-        k.k->mse(k.q[th], k.t, ITEMS, WIDTH, p.p, z.p, 0.37f, sse.p, d.p);
+        k.k->mse(k.q[th], k.t, &items, WIDTH, p.p, z.p, 370.0f, sse.p, d.p);
         kt_same(&k, th, &d), kt_same(&k, th, &sse);
     }
-    for (int i = 0; i < ITEMS * WIDTH; i++) {
+    for (int i = 0, item = 0; i < ROWS * WIDTH; i++) {
         double e = p.v[i] - z.v[i];
 
-        want[i / WIDTH] += e * e;
-        grad[i] = 2 * (double)0.37f * e;
+        while (i / WIDTH >= cu[item + 1])
+            item++;
+        want[item] += e * e;
+        grad[i] = 2 * 370.0 / ((cu[item + 1] - cu[item]) * WIDTH) * e;
     }
     kt_all_near(&k, "sse", &sse, want, 1e-5);
     kt_all_near(&k, "dpred", &d, grad, kt_tol(k.t));

@@ -96,12 +96,14 @@ START_TEST(test_norms)
 }
 END_TEST
 
-static void check_group(struct kt *k, int64_t items, int64_t pixels, int channels, int groups,
+/* Items of cu[i] .. cu[i+1] pixels. */
+static void check_group(struct kt *k, int64_t items, const int32_t *cu, int channels, int groups,
                         bool silu, bool add)
 {
-    int64_t size = items * pixels * channels;
-    struct norm_case c = {
-        .g = {k->t, items, pixels, channels, groups, 1e-5f, silu}, .group = true, .size = size};
+    int64_t size = (int64_t)cu[items] * channels;
+    struct norm_case c = {.g = {k->t, {items, cu, cu[items]}, channels, groups, 1e-5f, silu},
+                          .group = true,
+                          .size = size};
     struct buf x = buf_new(k, size, k->t, 1.385, 0.9), y = buf_new(k, size, k->t, 1, 0);
     struct buf dy = buf_new(k, size, k->t, 1.3, 0.1), dx = buf_new(k, size, k->t, 1, 0);
     struct buf gamma = buf_new(k, channels, DT_F32, 0.4, 1);
@@ -139,13 +141,16 @@ static void check_group(struct kt *k, int64_t items, int64_t pixels, int channel
 
 START_TEST(test_group_norm)
 {
+    static const int32_t one[] = {0, 5}, equal[] = {0, 49, 98, 147}, unequal[] = {0, 49, 61, 62};
+    static const int32_t long_ones[] = {0, 300, 300,
+                                        557}; /* more than one slab of pixels, and none */
     struct kt k;
 
     kt_open(&k, _i);
-    check_group(&k, 1, 5, 2, 2, false, false);
-    check_group(&k, 3, 49, 12, 4, false, true);
-    check_group(&k, 2, 49, 30, 3, true, false);
-    check_group(&k, 2, 300, 8, 2, true, true); /* more than one slab of pixels */
+    check_group(&k, 1, one, 2, 2, false, false);
+    check_group(&k, 3, equal, 12, 4, false, true);
+    check_group(&k, 3, unequal, 30, 3, true, false);
+    check_group(&k, 3, long_ones, 8, 2, true, true);
     kt_close(&k);
 }
 END_TEST
@@ -160,7 +165,8 @@ START_TEST(test_large_mean)
     struct buf gamma = buf_new(&k, 400, DT_F32, 0, 1), beta = buf_new(&k, 400, DT_F32, 0, 0);
     struct buf mean = buf_new(&k, 16, DT_F32, 1, 0), rstd = buf_new(&k, 16, DT_F32, 1, 0);
     struct dt_kernel_norm n = {DT_F32, 16, 400, 0, 0, 1e-5f};
-    struct dt_kernel_groupnorm g = {DT_F32, 1, 400, 16, 4, 1e-5f, false};
+    static const int32_t cu[] = {0, 400};
+    struct dt_kernel_groupnorm g = {DT_F32, {1, cu, 400}, 16, 4, 1e-5f, false};
     double *want = calloc(400 * 16, sizeof(double));
 
     for (int th = 0; th < 2; th++) {

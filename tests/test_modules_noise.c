@@ -66,11 +66,11 @@ START_TEST(draws_depend_on_the_image_alone)
     double mean = 0;
 
     open_schedule(&d, DT_NOISE_COSINE, 1000);
-    a.noise_stream = sa;
+    a.host.stream = sa;
     a.host.t = fa;
     a.host.alpha = fa + 5;
     a.host.sigma = fa + 10;
-    b.noise_stream = sb;
+    b.host.stream = sb;
     b.host.t = fb;
     b.host.alpha = fb + 2;
     b.host.sigma = fb + 4;

@@ -46,10 +46,25 @@ struct dt_kernel_norm {
     float eps;
 };
 
-/* x: items x pixels x channels; statistics per (item, group of channels) */
+/* Items of a tensor's rows, one after another and of any sizes: images, documents.  Item i has the rows
+ * cu[i] .. cu[i+1], cu[0] = 0. */
+struct dt_kernel_items {
+    int64_t n;
+    const int32_t *cu; /* n + 1 */
+    int64_t rows;      /* cu[n] */
+};
+
+/* Items that are images: number i is hw[2i] >> halved rows of hw[2i+1] >> halved pixels. */
+struct dt_kernel_images {
+    struct dt_kernel_items items;
+    const int32_t *hw;
+    int halved;
+};
+
+/* x: pixels x channels; statistics per (item, group of channels) */
 struct dt_kernel_groupnorm {
     enum dt_dtype dtype;
-    int64_t items, pixels;
+    struct dt_kernel_items items;
     int channels, groups; /* groups divides channels */
     float eps;
     bool silu; /* y = silu(norm(x)) in one pass */
@@ -232,10 +247,11 @@ struct dt_kernels {
     void (*xent)(struct dt_device_queue *q, const struct dt_kernel_xent *c, const void *x,
                  const int32_t *target, float *nll, int32_t *best, void *dx, float *dw,
                  bool add_dw);
-    /* sse[i] = sum over the item of (pred - target)^2; dpred (NULL; may be pred) = 2 scale (pred -
-     * target) */
-    void (*mse)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t width,
-                const void *pred, const void *target, float scale, float *sse, void *dpred);
+    /* sse[i] = sum over the item of (pred - target)^2; dpred (NULL; may be pred) is the gradient of scale times
+     * the item's mean of squares: 2 scale / (values of the item) (pred - target) */
+    void (*mse)(struct dt_device_queue *q, enum dt_dtype dtype, const struct dt_kernel_items *items,
+                int64_t width, const void *pred, const void *target, float scale, float *sse,
+                void *dpred);
 
     /* ---- optimizer ------------------------------------------------------------------------------
      */
@@ -256,10 +272,12 @@ struct dt_kernels {
 
     /* ---- images
      * ---------------------------------------------------------------------------------- */
-    void (*upsample2_fwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t h,
-                          int64_t w, int64_t c, const void *x, void *y /* n,2h,2w,c: nearest */);
-    void (*upsample2_bwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t h,
-                          int64_t w, int64_t c, const void *dy, void *dx /* n,h,w,c */);
+    /* Nearest neighbour.  The sizes are those of the small images: x and dx; y and dy have four times their rows. */
+    void (*upsample2_fwd)(struct dt_device_queue *q, enum dt_dtype dtype,
+                          const struct dt_kernel_images *small, int64_t c, const void *x, void *y);
+    void (*upsample2_bwd)(struct dt_device_queue *q, enum dt_dtype dtype,
+                          const struct dt_kernel_images *small, int64_t c, const void *dy,
+                          void *dx);
     void (*avgpool2_fwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t h,
                          int64_t w, int64_t c, const void *x,
                          void *y /* n,h/2,w/2,c; h and w even */);
@@ -278,15 +296,18 @@ struct dt_kernels {
                 const void *b, void *y); /* y may be a or b */
     void (*scale)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, float f, const void *x,
                   void *y); /* y may be x */
-    /* y[i,:] = a[i] x[i,:] + b[i] z[i,:] per item (forward diffusion); y may be x or z */
-    void (*mix)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t width,
-                const float *a, const void *x, const float *b, const void *z, void *y);
-    /* y[i,p,:] = x[i,p,:] + e[i,:];  y may be x */
-    void (*item_add)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t pixels,
-                     int64_t width, const void *x, const void *e, void *y);
-    /* its backward: de[i,:] (+)= sum over p of dy[i,p,:] */
-    void (*item_sum)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t pixels,
-                     int64_t width, const void *dy, void *de, bool add);
+    /* y[r,:] = a[i] x[r,:] + b[i] z[r,:] in the rows of item i (forward diffusion); y may be x or z */
+    void (*mix)(struct dt_device_queue *q, enum dt_dtype dtype, const struct dt_kernel_items *items,
+                int64_t width, const float *a, const void *x, const float *b, const void *z,
+                void *y);
+    /* y[r,:] = x[r,:] + e[i,:] in the rows of item i;  y may be x */
+    void (*item_add)(struct dt_device_queue *q, enum dt_dtype dtype,
+                     const struct dt_kernel_items *items, int64_t width, const void *x,
+                     const void *e, void *y);
+    /* its backward: de[i,:] (+)= sum over the rows of item i of dy[r,:] */
+    void (*item_sum)(struct dt_device_queue *q, enum dt_dtype dtype,
+                     const struct dt_kernel_items *items, int64_t width, const void *dy, void *de,
+                     bool add);
     /* db[:] (+)= sum over rows of dy[r,:] */
     void (*bias_bwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
                      const void *dy, float *db, bool add);
@@ -307,11 +328,17 @@ struct dt_kernels {
     /* y[i] = scale * dt_rng_normal_at(seed, stream, first + i) (base/rng.h) */
     void (*normal)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, uint64_t seed,
                    uint64_t stream, uint64_t first, float scale, void *y);
-    /* y = keep ? x / (1 - p) : 0; element i is dropped when word i%4 of Philox block first/4 + i/4
-     * is below p 2^32; first is a multiple of 4.  The backward is the same call on dy.  y may be x.
-     */
-    void (*dropout)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, uint64_t seed,
-                    uint64_t stream, uint64_t first, float p, const void *x, void *y);
+    /* The same for many items: in the rows of item i, element e of the item has counter e of (seed, stream[i]). */
+    void (*item_normal)(struct dt_device_queue *q, enum dt_dtype dtype,
+                        const struct dt_kernel_items *items, int64_t width, uint64_t seed,
+                        const uint64_t *stream, float scale, void *y);
+    /* y = keep ? x / (1 - p) : 0, in `rows` rows of the items from row `first` on, with which x and y begin.
+     * Element e of item i is dropped when word e%4 of Philox block e/4 of (seed, stream[i]) is below p 2^32.
+     * The backward is the same call on dy.  y may be x. */
+    void (*dropout)(struct dt_device_queue *q, enum dt_dtype dtype,
+                    const struct dt_kernel_items *items, int64_t width, uint64_t seed,
+                    const uint64_t *stream, int64_t first, int64_t rows, float p, const void *x,
+                    void *y);
 };
 
 #endif

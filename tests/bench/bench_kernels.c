@@ -171,13 +171,17 @@ static void adamw(struct bench *b)
 {
     struct dt_kernel_adamw h = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 3};
 
-    b->k->adamw(b->q, &h, ELEMS, b->a, b->b, b->c, b->d, NULL);
+    const struct dt_kernel_adamw_part part = {
+        .n = ELEMS, .p = b->a, .g = b->b, .m = b->c, .v = b->d};
+
+    b->k->adamw(b->q, &h, 1, &part, NULL);
 }
 static void grad_norm(struct bench *b)
 {
+    const struct dt_kernel_span all = {ELEMS, b->a};
     double out;
 
-    b->k->sum_sq(b->q, ELEMS, b->a, &out, false);
+    b->k->sum_sq(b->q, 1, &all, &out, false);
 }
 
 static struct dt_kernel_conv unet(const struct bench *b)
@@ -204,7 +208,8 @@ static void conv_dw(struct bench *b)
 }
 static void group_norm(struct bench *b)
 {
-    struct dt_kernel_groupnorm g = {b->t, 2, 1024, 320, 32, 1e-5f, true};
+    static const int32_t images[] = {0, 1024, 2048};
+    struct dt_kernel_groupnorm g = {b->t, {2, images, 2048}, 320, 32, 1e-5f, true};
 
     b->k->groupnorm_fwd(b->q, &g, b->a, b->w, b->w, b->b, b->s, b->s + 64);
 }

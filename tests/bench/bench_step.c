@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "exec/program/execute.h"
 #include "gemm.h"
-#include "plan_modes.h"
+#include "../plan_modes.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -252,14 +252,15 @@ static void glu_bwd(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_d
 {
     TIMED(REC_ACT, own->glu_bwd(q, act, dtype, rows, width, gate_last, h, dy, dh));
 }
-static void adamw(struct dt_device_queue *q, const struct dt_kernel_adamw *h, int64_t n, float *p,
-                  const float *g, float *m, float *v, const float *coef)
+static void adamw(struct dt_device_queue *q, const struct dt_kernel_adamw *h, int parts,
+                  const struct dt_kernel_adamw_part *part, const float *coef)
 {
-    TIMED(REC_OPTIMIZER, own->adamw(q, h, n, p, g, m, v, coef));
+    TIMED(REC_OPTIMIZER, own->adamw(q, h, parts, part, coef));
 }
-static void sum_sq(struct dt_device_queue *q, int64_t n, const float *x, double *out, bool add)
+static void sum_sq(struct dt_device_queue *q, int parts, const struct dt_kernel_span *part,
+                   double *out, bool add)
 {
-    TIMED(REC_OPTIMIZER, own->sum_sq(q, n, x, out, add));
+    TIMED(REC_OPTIMIZER, own->sum_sq(q, parts, part, out, add));
 }
 
 void rec_device(const struct dt_device *dev, struct dt_device *out)

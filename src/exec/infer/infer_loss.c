@@ -69,7 +69,7 @@ static enum dt_status add_images(struct dt_infer *x, const struct dt_sequence *c
     v = b->host.pixels;
     for (int64_t i = 0; i < b->n_seq && st == DT_OK; i++) {
         struct dt_infer_drawn *d = &sum->drawn[sum->images++];
-        int64_t values = (int64_t)b->hw[i][0] * b->hw[i][1] * channels;
+        int64_t values = (int64_t)b->host.hw[i][0] * b->host.hw[i][1] * channels;
 
         sum->mse += (double)sse[i] / (double)values;
         d->alpha = (double)b->host.alpha[i];

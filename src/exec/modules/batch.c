@@ -27,6 +27,7 @@ static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
     int64_t width = f->conv_in >= 0 ? f->in_channels : f->patch_width;
     bool image = width > 0;
 
+    a->stream = cut(c, max->seqs, 8);
     a->cu = cut(c, max->seqs + 1, 4);
     a->pos = cut(c, max->rows, 4);
     if (!image) {
@@ -35,6 +36,7 @@ static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
         a->in_row = cut(c, max->in, 4);
         a->cond_row = cut(c, max->cond, 4);
     } else {
+        a->hw = cut(c, max->seqs, sizeof(*a->hw));
         a->pixels = cut(c, max->rows * width, 4);
     }
     if (f->conv_in >= 0) {
@@ -72,10 +74,8 @@ static enum dt_status allocate(struct dt_batch *b, const struct dt_nn_shape_fact
     DT_TRY(b->device->alloc(b->device, c.used + 64, err, &b->dev_memory));
     c = (struct cut){b->dev_memory, 0};
     arrays(&b->dev, &b->max, f, true, &c);
-    b->hw = dt_calloc((size_t)b->max.seqs + 1, sizeof(*b->hw));
-    b->noise_stream = dt_calloc((size_t)b->max.seqs + 1, sizeof(*b->noise_stream));
     b->doc_of = dt_calloc((size_t)b->max.rows + 1, sizeof(*b->doc_of));
-    return b->hw && b->noise_stream && b->doc_of ? DT_OK : dt_error_nomem(err, "a batch");
+    return b->doc_of ? DT_OK : dt_error_nomem(err, "a batch");
 }
 
 enum dt_status dt_batch_new(const struct dt_device *dev, const struct dt_module *m,
@@ -114,8 +114,6 @@ void dt_batch_free(struct dt_batch *b)
         return;
     b->device->host_free(b->device, b->host_memory);
     b->device->free(b->device, b->dev_memory);
-    dt_free(b->hw);
-    dt_free(b->noise_stream);
     dt_free(b->doc_of);
     dt_free(b);
 }
@@ -211,8 +209,8 @@ enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, in
             b->host.pos[at] = side > 0 ? grid_position(p, side, r, rows, c, cols) : -1;
             one_patch(p, px, w, h, r, c, b->host.pixels + at * width);
         }
-    b->hw[b->n_seq][0] = rows;
-    b->hw[b->n_seq++][1] = cols;
+    b->host.hw[b->n_seq][0] = rows;
+    b->host.hw[b->n_seq++][1] = cols;
     b->host.cu[b->n_seq] = (int32_t)at;
     b->rows = at;
     return DT_OK;
@@ -236,9 +234,9 @@ enum dt_status dt_batch_latents(struct dt_batch *b, const float *x0, int w, int 
     if (x0 != b->host.pixels + b->rows * f.in_channels)
         memcpy(b->host.pixels + b->rows * f.in_channels, x0,
                (size_t)(n * f.in_channels) * sizeof(float));
-    b->hw[b->n_seq][0] = h;
-    b->hw[b->n_seq][1] = w;
-    b->noise_stream[b->n_seq++] = stream;
+    b->host.hw[b->n_seq][0] = h;
+    b->host.hw[b->n_seq][1] = w;
+    b->host.stream[b->n_seq++] = stream;
     b->rows += n;
     return DT_OK;
 }
@@ -292,7 +290,7 @@ static void levels(struct dt_batch *b, const struct dt_nn_shape_facts *f)
     for (int64_t i = 0; i < b->n_seq; i++) {
         for (int l = 0; l < f->levels; l++)
             b->host.cu_level[l][i + 1] =
-                b->host.cu_level[l][i] + (b->hw[i][0] >> l) * (b->hw[i][1] >> l);
+                b->host.cu_level[l][i] + (b->host.hw[i][0] >> l) * (b->host.hw[i][1] >> l);
         b->host.cu[i + 1] = b->host.cu_level[0][i + 1];
         b->host.cu_context[i + 1] = (int32_t)((i + 1) * f->context_len);
     }
@@ -308,7 +306,7 @@ static void send(struct dt_device_queue *q, const struct dt_batch *b, void *dst,
 static void send_generator(struct dt_device_queue *q, struct dt_batch *b,
                            const struct dt_nn_shape_facts *f)
 {
-    int64_t at = 0;
+    struct dt_kernel_items images = dt_nn_items(b, 0);
 
     send(q, b, b->dev.t, b->host.t, b->n_seq);
     send(q, b, b->dev.alpha, b->host.alpha, b->n_seq);
@@ -316,13 +314,9 @@ static void send_generator(struct dt_device_queue *q, struct dt_batch *b,
     for (int l = 0; l < f->levels; l++)
         send(q, b, b->dev.cu_level[l], b->host.cu_level[l], b->n_seq + 1);
     send(q, b, b->dev.cu_context, b->host.cu_context, b->n_seq + 1);
-    for (int64_t i = 0; i < b->n_seq && !b->given_noise; i++) {
-        int64_t n = (int64_t)b->hw[i][0] * b->hw[i][1] * f->in_channels;
-
-        b->device->k->normal(q, DT_F32, n, b->noise_seed, b->noise_stream[i], 0, 1.0f,
-                             b->dev.noise + at);
-        at += n;
-    }
+    if (!b->given_noise)
+        b->device->k->item_normal(q, DT_F32, &images, f->in_channels, b->noise_seed, b->dev.stream,
+                                  1.0f, b->dev.noise);
 }
 
 enum dt_status dt_batch_upload(struct dt_device_queue *q, struct dt_batch *b, struct dt_error *err)
@@ -333,7 +327,10 @@ enum dt_status dt_batch_upload(struct dt_device_queue *q, struct dt_batch *b, st
     if (f.conv_in >= 0)
         levels(b, &f);
     DT_TRY(check(b, err));
+    send(q, b, b->dev.stream, b->host.stream, 2 * b->n_seq);
     send(q, b, b->dev.cu, b->host.cu, b->n_seq + 1);
+    if (b->dev.hw)
+        send(q, b, b->dev.hw, b->host.hw, 2 * b->n_seq);
     if (f.conv_in < 0)
         send(q, b, b->dev.pos, b->host.pos, b->rows);
     send(q, b, b->dev.ids, b->host.ids, b->rows);

@@ -120,36 +120,25 @@ static void noisy_latents(struct dt_nn_call *c)
 {
     const struct dt_batch *m = c->batch;
     int64_t n = m->rows * c->b->c_in;
-    const float *from = m->dev.pixels;
     float *mixed = dt_nn_work(c, (size_t)n * 4);
-    struct dt_nn_images im = {0};
+    struct dt_kernel_items images = dt_nn_items(m, 0);
 
     if (dt_nn_counting(c))
         return;
-    while (!m->given_noise && dt_nn_images_next(m, 0, &im)) {
-        int64_t at = im.row * c->b->c_in;
-
-        c->k->mix(c->q, DT_F32, im.n, im.h * im.w * c->b->c_in, m->dev.alpha + im.first,
-                  m->dev.pixels + at, m->dev.sigma + im.first, m->dev.noise + at, mixed + at);
-        from = mixed;
-    }
-    c->k->cast(c->q, n, DT_F32, from, c->dtype, c->x);
+    if (!m->given_noise)
+        c->k->mix(c->q, DT_F32, &images, c->b->c_in, m->dev.alpha, m->dev.pixels, m->dev.sigma,
+                  m->dev.noise, mixed);
+    c->k->cast(c->q, n, DT_F32, m->given_noise ? m->dev.pixels : mixed, c->dtype, c->x);
 }
 
 static void upsample(struct dt_nn_call *c, bool back, const char *from, char *to)
 {
-    struct dt_nn_images im = {0};
+    struct dt_kernel_images small = dt_nn_image_sizes(c->batch, c->b->level);
 
-    while (dt_nn_images_next(c->batch, c->b->level, &im)) {
-        int64_t low = im.row * c->b->c_in, high = 4 * low;
-
-        if (back)
-            c->k->upsample2_bwd(c->q, c->dtype, im.n, im.h, im.w, c->b->c_in,
-                                dt_nn_off(from, high, c->es), dt_nn_off(to, low, c->es));
-        else
-            c->k->upsample2_fwd(c->q, c->dtype, im.n, im.h, im.w, c->b->c_in,
-                                dt_nn_off(from, low, c->es), dt_nn_off(to, high, c->es));
-    }
+    if (back)
+        c->k->upsample2_bwd(c->q, c->dtype, &small, c->b->c_in, from, to);
+    else
+        c->k->upsample2_fwd(c->q, c->dtype, &small, c->b->c_in, from, to);
 }
 
 /* Predicted noise, its error, and (dy not NULL) the gradient of scale * sum of mean squares. */
@@ -158,16 +147,12 @@ static void noise_loss(struct dt_nn_call *c, char *dy)
     const struct dt_batch *m = c->batch;
     int64_t width = c->b->c_out;
     float *d = dy ? dt_nn_work(c, (size_t)(m->rows * width) * 4) : NULL;
-    struct dt_nn_images im = {0};
+    struct dt_kernel_items images = dt_nn_items(m, 0);
 
     if (dt_nn_counting(c) || m->given_noise)
         return;
-    while (dt_nn_images_next(m, 0, &im)) {
-        int64_t at = im.row * width, each = im.h * im.w * width;
-
-        c->k->mse(c->q, DT_F32, im.n, each, m->dev.pred + at, m->dev.noise + at,
-                  m->loss_scale / (float)each, m->dev.sse + im.first, d ? d + at : NULL);
-    }
+    c->k->mse(c->q, DT_F32, &images, width, m->dev.pred, m->dev.noise, m->loss_scale, m->dev.sse,
+              d);
     if (dy)
         c->k->cast(c->q, m->rows * width, DT_F32, d, c->dtype, dy);
 }
@@ -336,20 +321,15 @@ static char *time_silu(struct dt_nn_call *c)
 /* h1 += projected time embedding, per image. */
 static void add_time(struct dt_nn_call *c)
 {
-    const struct dt_block *b = c->b;
     int width = mid(c);
     char *st = time_silu(c), *e = dt_nn_work_rows(c, c->batch->n_seq, width);
-    struct dt_nn_images im = {0};
+    struct dt_kernel_items images = dt_nn_items(c->batch, c->b->level);
 
     if (dt_nn_counting(c))
         return;
     dt_nn_linear(c, c->batch->n_seq, st, RES_T, RES_TB, NULL, e);
-    while (width > 0 && dt_nn_images_next(c->batch, b->level, &im)) {
-        char *h = dt_nn_off(c->act.res.h1, im.row * width, c->es);
-
-        c->k->item_add(c->q, c->dtype, im.n, im.h * im.w, width, h,
-                       dt_nn_off(e, im.first * width, c->es), h);
-    }
+    if (width > 0)
+        c->k->item_add(c->q, c->dtype, &images, width, c->act.res.h1, e, c->act.res.h1);
 }
 
 static void norm1(struct dt_nn_call *c)
@@ -432,14 +412,12 @@ static void time_back(struct dt_nn_call *c, int what, const char *dh1)
     int64_t n = c->batch->n_seq, wide = n * b->time_dim, width = mid(c);
     char *de = dt_nn_grad_rows(c, n, width, true), *dst = dt_nn_grad_rows(c, n, b->time_dim, false);
     char *st = time_silu(c);
-    struct dt_nn_images im = {0};
+    struct dt_kernel_items images = dt_nn_items(c->batch, b->level);
 
     if (dt_nn_counting(c))
         return;
-    while ((what & DT_BACKWARD_INPUT) && width > 0 && dt_nn_images_next(c->batch, b->level, &im))
-        c->k->item_sum(c->q, c->dtype, im.n, im.h * im.w, width,
-                       dt_nn_off(dh1, im.row * width, c->es),
-                       dt_nn_off(de, im.first * width, c->es), false);
+    if ((what & DT_BACKWARD_INPUT) && width > 0)
+        c->k->item_sum(c->q, c->dtype, &images, width, dh1, de, false);
     dt_nn_linear_back(c, what, n, st, de, RES_T, RES_TB, c->n->need ? dst : NULL, false);
     if ((what & DT_BACKWARD_INPUT) && c->n->need) {
         c->k->act_bwd(c->q, DT_ACT_SILU, c->dtype, wide, c->time, dst, dst);

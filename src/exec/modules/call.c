@@ -152,23 +152,16 @@ char *dt_nn_drop_room(struct dt_nn_call *c, int64_t rows, int64_t width)
     return c->s->dropout > 0 && c->n->keep ? dt_nn_work_rows(c, rows, width) : NULL;
 }
 
-/* Document by document: a mask belongs to the document, wherever it lies. */
+/* A mask belongs to the document, wherever it lies. */
 void dt_nn_drop(struct dt_nn_call *c, int which, int64_t width, const void *x, void *y)
 {
     const struct dt_batch *b = c->batch;
-    int64_t first = dt_nn_own_first(c->s, b->rows), end = first + dt_nn_own_rows(c->s, b->rows);
+    struct dt_kernel_items documents = {b->n_seq, b->dev.cu, b->rows};
+    int64_t rows = dt_nn_own_rows(c->s, b->rows);
 
-    for (int64_t i = 0; i < b->n_seq; i++) {
-        int64_t from = b->host.cu[i] > first ? b->host.cu[i] : first;
-        int64_t to = b->host.cu[i + 1] < end ? b->host.cu[i + 1] : end;
-
-        if (from < to)
-            c->k->dropout(c->q, c->dtype, (to - from) * width,
-                          b->noise_seed ^ c->n->drop_key[which], b->noise_stream[i],
-                          (uint64_t)((from - b->host.cu[i]) * width), c->s->dropout,
-                          dt_nn_off(x, (from - first) * width, c->es),
-                          dt_nn_off(y, (from - first) * width, c->es));
-    }
+    if (rows > 0)
+        c->k->dropout(c->q, c->dtype, &documents, width, b->noise_seed ^ c->n->drop_key[which],
+                      b->dev.stream, dt_nn_own_first(c->s, b->rows), rows, c->s->dropout, x, y);
 }
 
 char *dt_flow_kept(struct dt_nn_call *c, int what, const char *gradient, int64_t elems)
@@ -191,10 +184,10 @@ bool dt_nn_images_next(const struct dt_batch *b, int level, struct dt_nn_images 
     it->n = 0;
     if (i >= b->n_seq)
         return false;
-    it->h = b->hw[i][0] >> level;
-    it->w = b->hw[i][1] >> level;
-    while (i + it->n < b->n_seq && b->hw[i + it->n][0] == b->hw[i][0] &&
-           b->hw[i + it->n][1] == b->hw[i][1])
+    it->h = b->host.hw[i][0] >> level;
+    it->w = b->host.hw[i][1] >> level;
+    while (i + it->n < b->n_seq && b->host.hw[i + it->n][0] == b->host.hw[i][0] &&
+           b->host.hw[i + it->n][1] == b->host.hw[i][1])
         it->n++;
     return true;
 }
@@ -209,13 +202,21 @@ int64_t dt_nn_level_longest(const struct dt_batch *b, int level)
     return b->max_len >> (2 * level);
 }
 
+struct dt_kernel_items dt_nn_items(const struct dt_batch *b, int level)
+{
+    return (struct dt_kernel_items){b->n_seq, b->dev.cu_level[level], dt_nn_level_rows(b, level)};
+}
+
+struct dt_kernel_images dt_nn_image_sizes(const struct dt_batch *b, int level)
+{
+    return (struct dt_kernel_images){dt_nn_items(b, level), &b->dev.hw[0][0], level};
+}
+
 static struct dt_kernel_groupnorm groupnorm_of(const struct dt_nn_call *c,
-                                               const struct dt_nn_norm_at *a,
-                                               const struct dt_nn_images *im)
+                                               const struct dt_nn_norm_at *a)
 {
     return (struct dt_kernel_groupnorm){.dtype = c->dtype,
-                                        .items = im->n,
-                                        .pixels = im->h * im->w,
+                                        .items = dt_nn_items(c->batch, a->level),
                                         .channels = a->channels,
                                         .groups = a->groups,
                                         .eps = a->eps,
@@ -225,42 +226,30 @@ static struct dt_kernel_groupnorm groupnorm_of(const struct dt_nn_call *c,
 void dt_nn_groupnorm(struct dt_nn_call *c, const struct dt_nn_norm_at *a, const void *x, int g,
                      int b, void *y, float *mean, float *rstd)
 {
-    struct dt_nn_images im = {0};
+    struct dt_kernel_groupnorm n = groupnorm_of(c, a);
 
-    while (a->groups > 0 && dt_nn_images_next(c->batch, a->level, &im)) {
-        struct dt_kernel_groupnorm n = groupnorm_of(c, a, &im);
-        int64_t at = im.row * a->channels, stat = im.first * a->groups;
-
-        c->k->groupnorm_fwd(c->q, &n, dt_nn_off(x, at, c->es), dt_nn_master_of(c, g),
-                            dt_nn_master_of(c, b), dt_nn_off(y, at, c->es), mean + stat,
-                            rstd + stat);
-    }
+    if (a->groups > 0)
+        c->k->groupnorm_fwd(c->q, &n, x, dt_nn_master_of(c, g), dt_nn_master_of(c, b), y, mean,
+                            rstd);
 }
 
 void dt_nn_groupnorm_back(struct dt_nn_call *c, int what, const struct dt_nn_norm_at *a,
                           const void *x, int g, int b, const float *mean, const float *rstd,
                           const void *dy, void *dx, bool add)
 {
+    struct dt_kernel_groupnorm n = groupnorm_of(c, a);
     bool weight = (what & DT_BACKWARD_WEIGHT) && c->n->trained;
-    struct dt_nn_images im = {0};
 
     if (!(what & DT_BACKWARD_INPUT))
         dx = NULL;
-    if (!dx && !weight)
+    if ((!dx && !weight) || a->groups == 0)
         return;
-    while (a->groups > 0 && dt_nn_images_next(c->batch, a->level, &im)) {
-        struct dt_kernel_groupnorm n = groupnorm_of(c, a, &im);
-        int64_t at = im.row * a->channels, stat = im.first * a->groups;
-
-        c->k->groupnorm_bwd(c->q, &n, dt_nn_off(x, at, c->es), dt_nn_master_of(c, g),
-                            dt_nn_master_of(c, b), mean + stat, rstd + stat,
-                            dt_nn_off(dy, at, c->es), dx ? dt_nn_off(dx, at, c->es) : NULL, add,
-                            weight ? dt_nn_grad_of(c, g) : NULL,
-                            weight ? dt_nn_grad_of(c, b) : NULL, has_gradient(c, g));
-        if (weight) {
-            wrote(c, g);
-            wrote(c, b);
-        }
+    c->k->groupnorm_bwd(c->q, &n, x, dt_nn_master_of(c, g), dt_nn_master_of(c, b), mean, rstd, dy,
+                        dx, add, weight ? dt_nn_grad_of(c, g) : NULL,
+                        weight ? dt_nn_grad_of(c, b) : NULL, has_gradient(c, g));
+    if (weight) {
+        wrote(c, g);
+        wrote(c, b);
     }
 }
 

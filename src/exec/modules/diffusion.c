@@ -69,7 +69,7 @@ void dt_batch_diffuse(struct dt_batch *b, const struct dt_diffusion *d, uint64_t
                       uint64_t draw)
 {
     for (int64_t i = 0; i < b->n_seq; i++) {
-        uint64_t stream = b->noise_stream[i] ^ (draw + 1) * DT_HASH_GOLDEN;
+        uint64_t stream = b->host.stream[i] ^ (draw + 1) * DT_HASH_GOLDEN;
         struct dt_rng r;
         int t;
 

@@ -413,7 +413,7 @@ const void *dt_nn_channels_cut(struct dt_nn_call *c, int64_t rows, int64_t grain
 /* A flow gradient as backward_weight finds it later: copied into the stash by backward_input. */
 char *dt_flow_kept(struct dt_nn_call *c, int what, const char *gradient, int64_t elems);
 
-/* Runs of images of one size at a U-Net level. */
+/* Runs of images of one size at a U-Net level: a convolution takes one size. */
 struct dt_nn_images {
     int64_t first, n; /* images */
     int64_t h, w, row;
@@ -421,8 +421,11 @@ struct dt_nn_images {
 bool dt_nn_images_next(const struct dt_batch *b, int level,
                        struct dt_nn_images *it); /* starts from zeros */
 int64_t dt_nn_level_rows(const struct dt_batch *b, int level);
+/* All images of a U-Net's batch at a level, for kernels. */
+struct dt_kernel_items dt_nn_items(const struct dt_batch *b, int level);
+struct dt_kernel_images dt_nn_image_sizes(const struct dt_batch *b, int level);
 int64_t dt_nn_level_longest(const struct dt_batch *b, int level);
-/* GroupNorm (+ SiLU) and convolutions over all runs; sizes are those of the input at `level`. */
+/* GroupNorm (+ SiLU) over all images, convolutions over all runs; sizes are those of the input at `level`. */
 struct dt_nn_norm_at {
     int level, channels, groups;
     float eps;

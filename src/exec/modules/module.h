@@ -46,11 +46,15 @@ struct dt_batch_limits {
  * encoder   hw = patches down and across per image, pixels = patch rows of channels*patch*patch
  *           (channel, y, x).  dt_batch_patches writes all of these from images.
  * generator hw = latent height and width per image, x0 = clean latents NHWC, t = timestep, alpha
- *           and sigma of it (x_t = alpha x0 + sigma noise), noise_stream; dt_batch_latents and
+ *           and sigma of it (x_t = alpha x0 + sigma noise), stream; dt_batch_latents and
  *           dt_batch_diffuse write them. */
 struct dt_batch_arrays {
     int32_t *cu, *pos, *ids, *target, *in_row, *cond_row;
-    float *pixels; /* encoder: [rows][channels*patch*patch]; generator: x0 [rows][in_channels] */
+    uint64_t *
+        stream; /* [seqs]: of what is drawn for an image or document, e.g. its sample number: noise of a
+                       * generator, dropout elsewhere */
+    int32_t (*hw)[2]; /* images, [seqs] */
+    float *pixels;    /* encoder: [rows][channels*patch*patch]; generator: x0 [rows][in_channels] */
     float *t, *alpha, *sigma;           /* [seqs] */
     int32_t *cu_level[DT_BATCH_LEVELS]; /* generator: pixels before each image, per level */
     int32_t *cu_context;                /* generator: conditioning rows before each image */
@@ -72,14 +76,10 @@ struct dt_batch {
                        * each image's mean squared error) */
     uint64_t noise_seed; /* of noise and dropout */
     int64_t rows, n_seq, n_in, n_cond;
-    int64_t max_len;        /* longest sequence present */
-    int (*hw)[2];           /* host, [seqs] */
-    uint64_t *noise_stream; /* host, [seqs]: stream of what is drawn for an image or document, e.g.
-                             * its sample number: noise of a generator, dropout elsewhere */
-    int32_t *doc_of;        /* host, [rows]: room for the caller, e.g. for dt_batch_documents */
+    int64_t max_len; /* longest sequence present */
+    int32_t *doc_of; /* host, [rows]: room for the caller, e.g. for dt_batch_documents */
     struct dt_batch_arrays host, dev;
     void *host_memory, *dev_memory; /* what the arrays lie in */
-    size_t ints_bytes;
 };
 
 enum dt_status dt_batch_new(const struct dt_device *dev, const struct dt_module *m,
@@ -121,7 +121,7 @@ struct dt_diffusion {
 enum dt_status dt_diffusion_init(struct dt_diffusion *d, enum dt_diffusion_schedule s, int steps,
                                  struct dt_error *err);
 void dt_diffusion_free(struct dt_diffusion *d);
-/* Draws every image's timestep from (seed, noise_stream[i], draw) and sets t, alpha, sigma. */
+/* Draws every image's timestep from (seed, stream[i], draw) and sets t, alpha, sigma. */
 void dt_batch_diffuse(struct dt_batch *b, const struct dt_diffusion *d, uint64_t seed,
                       uint64_t draw);
 /* One DDIM step (Song et al. 2021) from timestep t to `to` (-1: to the clean image), in place on n
@@ -222,7 +222,7 @@ struct dt_stage_spec {
     struct dt_batch_limits max;
     /* Share of what attention and MLP of every transformer layer add to the residual stream that is
      * dropped in batches to train, in layers that run a backward; 0 <= dropout < 1.  An element is
-     * drawn by (noise_seed, module, layer, attention or MLP; noise_stream; its place in its
+     * drawn by (noise_seed, module, layer, attention or MLP; stream; its place in its
      * document or image), so masks depend on no layout, and the backward and recomputation draw
      * them again instead of keeping them. */
     float dropout;

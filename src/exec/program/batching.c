@@ -83,7 +83,7 @@ static void draw_by_document(const struct dt_sequence *const *seqs, struct dt_ba
             end += seqs[++k]->n_tokens;
         }
         in = b->host.cu[i] == begin ? 0 : in + 1;
-        b->noise_stream[i] = (uint64_t)seqs[k]->index << 16 | (uint64_t)in;
+        b->host.stream[i] = (uint64_t)seqs[k]->index << 16 | (uint64_t)in;
     }
 }
 
@@ -225,7 +225,7 @@ static enum dt_status feed_encoder(const struct dt_sequence *const *seqs, int n,
             if (!(it->flags & DT_ITEM_ENCODE))
                 continue;
             DT_TRY(dt_batch_patches(b, it->px, it->w, it->h, err));
-            b->noise_stream[b->n_seq - 1] = dt_batching_noise_stream(seqs[k], i);
+            b->host.stream[b->n_seq - 1] = dt_batching_noise_stream(seqs[k], i);
             if (b->rows - before != it->n)
                 return dt_error_set(err, DT_ERR_INTERNAL,
                                     "an image of %d x %d pixels makes %lld patches, the sequence "

@@ -76,6 +76,26 @@ static inline int64_t dt_cpu_max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* The item that has the row. */
+static inline int64_t dt_cpu_item_of(const struct dt_kernel_items *items, int64_t row)
+{
+    int64_t i = 0, end = items->n; /* cu[i] <= row < cu[end] */
+
+    while (end - i > 1) {
+        int64_t middle = (i + end) / 2;
+
+        if (items->cu[middle] <= row)
+            i = middle;
+        else
+            end = middle;
+    }
+    return i;
+}
+static inline int64_t dt_cpu_item_rows(const struct dt_kernel_items *items, int64_t i)
+{
+    return items->cu[i + 1] - items->cu[i];
+}
+
 /* ---- products (pieces.c, dnnl.c) ---- */
 
 /* c[m,n] = a[m,k] b[k,n] + bias + (add ? c : 0); element (i, j) of a at a + i*ra + j*ca, and so on.

@@ -5,7 +5,8 @@
 
 struct ew {
     enum dt_dtype t, to;
-    int64_t n, width, pixels, per;
+    int64_t n, width, per;
+    struct dt_kernel_items items;
     const void *x, *z;
     const float *a, *b;
     void *y;
@@ -88,8 +89,10 @@ static void scale(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, flo
 /* A block here is a stretch of elements of the whole tensor; it may cross items. */
 DT_INLINE void mix_range(const struct ew *a, int64_t begin, int64_t end, enum dt_dtype t)
 {
-    for (int64_t i = begin; i < end;) {
-        int64_t item = i / a->width, stop = dt_cpu_min64(end, (item + 1) * a->width);
+    int64_t item = dt_cpu_item_of(&a->items, begin / a->width);
+
+    for (int64_t i = begin; i < end; item++) {
+        int64_t stop = dt_cpu_min64(end, a->items.cu[item + 1] * a->width);
         float fx = a->a[item], fz = a->b[item];
 
         DT_SIMD_LOOP
@@ -100,22 +103,34 @@ DT_INLINE void mix_range(const struct ew *a, int64_t begin, int64_t end, enum dt
 }
 BLOCK_FN(mix_block, mix_range)
 
-static void mix(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t width,
-                const float *fa, const void *x, const float *fb, const void *z, void *y)
+static void mix(struct dt_device_queue *q, enum dt_dtype dtype, const struct dt_kernel_items *items,
+                int64_t width, const float *fa, const void *x, const float *fb, const void *z,
+                void *y)
 {
-    struct ew a = {
-        .t = dtype, .n = items * width, .width = width, .a = fa, .b = fb, .x = x, .z = z, .y = y};
+    struct ew a = {.t = dtype,
+                   .n = items->rows * width,
+                   .width = width,
+                   .items = *items,
+                   .a = fa,
+                   .b = fb,
+                   .x = x,
+                   .z = z,
+                   .y = y};
 
     run(q, &a, 1, mix_block);
 }
 
 DT_INLINE void item_add_rows(const struct ew *a, int64_t begin, int64_t end, enum dt_dtype t)
 {
+    int64_t item = dt_cpu_item_of(&a->items, begin);
+
     for (int64_t r = begin; r < end; r++) {
-        const void *x = dt_at(a->x, r * a->width, t);
-        const void *e = dt_at(a->z, r / a->pixels * a->width, t);
+        const void *x = dt_at(a->x, r * a->width, t), *e;
         void *y = dt_at_w(a->y, r * a->width, t);
 
+        while (r >= a->items.cu[item + 1])
+            item++;
+        e = dt_at(a->z, item * a->width, t);
         DT_SIMD_LOOP
         for (int64_t i = 0; i < a->width; i++)
             dt_st(y, i, dt_ld(x, i, t) + dt_ld(e, i, t), t);
@@ -123,11 +138,12 @@ DT_INLINE void item_add_rows(const struct ew *a, int64_t begin, int64_t end, enu
 }
 BLOCK_FN(item_add_block, item_add_rows)
 
-static void item_add(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t pixels,
-                     int64_t width, const void *x, const void *e, void *y)
+static void item_add(struct dt_device_queue *q, enum dt_dtype dtype,
+                     const struct dt_kernel_items *items, int64_t width, const void *x,
+                     const void *e, void *y)
 {
     struct ew a = {
-        .t = dtype, .n = items * pixels, .pixels = pixels, .width = width, .x = x, .z = e, .y = y};
+        .t = dtype, .n = items->rows, .width = width, .items = *items, .x = x, .z = e, .y = y};
 
     run(q, &a, width, item_add_block);
 }
@@ -193,16 +209,15 @@ DT_INLINE void item_sum_store(const struct ew *a, int64_t item, enum dt_dtype t)
         dt_st(y, i, (a->add ? dt_ld(y, i, t) : 0) + a->part[i], t);
 }
 
-static void item_sum(struct dt_device_queue *q, enum dt_dtype dtype, int64_t items, int64_t pixels,
-                     int64_t width, const void *dy, void *de, bool do_add)
+static void item_sum(struct dt_device_queue *q, enum dt_dtype dtype,
+                     const struct dt_kernel_items *items, int64_t width, const void *dy, void *de,
+                     bool do_add)
 {
-    size_t step = (size_t)(pixels * width) * dt_dtype_bytes(dtype);
-
-    for (int64_t item = 0; item < items && q->status == DT_OK; item++) {
+    for (int64_t item = 0; item < items->n && q->status == DT_OK; item++) {
         struct ew a = {.t = dtype,
-                       .n = pixels,
+                       .n = dt_cpu_item_rows(items, item),
                        .width = width,
-                       .x = (const char *)dy + (size_t)item * step,
+                       .x = dt_at(dy, items->cu[item] * width, dtype),
                        .y = de,
                        .add = do_add};
 

@@ -2,7 +2,7 @@
  *
  * Group norm over NHWC, with SiLU behind it if asked.
  *
- * Pixels are rows of all channels, so sums run per channel over slabs of pixels (fp32 inside a
+ * Pixels are rows of all channels, so sums run per channel over slabs of an item's pixels (fp32 inside a
  * slab, double across slabs, in slab order) and only then over the channels of a group.  What
  * belongs to a group is spread over its channels first, so that every loop over pixels runs along
  * whole rows.  The variance is the mean of squared distances from the mean, in a second pass: no
@@ -17,18 +17,22 @@ struct gn {
     const float *gamma, *beta;
     void *y;
     bool add;
-    int64_t slabs;      /* per item */
-    float *part;        /* items*slabs x 2 x channels: sums of a slab */
+    int64_t n_slabs;
+    int32_t *first;     /* per item and one more: its first slab */
+    int32_t *item;      /* per slab */
+    float *part;        /* slabs x 2 x channels: sums of a slab */
     float *mean, *rstd; /* items x channels */
     float *m1, *m2;     /* items x channels: backward, the group means of g and of g xh */
 };
 
-/* Slab of block b: its item, and pixels [*begin, *end). */
+/* Slab b: its item, and pixels [*begin, *end) of all. */
 DT_INLINE int64_t slab_of(const struct gn *a, int64_t b, int64_t *begin, int64_t *end)
 {
-    *begin = b % a->slabs * SLAB;
-    *end = dt_cpu_min64(*begin + SLAB, a->g.pixels);
-    return b / a->slabs;
+    int64_t item = a->item[b];
+
+    *begin = a->g.items.cu[item] + (b - a->first[item]) * SLAB;
+    *end = dt_cpu_min64(*begin + SLAB, a->g.items.cu[item + 1]);
+    return item;
 }
 
 /* Per channel: sum of (x - mean) or, `second`, of its square; the mean is 0 until it is known. */
@@ -40,7 +44,7 @@ DT_INLINE void moments(const struct gn *a, int64_t b, bool second, enum dt_dtype
 
     memset(sum, 0, sizeof(float) * (size_t)c);
     for (int64_t p = begin; p < end; p++) {
-        const void *x = dt_at(a->x, (item * a->g.pixels + p) * c, t);
+        const void *x = dt_at(a->x, p * c, t);
 
         DT_SIMD_LOOP
         for (int64_t i = 0; i < c; i++) {
@@ -70,13 +74,13 @@ static double group_mean(const struct gn *a, int64_t item, int64_t group, int64_
     int64_t c = a->g.channels, per = c / a->g.groups;
     double sum = 0;
 
-    for (int64_t s = 0; s < a->slabs; s++) {
-        const float *part = a->part + ((item * a->slabs + s) * 2 + which) * c;
+    for (int64_t s = a->first[item]; s < a->first[item + 1]; s++) {
+        const float *part = a->part + (s * 2 + which) * c;
 
         for (int64_t i = group * per; i < (group + 1) * per; i++)
             sum += (double)part[i] * (weight ? (double)weight[i] : 1.0);
     }
-    return sum / (double)(a->g.pixels * per);
+    return sum / (double)(dt_cpu_max64(dt_cpu_item_rows(&a->g.items, item), 1) * per);
 }
 
 /* The value of a group to all its channels. */
@@ -95,7 +99,7 @@ DT_INLINE void write_rows(const struct gn *a, int64_t b, bool silu, enum dt_dtyp
     const float *gamma = a->gamma, *beta = a->beta;
 
     for (int64_t p = begin; p < end; p++) {
-        int64_t at = (item * a->g.pixels + p) * c;
+        int64_t at = p * c;
         const void *x = dt_at(a->x, at, t);
         void *y = dt_at_w(a->y, at, t);
 
@@ -110,19 +114,34 @@ DT_INLINE void write_rows(const struct gn *a, int64_t b, bool silu, enum dt_dtyp
 BLOCK_FN(write_block, write_rows, false)
 BLOCK_FN(write_silu_block, write_rows, true)
 
-/* The workspace; false if there is none. */
+/* The workspace, and the slabs; false if there is none. */
 static bool room(struct dt_device_queue *q, struct gn *a)
 {
-    int64_t n = a->g.items * a->g.channels, parts = a->g.items * a->slabs * 2 * a->g.channels;
-    float *p = dt_cpu_scratch(q, DT_SCRATCH_KERNEL, sizeof(float) * (size_t)(parts + 4 * n + 1));
+    int64_t items = a->g.items.n, n = items * a->g.channels, parts, slabs = 0;
+    float *p;
 
+    for (int64_t i = 0; i < items; i++)
+        slabs += dt_cpu_blocks(dt_cpu_item_rows(&a->g.items, i), SLAB);
+    parts = slabs * 2 * a->g.channels;
+    p = dt_cpu_scratch(q, DT_SCRATCH_KERNEL,
+                       sizeof(float) * (size_t)(parts + 4 * n + items + 1 + slabs));
     if (!p)
         return false;
+    a->n_slabs = slabs;
     a->part = p;
     a->mean = p + parts;
     a->rstd = a->mean + n;
     a->m1 = a->rstd + n;
     a->m2 = a->m1 + n;
+    a->first = (int32_t *)(void *)(a->m2 + n);
+    a->item = a->first + items + 1;
+    a->first[0] = 0;
+    for (int64_t i = 0; i < items; i++) {
+        a->first[i + 1] =
+            a->first[i] + (int32_t)dt_cpu_blocks(dt_cpu_item_rows(&a->g.items, i), SLAB);
+        for (int32_t s = a->first[i]; s < a->first[i + 1]; s++)
+            a->item[s] = (int32_t)i;
+    }
     return true;
 }
 
@@ -130,31 +149,26 @@ static void groupnorm_fwd(struct dt_device_queue *q, const struct dt_kernel_grou
                           const void *x, const float *gamma, const float *beta, void *y,
                           float *mean, float *rstd)
 {
-    struct gn a = {.g = *g,
-                   .x = x,
-                   .gamma = gamma,
-                   .beta = beta,
-                   .y = y,
-                   .slabs = dt_cpu_blocks(g->pixels, SLAB)};
-    int64_t blocks = g->items * a.slabs, n = g->items * g->groups;
+    struct gn a = {.g = *g, .x = x, .gamma = gamma, .beta = beta, .y = y};
+    int64_t n = g->items.n * g->groups;
 
     assert(g->groups > 0 && g->channels % g->groups == 0);
-    if (q->status != DT_OK || blocks == 0 || !room(q, &a))
+    if (q->status != DT_OK || g->items.rows == 0 || !room(q, &a))
         return;
-    memset(a.mean, 0, sizeof(float) * (size_t)(g->items * g->channels));
-    dt_cpu_for(q, blocks, first_block, &a);
+    memset(a.mean, 0, sizeof(float) * (size_t)(g->items.n * g->channels));
+    dt_cpu_for(q, a.n_slabs, first_block, &a);
     for (int64_t i = 0; i < n; i++) {
         mean[i] = (float)group_mean(&a, i / g->groups, i % g->groups, 0, NULL);
         spread(&a, i / g->groups, i % g->groups, mean[i], a.mean);
     }
-    dt_cpu_for(q, blocks, second_block, &a);
+    dt_cpu_for(q, a.n_slabs, second_block, &a);
     for (int64_t i = 0; i < n; i++) {
         double var = group_mean(&a, i / g->groups, i % g->groups, 0, NULL);
 
         rstd[i] = (float)(1.0 / sqrt(var + (double)g->eps));
         spread(&a, i / g->groups, i % g->groups, rstd[i], a.rstd);
     }
-    dt_cpu_for(q, blocks, g->silu ? write_silu_block : write_block, &a);
+    dt_cpu_for(q, a.n_slabs, g->silu ? write_silu_block : write_block, &a);
 }
 
 /* ---- backward ---- */
@@ -180,7 +194,7 @@ DT_INLINE void grad_sums(const struct gn *a, int64_t b, bool silu, enum dt_dtype
 
     memset(s1, 0, sizeof(float) * (size_t)(2 * c));
     for (int64_t p = begin; p < end; p++) {
-        int64_t at = (item * a->g.pixels + p) * c;
+        int64_t at = p * c;
         const void *x = dt_at(a->x, at, t), *dy = dt_at(a->dy, at, t);
 
         DT_SIMD_LOOP
@@ -205,7 +219,7 @@ DT_INLINE void grad_rows(const struct gn *a, int64_t b, bool silu, enum dt_dtype
     float keep = a->add ? 1.0f : 0.0f;
 
     for (int64_t p = begin; p < end; p++) {
-        int64_t at = (item * a->g.pixels + p) * c;
+        int64_t at = p * c;
         const void *x = dt_at(a->x, at, t), *dy = dt_at(a->dy, at, t);
         void *dx = dt_at_w(a->y, at, t);
 
@@ -225,12 +239,12 @@ BLOCK_FN(grad_silu_block, grad_rows, true)
 /* Sums over items and slabs, in order. */
 static void weight_grads(const struct gn *a, float *dgamma, float *dbeta, bool add)
 {
-    int64_t c = a->g.channels, blocks = a->g.items * a->slabs;
+    int64_t c = a->g.channels;
 
     for (int64_t i = 0; i < c; i++) {
         double s1 = 0, s2 = 0;
 
-        for (int64_t b = 0; b < blocks; b++) {
+        for (int64_t b = 0; b < a->n_slabs; b++) {
             s1 += (double)a->part[b * 2 * c + i];
             s2 += (double)a->part[b * 2 * c + c + i];
         }
@@ -245,15 +259,8 @@ static void groupnorm_bwd(struct dt_device_queue *q, const struct dt_kernel_grou
                           const float *rstd, const void *dy, void *dx, bool add_dx, float *dgamma,
                           float *dbeta, bool add_w)
 {
-    struct gn a = {.g = *g,
-                   .x = x,
-                   .dy = dy,
-                   .gamma = gamma,
-                   .beta = beta,
-                   .y = dx,
-                   .add = add_dx,
-                   .slabs = dt_cpu_blocks(g->pixels, SLAB)};
-    int64_t blocks = g->items * a.slabs, n = g->items * g->groups;
+    struct gn a = {.g = *g, .x = x, .dy = dy, .gamma = gamma, .beta = beta, .y = dx, .add = add_dx};
+    int64_t n = g->items.n * g->groups;
 
     assert(g->groups > 0 && g->channels % g->groups == 0);
     if (q->status != DT_OK || !room(q, &a))
@@ -262,7 +269,7 @@ static void groupnorm_bwd(struct dt_device_queue *q, const struct dt_kernel_grou
         spread(&a, i / g->groups, i % g->groups, mean[i], a.mean);
         spread(&a, i / g->groups, i % g->groups, rstd[i], a.rstd);
     }
-    dt_cpu_for(q, blocks, g->silu ? sums_silu_block : sums_block, &a);
+    dt_cpu_for(q, a.n_slabs, g->silu ? sums_silu_block : sums_block, &a);
     if (dgamma)
         weight_grads(&a, dgamma, dbeta, add_w);
     if (!dx)
@@ -273,7 +280,7 @@ static void groupnorm_bwd(struct dt_device_queue *q, const struct dt_kernel_grou
         spread(&a, item, group, (float)group_mean(&a, item, group, 0, gamma), a.m1);
         spread(&a, item, group, (float)group_mean(&a, item, group, 1, gamma), a.m2);
     }
-    dt_cpu_for(q, blocks, g->silu ? grad_silu_block : grad_block, &a);
+    dt_cpu_for(q, a.n_slabs, g->silu ? grad_silu_block : grad_block, &a);
 }
 
 void DT_SIMD(dt_cpu_groupnorm)(struct dt_kernels *k)
