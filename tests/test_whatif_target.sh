@@ -44,6 +44,16 @@ for days in 5 3 2 1.5 1.2 1 0.8 0.7; do
     check "the least GPUs for $days days: ${answer:-none} is $(least $days)" '[ "${answer:-none}" = "$(least $days)" ]'
     check "and it says so: $(grep "days at" text)" 'grep -q "${answer:-no point meets}" text && grep -q "^searched: clusters of whole nodes of 8 GPUs" text'
 done
+# what nothing meets: what comes nearest
+# shellcheck disable=SC2086
+expect 0 "" "$DISTTRAIN" whatif $job --tokens 20B --days 0.1 --gpus 8..96+8 --no-runs --csv none.csv
+nearest=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) c[$i] = i; next }
+    $c["feasible"] == "true" && (t == "" || $c["days_sure"] < t) { t = $c["days_sure"]; gpus = $c["gpus"] }
+    END { printf "%d GPUs come nearest, with %.2f days", gpus, t }' none.csv)
+check "no point meets this; $nearest" 'grep -q "no point meets this; $nearest at this confidence" out'
+# shellcheck disable=SC2086
+expect 0 "100 is not a multiple" "$DISTTRAIN" whatif $job --tokens 20B --gpus 100 --no-runs
+check "and nothing on what was not predicted" '! grep -q "^days\|come nearest" out'
 # another confidence: the median itself, and more
 for confidence in 1 50 95; do
     # shellcheck disable=SC2086
@@ -64,7 +74,8 @@ expect 2 "cluster.price_per_gpu_hour=PRICE; there is no default" "$DISTTRAIN" wh
 # shellcheck disable=SC2086
 expect 0 "the most tokens for 5K" "$DISTTRAIN" whatif $job --budget 5K --gpus 48,96 --no-runs cluster.price_per_gpu_hour=2.5
 # shellcheck disable=SC2086
-expect 0 "no point meets" "$DISTTRAIN" whatif $job --tokens 20B --budget 1 --gpus 96 --no-runs cluster.price_per_gpu_hour=2.5
+expect 0 "no point meets this; 96 GPUs come nearest, with [0-9.]* days at this confidence and [0-9]* of money" \
+    "$DISTTRAIN" whatif $job --tokens 20B --budget 1 --gpus 96 --no-runs cluster.price_per_gpu_hour=2.5
 check "without a price there is no money" '! "$DISTTRAIN" whatif $job --tokens 20B --gpus 96 --no-runs </dev/null | grep -q money'
 # what failures do
 # shellcheck disable=SC2086

@@ -16,6 +16,7 @@ enum { REASON_COLUMNS = 72, BEFORE = 6, BEHIND = 3 };
 
 /* Which columns the table has; files have all. */
 struct shown {
+    bool feasible; /* some point is */
     bool effort, failures, days, money, tokens, energy, co2, front;
 };
 
@@ -27,6 +28,7 @@ static void find_shown(const struct dt_whatif *w, struct shown *s)
     for (int i = 0; i < w->n; i++) {
         const struct dt_whatif_point *p = &w->point[i];
 
+        s->feasible |= p->r.feasible;
         s->effort |= strcmp(p->r.effort, w->point[0].r.effort) != 0 && p->r.feasible;
         s->failures |= p->r.failures;
         s->money |= isfinite(p->money);
@@ -247,22 +249,47 @@ static void print_head(const struct dt_whatif *w)
     printf("\n");
 }
 
-/* A search has many rows: those around its answer are shown, or the last ones. */
+/* How far a point misses a target, as a factor: of the time, of the money, or of what is missed by more. */
+static double miss(const struct dt_whatif *w, const struct dt_whatif_point *p)
+{
+    double time = w->goal.days > 0 ? p->days_sure / w->goal.days : 0;
+    double money = w->goal.budget > 0 ? p->money_sure / w->goal.budget : 0;
+
+    return p->r.feasible && isfinite(time) && isfinite(money) ? fmax(time, money) : INFINITY;
+}
+
+/* Of a group the answer, or else the point that misses the target by the least; -1 where nothing fits. */
+static int nearest(const struct dt_whatif *w, int group)
+{
+    int best = -1;
+
+    for (int i = 0; i < w->n; i++) {
+        const struct dt_whatif_point *p = &w->point[i];
+
+        if (p->group != group)
+            continue;
+        if (p->answer)
+            return i;
+        if (w->goal.tokens > 0 && isfinite(miss(w, p)) &&
+            (best < 0 || miss(w, p) < miss(w, &w->point[best])))
+            best = i;
+    }
+    return best;
+}
+
+/* A search has many rows: those around its answer are shown, or around what comes nearest. */
 static bool is_shown(const struct dt_whatif *w, int i)
 {
-    int answer = -1, last = -1, first = -1;
+    int middle, last = i;
 
     if (!w->scan)
         return true;
-    for (int k = 0; k < w->n; k++)
-        if (w->point[k].group == w->point[i].group) {
-            answer = w->point[k].answer ? k : answer;
-            first = first < 0 ? k : first;
-            last = k;
-        }
-    if (answer < 0)
+    while (last + 1 < w->n && w->point[last + 1].group == w->point[i].group)
+        last++;
+    middle = nearest(w, w->point[i].group);
+    if (middle < 0)
         return i > last - BEFORE - BEHIND;
-    return i >= answer - BEFORE && i <= answer + BEHIND;
+    return i >= middle - BEFORE && i <= middle + BEHIND;
 }
 
 static void print_table(const struct dt_whatif *w, const struct shown *s)
@@ -340,6 +367,25 @@ static void print_answer(const struct dt_whatif *w, const struct dt_whatif_point
     printf("\n  plan: %s\n", p->r.plan);
 }
 
+static void print_no_answer(const struct dt_whatif *w, const struct dt_whatif_point *any)
+{
+    int near = nearest(w, any->group);
+    const struct dt_whatif_point *p;
+
+    print_target(w);
+    printf(": ");
+    print_group(w, any);
+    printf("no point meets this");
+    if (near >= 0) {
+        p = &w->point[near];
+        printf("; %d GPUs come nearest, with %.2f days at this confidence", p->r.gpus,
+               p->days_sure);
+        if (isfinite(p->money_sure))
+            printf(" and %.0f of money", p->money_sure);
+    }
+    printf("\n");
+}
+
 static void print_answers(const struct dt_whatif *w)
 {
     if (w->goal.days == 0 && w->goal.budget == 0)
@@ -352,14 +398,10 @@ static void print_answers(const struct dt_whatif *w)
                 any = &w->point[i];
                 answer = w->point[i].answer ? any : answer;
             }
-        if (answer) {
+        if (answer)
             print_answer(w, answer);
-        } else if (any) {
-            print_target(w);
-            printf(": ");
-            print_group(w, any);
-            printf("no point meets this\n");
-        }
+        else if (any)
+            print_no_answer(w, any);
     }
     if (w->searched[0])
         printf("%s%s\n", w->searched,
@@ -380,6 +422,8 @@ static void print_notes(const struct dt_whatif *w, const struct shown *s)
                s->effort ? ", those of answers at normal effort, too" : "");
     if (w->goal.tokens > 0)
         printf("tokens count all of a sequence, %d for each sample\n", w->job.seq_len);
+    if (!s->feasible) /* nothing was predicted that the rest is about */
+        return;
     if (w->goal.any && s->failures)
         printf("days include failures of GPUs (one in %.0f GPU hours), checkpoints and restarts\n",
                c->mtbf_gpu_hours);
@@ -391,8 +435,6 @@ static void print_notes(const struct dt_whatif *w, const struct shown *s)
         printf("money pays for all GPUs of the cluster, used or not, at the stated price\n");
     if (s->energy && !(c->pue > 0))
         printf("energy is that of the nodes alone: no cluster.pue is stated\n");
-    if (w->sweep)
-        printf("kept as sweep %lld in %s\n", (long long)w->sweep_id, dt_cli_runs_file(w->cli));
 }
 
 /* Points of a search by group and size, whatever order they were looked at in. */
@@ -423,5 +465,7 @@ enum dt_status dt_whatif_print(struct dt_whatif *w, struct dt_error *err)
     print_table(w, &s);
     print_answers(w);
     print_notes(w, &s);
+    if (w->sweep)
+        printf("kept as sweep %lld in %s\n", (long long)w->sweep_id, dt_cli_runs_file(w->cli));
     return DT_OK;
 }
