@@ -96,6 +96,8 @@ expect 0 '^plan.MODULE.tp  *integer, 1 to ' "$DISTTRAIN" keys plan.llm.tp
 expect 0 '^plan.MODULE.tp  ' "$DISTTRAIN" keys plan.llm
 expect 2 'unknown key "plan.llm.tpp"; did you mean "plan.llm.tp"' "$DISTTRAIN" keys plan.llm.tpp
 expect 2 'unknown key "clustre.nodes"; did you mean "cluster.nodes"' "$DISTTRAIN" keys clustre.nodes
+expect 2 'unknown key "cluster.gpu_memory"; did you mean "cluster.memory"' "$DISTTRAIN" keys cluster.gpu_memory
+expect 2 'unknown key "train.global_batch_size"; did you mean "train.global_batch"' "$DISTTRAIN" keys train.global_batch_size
 expect 2 'unknown key "nodes"; did you mean "cluster.nodes"' "$DISTTRAIN" keys nodes
 expect 2 'unknown key "model.llm.rope.thata"; did you mean "model.llm.rope.theta"' "$DISTTRAIN" keys model.llm.rope.thata
 expect 2 'unknown key "seed" (see' "$DISTTRAIN" keys seed # of the samples or of the simulation

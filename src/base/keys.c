@@ -230,6 +230,26 @@ const struct dt_key *dt_keys_at(const struct dt_key *keys, const char *path)
     return NULL;
 }
 
+/* The one name that `part` adds a word to, as "gpu_memory" does to "memory" and "global_batch_size" to
+ * "global_batch". */
+static const char *without_a_word(const char *part, const char *const *names)
+{
+    const char *found = NULL;
+    size_t n = strlen(part);
+
+    for (; *names; names++) {
+        size_t m = strlen(*names);
+
+        if (m + 1 >= n || !((part[m] == '_' && strncmp(part, *names, m) == 0) ||
+                            (part[n - m - 1] == '_' && strcmp(part + n - m, *names) == 0)))
+            continue;
+        if (found)
+            return NULL;
+        found = *names;
+    }
+    return found;
+}
+
 /* `path` with its part at `from`, or one behind it, replaced by a name of `keys` that is near. */
 static bool set_right(const struct dt_key *all, const struct dt_key *keys, const char *path,
                       size_t from, char *buf, size_t size)
@@ -250,6 +270,8 @@ static bool set_right(const struct dt_key *all, const struct dt_key *keys, const
     }
     names[count] = NULL;
     near = dt_suggest(part, names);
+    if (!near)
+        near = without_a_word(part, names);
     if (!near)
         return false;
     snprintf(buf, size, "%.*s%s%s", (int)from, path, near, path + from + n);
