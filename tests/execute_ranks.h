@@ -44,6 +44,9 @@ struct world {
     struct exec_fixture *one; /* what it is compared with; owns the layout of `grads` */
     float *grads[MODULES];    /* of step 1, as one stage holds them */
     pthread_mutex_t lock;
+    /* Each rank's device, where the life of a rank asks for it; NULL: as the environment says. */
+    enum dt_status (*open)(const struct dt_device_options *opt, struct dt_error *err,
+                           struct dt_device **out);
     bool own_devices;                     /* whatever the environment asks for */
     struct dt_device *device;             /* of all ranks; NULL: each has its own */
     pthread_barrier_t together;           /* of those who share it */

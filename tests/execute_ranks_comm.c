@@ -61,12 +61,26 @@ static void *run_counted(void *arg)
     return NULL;
 }
 
+static bool keeps_rounded_copies(void)
+{
+    const struct dt_device_options o = {.threads = 1};
+    struct dt_device *dev;
+    struct dt_error err;
+    bool keeps;
+
+    dt_assert_ok(dt_test_device_open(&o, &err, &dev), err);
+    keeps = !dev->info.packs;
+    dev->close(dev);
+    return keeps;
+}
+
 /* What goes between ranks is as long as the program, which the simulator walks too, says. */
 START_TEST(messages_have_their_planned_length)
 {
     struct ranks_case c;
     struct rank ranks[RANKS_MAX];
     uint64_t sent = 0, gathered = 0;
+    double most = 1.02;
     int i = 0;
 
     for (read_layout(0, &c); strcmp(c.name, "fan-in 4/2/1") != 0; read_layout(++i, &c))
@@ -81,11 +95,13 @@ START_TEST(messages_have_their_planned_length)
     }
     ck_assert_uint_gt(sent, 0);
     ck_assert_uint_eq(sent, ranks[0].sends_bytes);
-    if (c.bf16)
+    if (c.bf16 && !keeps_rounded_copies())
         ck_assert_uint_eq(gathered, ranks[0].gathers_bytes);
-    /* whole tensors are aligned in memory, and in fp32 the gaps between them travel */
+    else if (c.bf16) /* and the vectors between matrices, which are many in so small a model */
+        most = 1.06;
+    /* whole tensors are aligned in memory, and the gaps between them travel with what is gathered in place */
     ck_assert_uint_ge(gathered, ranks[0].gathers_bytes);
-    ck_assert_double_lt((double)gathered, 1.02 * (double)ranks[0].gathers_bytes);
+    ck_assert_double_lt((double)gathered, most * (double)ranks[0].gathers_bytes);
 }
 END_TEST
 

@@ -15,11 +15,19 @@ _Thread_local struct dt_device_memory_owner *dt_fake_owner;
 
 /* ---- memory ---- */
 
-void dt_fake_account(struct dt_fake *f, int64_t bytes)
+/* What kernels take of the CPU: its queues' workspaces. */
+static int64_t outside(struct dt_fake *f)
 {
     int64_t now, max;
 
     f->cpu->memory_used(f->cpu, &now, &max);
+    return now - __atomic_load_n(&f->packed.now_bytes, __ATOMIC_RELAXED);
+}
+
+void dt_fake_account(struct dt_fake *f, int64_t bytes)
+{
+    int64_t now = outside(f);
+
     pthread_mutex_lock(&f->lock);
     f->now_bytes += bytes;
     f->max_bytes = f->now_bytes + now > f->max_bytes ? f->now_bytes + now : f->max_bytes;
@@ -29,10 +37,9 @@ void dt_fake_account(struct dt_fake *f, int64_t bytes)
 static void memory_used(const struct dt_device *dev, int64_t *now_bytes, int64_t *max_bytes)
 {
     struct dt_fake *f = dt_fake_of(dev);
-    int64_t now, max;
+    int64_t now = outside(f);
 
     dt_fake_account(f, 0);
-    f->cpu->memory_used(f->cpu, &now, &max);
     pthread_mutex_lock(&f->lock);
     *now_bytes = f->now_bytes + now;
     *max_bytes = f->max_bytes;
@@ -44,7 +51,7 @@ static struct dt_device_memory_owner *memory_for(const struct dt_device *dev,
 {
     struct dt_device_memory_owner *before = dt_fake_owner;
 
-    dt_fake_of(dev)->cpu->memory_for(dt_fake_of(dev)->cpu, o); /* weights are its */
+    (void)dev;
     dt_fake_owner = o;
     return before;
 }
@@ -229,7 +236,8 @@ static void queue_zero(struct dt_device_queue *q, void *p, size_t bytes)
 
 static enum dt_status weight_new(const struct dt_device *dev,
                                  const struct dt_device_weight_shape *shape, const float *master,
-                                 struct dt_error *err, struct dt_device_weight **out)
+                                 const void *rounded, struct dt_error *err,
+                                 struct dt_device_weight **out)
 {
     struct dt_fake *f = dt_fake_of(dev);
     struct dt_device_weight *w = malloc(sizeof(*w));
@@ -238,7 +246,8 @@ static enum dt_status weight_new(const struct dt_device *dev,
     if (!w)
         return dt_error_nomem(err, "a weight");
     w->f = f;
-    st = f->cpu->weight_new(f->cpu, shape, dt_fake_alias(master, "weight_new"), err, &w->cpu);
+    st = f->cpu->weight_new(f->cpu, shape, dt_fake_alias(master, "weight_new"),
+                            dt_fake_alias(rounded, "weight_new"), err, &w->cpu);
     if (st != DT_OK) {
         free(w);
         return st;
@@ -354,6 +363,7 @@ enum dt_status dt_fake_device_open(const struct dt_device_options *opt, struct d
     dt_fake_queue_entries(&f->dev);
     snprintf(f->dev.info.name, sizeof(f->dev.info.name), "fake");
     f->dev.info.host_memory = false;
+    f->dev.info.packs = false;
     f->dev.info.gates = !f->set.sync;
     *out = &f->dev;
     return DT_OK;

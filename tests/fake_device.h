@@ -7,6 +7,8 @@
  *            are guard pages around every block, fresh memory is poison, and freed memory faults as soon
  *            as every queue has passed the free, or where it is handed to a kernel after it
  *   queues   threads; a task in `share` waits before it runs, for a time drawn from the seed
+ *   weights  are not packed: products of bf16 read the copy that stages keep, and the memory that the CPU
+ *            takes to pack it is not counted
  *   kernels  those of the CPU; pointers are checked and translated by the types that kernels.h declares
  *
  * Environment, read when the device is opened:

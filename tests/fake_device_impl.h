@@ -30,6 +30,7 @@ struct dt_fake {
     struct dt_device_queue *queues;
     uint64_t n_queues; /* ever made: a queue's delays are drawn by its number */
     int64_t now_bytes, max_bytes;
+    struct dt_device_memory_owner packed; /* weights as the CPU packs them: no card has them */
     uint64_t tasks;
     int blocks; /* of memory, not freed */
     bool shared;

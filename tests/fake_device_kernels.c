@@ -361,6 +361,7 @@ static void fake_adamw(struct dt_device_queue *q, const struct dt_kernel_adamw *
                                                    dt_fake_alias(part[k].g, "adamw"),
                                                    dt_fake_alias(part[k].m, "adamw"),
                                                    dt_fake_alias(part[k].v, "adamw"),
+                                                   dt_fake_alias(part[k].copy, "adamw"),
                                                    part[k].decay};
     dt_fake_submit(q, t);
 }

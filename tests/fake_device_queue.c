@@ -16,7 +16,6 @@ struct task {
     struct task *next;
     const char *what; /* NULL: the device's own, never delayed */
     dt_fake_task_fn *fn;
-    struct dt_device_memory_owner *owner;
     max_align_t arg[];
 };
 
@@ -65,7 +64,6 @@ void *dt_fake_task(const char *what, dt_fake_task_fn *fn, size_t arg_bytes)
         dt_fake_stop("out of memory for a task");
     t->what = what;
     t->fn = fn;
-    t->owner = dt_fake_owner;
     return t->arg;
 }
 
@@ -93,7 +91,7 @@ static void delay(const struct dt_device_queue *q, uint64_t number)
 
 static void run_task(struct dt_device_queue *q, struct task *t)
 {
-    struct dt_device_memory_owner *before = q->f->cpu->memory_for(q->f->cpu, t->owner);
+    struct dt_device_memory_owner *before = q->f->cpu->memory_for(q->f->cpu, &q->f->packed);
 
     dt_fake_doing(t->what);
     t->fn(q->cpu, q->f->cpu, t->arg);

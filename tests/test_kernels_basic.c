@@ -552,7 +552,7 @@ START_TEST(test_out_of_memory)
 
         kt_open(&k, 0);
         dt_mem_fail_at(at);
-        st = k.dev[0]->weight_new(k.dev[0], &s, x, &err, &w);
+        st = k.dev[0]->weight_new(k.dev[0], &s, x, NULL, &err, &w);
         if (st == DT_OK) {
             k.k->linear_fwd(k.q[0], 64, x, w, NULL, NULL, y);
             k.k->rmsnorm_bwd(k.q[0], &n, x, g, r, x, y, false, dg, false);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Losses, sampling, optimizer. */
+#include "base/bf16.h"
 #include "kernel_util.h"
 #include "ref_kernels.h"
 
@@ -43,7 +44,7 @@ static void check_xent(struct kt *k, int64_t rows, int64_t vocab, int64_t width,
         struct dt_error err;
 
         buf_reset(&dw);
-        dt_assert_ok(k->dev[th]->weight_new(k->dev[th], &s, w.p, &err, &wd), err);
+        dt_assert_ok(k->dev[th]->weight_new(k->dev[th], &s, w.p, NULL, &err, &wd), err);
         struct dt_kernel_xent head = {k->t, rows, wd, (float)c.scale, NULL};
 
         k->k->xent(k->q[th], &head, x.p, target, nll.p, best, dx.p, dw.p, add);
@@ -153,7 +154,7 @@ static void *member_runs(void *arg)
     struct dt_error err;
     struct dt_kernel_xent head = {DT_F32, PARTS_ROWS, NULL, 0.37f, &parts};
 
-    dev->weight_new(dev, &s, (const float *)m->w->p + first * PARTS_WIDTH, &err, &w);
+    dev->weight_new(dev, &s, (const float *)m->w->p + first * PARTS_WIDTH, NULL, &err, &w);
     head.w = w;
     m->k->k->xent(m->k->q[m->me], &head, m->x->p, m->target, m->nll, m->best, m->dx,
                   m->dw + first * PARTS_WIDTH, false);
@@ -181,7 +182,7 @@ START_TEST(test_xent_in_parts)
     /* two equal rows of the table, one in each part: the lower token is the best of the two */
     memcpy((float *)wb.p + 40 * PARTS_WIDTH, (float *)wb.p + 7 * PARTS_WIDTH,
            PARTS_WIDTH * sizeof(float));
-    dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, wb.p, &err, &w), err);
+    dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, wb.p, NULL, &err, &w), err);
     struct dt_kernel_xent head = {DT_F32, PARTS_ROWS, w, 0.37f, NULL};
 
     k.k->xent(k.q[0], &head, x.p, target, m[2].nll, m[2].best, m[2].dx, m[2].dw, false);
@@ -236,7 +237,7 @@ START_TEST(test_bad_target)
     struct kt k;
 
     kt_open(&k, 0);
-    dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, master, &err, &w), err);
+    dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, master, NULL, &err, &w), err);
     struct dt_kernel_xent head = {DT_F32, 1, w, 1, NULL};
 
     k.k->xent(k.q[0], &head, x, &target, &nll, NULL, NULL, NULL, false);
@@ -327,6 +328,7 @@ START_TEST(test_adamw)
     struct buf m = buf_new(&k, N, DT_F32, 0, 0), v = buf_new(&k, N, DT_F32, 0, 0);
     double *rp = calloc(N, sizeof(double)), *rm = calloc(N, sizeof(double));
     double *rv = calloc(N, sizeof(double));
+    uint16_t *copy = calloc(N, sizeof(*copy));
     float coef = 0.625f;
 
     for (int th = 0; th < 2; th++) {
@@ -341,6 +343,7 @@ START_TEST(test_adamw)
                                                         (float *)g.p + at,
                                                         (float *)m.p + at,
                                                         (float *)v.p + at,
+                                                        i != 3 ? copy + at : NULL,
                                                         i % 2 == 0};
             k.k->adamw(k.q[th], &h, PARTS, part, h.step == 3 ? NULL : &coef);
             for (int i = 0; i < N; i++) {
@@ -355,11 +358,17 @@ START_TEST(test_adamw)
             }
         }
         kt_same(&k, th, &p), kt_same(&k, th, &m), kt_same(&k, th, &v);
+        for (int i = 0; i < N; i++) {
+            bool left_out = i >= n[0] + n[2] && i < n[0] + n[2] + n[3];
+
+            ck_assert_uint_eq(copy[i], left_out ? 0 : dt_bf16_from_f32(((float *)p.p)[i]));
+        }
+        memset(copy, 0, N * sizeof(*copy));
     }
     kt_all_near(&k, "p", &p, rp, 1e-6);
     kt_all_near(&k, "m", &m, rm, 1e-5);
     kt_all_near(&k, "v", &v, rv, 1e-5);
-    free(rp), free(rm), free(rv);
+    free(rp), free(rm), free(rv), free(copy);
     buf_free(&p), buf_free(&g), buf_free(&m), buf_free(&v);
     kt_close(&k);
 }
@@ -401,7 +410,8 @@ START_TEST(test_sums_and_clipping)
 
     k.k->clip_coef(k.q[0], &bad, 1, NULL, &coef);
     ck_assert(coef == 0);
-    k.k->adamw(k.q[0], &h, 1, &(struct dt_kernel_adamw_part){1, &p, &g, &m, &v, false}, &coef);
+    k.k->adamw(k.q[0], &h, 1, &(struct dt_kernel_adamw_part){1, &p, &g, &m, &v, NULL, false},
+               &coef);
     ck_assert(p == 2 && m == 0 && v == 0);
     kt_close(&k);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Linear layers and convolutions, their gradients, and weights that change. */
+#include "base/bf16.h"
 #include "kernel_util.h"
 #include "kernels/cpu/products.h"
 #include "ref_kernels.h"
@@ -19,7 +20,7 @@ static struct dt_device_weight *weight(struct kt *k, int th, int64_t out, int64_
     struct dt_device_weight *w = NULL;
     struct dt_error err;
 
-    dt_assert_ok(k->dev[th]->weight_new(k->dev[th], &s, master->p, &err, &w), err);
+    dt_assert_ok(k->dev[th]->weight_new(k->dev[th], &s, master->p, NULL, &err, &w), err);
     return w;
 }
 
@@ -151,6 +152,62 @@ START_TEST(test_weight_changes)
         free(want);
         k.dev[0]->weight_free(wd);
         buf_free(&x), buf_free(&y), buf_free(&w);
+    }
+    kt_close(&k);
+}
+END_TEST
+
+/* With a rounded copy beside the master, a weight reads the copy: all kinds of products, to the bit as from a
+ * master of those values.  The master says something else. */
+START_TEST(test_rounded_copy)
+{
+    enum { OUT = 70, IN = 33, M = 19, C = 16, SIDE = 6 };
+    struct kt k;
+
+    kt_open(&k, _i);
+    for (int kernel = 0; kernel <= 3 && k.t == DT_BF16 && !kt_no_bf16(&k); kernel += 3) {
+        int64_t out = kernel ? C : OUT, in = kernel ? C : IN, n = kernel ? 9 * C * C : OUT * IN;
+        int64_t rows = kernel ? SIDE * SIDE : M;
+        struct dt_device_weight_shape s = {k.t, out, in, kernel};
+        struct dt_kernel_conv c = {k.t, 1, SIDE, SIDE, C, C, 3, 1, 1};
+        struct buf x = buf_new(&k, rows * in, k.t, 1, 0), dy = buf_new(&k, rows * out, k.t, 1, 0);
+        struct buf w = buf_new(&k, n, DT_F32, 1, 0), y[2], dx[2];
+        uint16_t *rounded = malloc((size_t)n * sizeof(*rounded));
+        float *wrong = calloc((size_t)n, sizeof(*wrong));
+        struct dt_device_weight *wd[2];
+        struct dt_error err;
+
+        dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, w.p, NULL, &err, &wd[0]), err);
+        dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, wrong, rounded, &err, &wd[1]), err);
+        for (int b = 0; b < 2; b++) {
+            y[b] = buf_new(&k, rows * out, k.t, 1, 0);
+            dx[b] = buf_new(&k, rows * in, k.t, 1, 0);
+        }
+        for (int step = 0; step < 2; step++) { /* changed after it was packed */
+            for (int64_t i = 0; i < n; i++) {
+                ((float *)w.p)[i] = (float)dt_rng_normal(&k.rng);
+                rounded[i] = dt_bf16_from_f32(((float *)w.p)[i]);
+            }
+            for (int b = 0; b < 2; b++) {
+                k.dev[0]->weight_changed(k.q[0], wd[b]);
+                if (kernel) {
+                    k.k->conv_fwd(k.q[0], &c, x.p, wd[b], NULL, NULL, y[b].p);
+                    k.k->conv_bwd_input(k.q[0], &c, dy.p, wd[b], dx[b].p, false);
+                } else {
+                    k.k->linear_fwd(k.q[0], M, x.p, wd[b], NULL, NULL, y[b].p);
+                    k.k->linear_bwd_input(k.q[0], M, dy.p, wd[b], dx[b].p, false);
+                }
+            }
+            dt_assert_ok(k.dev[0]->queue_sync(k.q[0], &err), err);
+            ck_assert_mem_eq(y[0].p, y[1].p, (size_t)(rows * out) * 2);
+            ck_assert_mem_eq(dx[0].p, dx[1].p, (size_t)(rows * in) * 2);
+        }
+        for (int b = 0; b < 2; b++) {
+            k.dev[0]->weight_free(wd[b]);
+            buf_free(&y[b]), buf_free(&dx[b]);
+        }
+        buf_free(&x), buf_free(&dy), buf_free(&w);
+        free(rounded), free(wrong);
     }
     kt_close(&k);
 }
@@ -309,7 +366,7 @@ START_TEST(test_bf16_refused)
     kt_open(&k, 0);
     dev = *k.dev[0];
     dev.info.bf16 = false;
-    ck_assert_int_eq(dev.weight_new(&dev, &s, master, &err, &w), DT_ERR_INPUT);
+    ck_assert_int_eq(dev.weight_new(&dev, &s, master, NULL, &err, &w), DT_ERR_INPUT);
     dt_assert_has(err.message, "bf16");
     ck_assert_ptr_null(w);
     kt_close(&k);
@@ -323,6 +380,7 @@ int main(void)
 
     tcase_add_loop_test(t, test_linear, 0, 2);
     tcase_add_loop_test(t, test_weight_changes, 0, 2);
+    tcase_add_loop_test(t, test_rounded_copy, 0, 2);
     tcase_add_loop_test(t, test_few_shapes, 0, 2);
     tcase_add_loop_test(t, test_conv, 0, 2);
     tcase_add_test(t, test_bf16_refused);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * What the executor keeps on a device that has its weights once and not packed, as a GPU has, against the memory
- * model's row for it.  The device is the CPU; beside a weight that the CPU packs, it allocates what a GPU would, and
- * before its memory is read the packed ones are given back. */
+ * What the executor keeps on a device that reads its weights as they lie and does not pack them, as a GPU does,
+ * against the memory model's row for it.  The device is the CPU; before its memory is read, what it has packed is
+ * given back. */
 #include "exec_fixture.h"
 
 #include "comm/transport.h"
@@ -24,7 +24,6 @@ enum { WEIGHTS = 512 };
 struct keeper {
     struct dt_device dev, *cpu;
     struct dt_device_weight *weight[WEIGHTS];
-    void *rounded[WEIGHTS];
     int n;
     bool given_back;
 };
@@ -32,16 +31,14 @@ static struct keeper keepers[2]; /* of a rank */
 
 static enum dt_status weight_new(const struct dt_device *dev,
                                  const struct dt_device_weight_shape *shape, const float *master,
-                                 struct dt_error *err, struct dt_device_weight **out)
+                                 const void *rounded, struct dt_error *err,
+                                 struct dt_device_weight **out)
 {
     struct keeper *k = (struct keeper *)(uintptr_t)dev; /* its first member */
-    size_t filter = shape->kernel > 0 ? (size_t)shape->kernel * (size_t)shape->kernel : 1;
-    size_t n = (size_t)shape->out * (size_t)shape->in * filter;
 
     ck_assert_int_lt(k->n, WEIGHTS);
-    if (shape->dtype == DT_BF16)
-        DT_TRY(dev->alloc(dev, n * 2, err, &k->rounded[k->n]));
-    DT_TRY(k->cpu->weight_new(dev, shape, master, err, out));
+    ck_assert((rounded != NULL) == (shape->dtype == DT_BF16));
+    DT_TRY(k->cpu->weight_new(dev, shape, master, rounded, err, out));
     k->weight[k->n++] = *out;
     return DT_OK;
 }
@@ -51,7 +48,6 @@ static void weight_free(struct dt_device_weight *w)
     for (int r = 0; w && r < 2; r++)
         for (int i = 0; i < keepers[r].n; i++)
             if (keepers[r].weight[i] == w) {
-                keepers[r].dev.free(&keepers[r].dev, keepers[r].rounded[i]);
                 keepers[r].weight[i] = NULL;
                 if (!keepers[r].given_back)
                     keepers[r].cpu->weight_free(w);
@@ -136,6 +132,7 @@ static void *run_rank(void *arg)
     f->dev->close(f->dev);
     dt_assert_ok(dt_device_open_cpu(&o, &f->err, &k->cpu), f->err);
     k->dev = *k->cpu;
+    k->dev.info.packs = false;
     k->dev.weight_new = weight_new;
     k->dev.weight_free = weight_free;
     f->dev = &k->dev;

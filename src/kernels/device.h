@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 /* Grows whenever this file or kernels/kernels.h changes meaning or layout. */
-#define DT_DEVICE_ABI 8u
+#define DT_DEVICE_ABI 9u
 
 enum dt_dtype { DT_F32, DT_BF16, DT_DTYPE_N };
 static inline size_t dt_dtype_bytes(enum dt_dtype t)
@@ -59,7 +59,7 @@ struct dt_device_info {
     bool bf16;            /* products of bf16 work at all; else a bf16 weight is refused */
     int threads;          /* CPU threads; 1 on a card */
     int64_t memory_bytes; /* installed memory */
-    bool packs;           /* keeps a weight twice, packed for products; else once, in its type */
+    bool packs; /* keeps a weight twice, packed for products; else it reads the copy in bf16 */
     bool host_memory; /* device pointers may be read and written by the host (after queue_sync) */
     bool gates; /* queues run on their own, so one may wait for what has not been issued yet */
 };
@@ -149,15 +149,17 @@ struct dt_device {
                       uint64_t n); /* q goes on when it is n or more */
 
     /* ---- weights ----
-     * A weight reads the fp32 master (device memory, outlives it) and keeps what the kernels want
-     * of it: rounded, packed, per use.  Packing happens at first use after weight_changed, so a
-     * frozen weight is packed once and a trained one once per optimizer step, for all microbatches.
-     */
+     * A weight reads the fp32 master or, where the caller keeps one, its copy in bf16 (NULL: none; both are
+     * device memory and outlive it).  It keeps what else the kernels want of it: rounded, packed, per use.
+     * Packing happens at first use after weight_changed, so a frozen weight is packed once and a trained one
+     * once per optimizer step, for all microbatches.  Who keeps a copy writes it whenever he writes the
+     * master, or instead: with it nothing reads the master. */
     enum dt_status (*weight_new)(const struct dt_device *dev,
                                  const struct dt_device_weight_shape *shape, const float *master,
-                                 struct dt_error *err, struct dt_device_weight **out);
+                                 const void *rounded, struct dt_error *err,
+                                 struct dt_device_weight **out);
     void (*weight_free)(struct dt_device_weight *w);
-    /* The master was written (in q's order): what was packed is old. */
+    /* What it reads was written (in q's order): what was packed is old. */
     void (*weight_changed)(struct dt_device_queue *q, struct dt_device_weight *w);
 };
 

@@ -137,6 +137,7 @@ struct dt_kernel_adamw_part {
     float *p;
     const float *g;
     float *m, *v;
+    void *copy; /* bf16 (NULL): p as it is now, rounded, in the same pass */
     bool decay; /* weight_decay pulls on it */
 };
 

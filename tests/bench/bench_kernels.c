@@ -69,7 +69,7 @@ static void weight(struct bench *b, int64_t out, int64_t in, int kernel)
 
     b->dev->weight_free(b->weight);
     b->weight = NULL;
-    if (b->dev->weight_new(b->dev, &s, b->w, NULL, &b->weight) != DT_OK)
+    if (b->dev->weight_new(b->dev, &s, b->w, NULL, NULL, &b->weight) != DT_OK)
         exit(EXIT_FAILURE);
 }
 

@@ -135,9 +135,9 @@ static double states_bytes(const struct dt_memory_lane *s, int first, int last)
     return s->elem * (double)s->work->n * most;
 }
 
-/* Of a trained block, as its replicas gather it.  (A table that two stages share is stepped by all.)
- */
-static double wire(const struct dt_memory_lane *s, int i)
+/* Of a trained block, as its replicas gather it: bytes of each matrix element and of each vector's.  (A table that
+ * two stages share is stepped by all.) */
+static double gathered(const struct dt_memory_lane *s, int i, double matrix, double vector)
 {
     const struct dt_block *b = &s->mod->blocks[i];
     const struct dt_block *head = &s->mod->blocks[s->mod->n_blocks - 1];
@@ -150,8 +150,19 @@ static double wire(const struct dt_memory_lane *s, int i)
         return 0;
     if (shared && b->kind == DT_BLOCK_EMBEDDING)
         p.matrices = 0;
-    bytes = s->elem * (double)p.matrices + MASTER_BYTES * (double)p.vectors;
+    bytes = matrix * (double)p.matrices + vector * (double)p.vectors;
     return all > 0 ? bytes * dt_memory_params(b, &s->mp->layout) / all : 0;
+}
+
+static double wire(const struct dt_memory_lane *s, int i)
+{
+    return gathered(s, i, s->elem, MASTER_BYTES);
+}
+
+/* Matrices are gathered where their rounded copies lie. */
+static double wire_vectors(const struct dt_memory_lane *s, int i)
+{
+    return gathered(s, i, 0, MASTER_BYTES);
 }
 
 /* What no backward or recompute keeps out of the activations, and gradients inside the block. */
@@ -175,19 +186,18 @@ static double beside(const struct dt_memory_lane *s, int module, const struct dt
     return 2 * flow + skips + states_bytes(s, first, last);
 }
 
-/* Rounded once, for all products; in fp32 they read the master itself. */
+/* All parameters once more, rounded; in fp32 products read the master itself. */
 static double rounded(const struct dt_memory_lane *s, int i, bool above)
 {
-    const struct dt_block *b = &s->mod->blocks[i];
-    struct dt_block_cpu c = block_here(s, i);
-
+    (void)i;
     (void)above;
-    return s->elem < MASTER_BYTES ? s->elem * dt_block_row_of(b)->cpu_packed(b, &c) : 0;
+    return s->elem < MASTER_BYTES ? s->elem * s->params : 0;
 }
 
 #define EXECUTOR                                                                                   \
     .param = MASTER_BYTES, .grad = MASTER_BYTES, .optimizer = MOMENT_BYTES, .grads_of_all = true,  \
-    .messages = 2, .wire = wire, .working = working, .scratch = scratch, .beside = beside,         \
+    .messages = 2, .working = working, .scratch = scratch, .beside = beside,                       \
     .states = states_bytes, .batch = batch_bytes
-const struct dt_memory_row dt_memory_row_cpu = {EXECUTOR, .packed = packed};
-const struct dt_memory_row dt_memory_row_executor = {EXECUTOR, .packed = rounded, .spare = 1};
+const struct dt_memory_row dt_memory_row_cpu = {EXECUTOR, .packed = packed, .wire = wire};
+const struct dt_memory_row dt_memory_row_executor = {EXECUTOR, .packed = rounded,
+                                                     .wire = wire_vectors, .spare = 1};

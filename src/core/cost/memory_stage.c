@@ -20,8 +20,8 @@
  *   broker      messages             once                          and their gradients; batches
  *   reserve                          charged                       taken off the limit
  *
- * Our executor on a GPU keeps what it keeps on a CPU, but a weight in bf16 once instead of packed twice, and one
- * batch more, which comes while the others are in flight.
+ * Our executor on a GPU keeps what it keeps on a CPU, but instead of packed weights a copy of all parameters in
+ * bf16, in which matrices are gathered, too, and one batch more, which comes while the others are in flight.
  *
  * A row of memory_impl.h says so for one of them. */
 #include "core/cost/memory_impl.h"

@@ -23,7 +23,7 @@ struct dt_nn_weight {
     int block;  /* in the module */
     bool decay;
     bool product;               /* has a device weight */
-    bool rounded;               /* dt_param's */
+    bool rounded, looked_up;    /* dt_param's */
     bool dealt;                 /* tensor parallelism: a slice; else the members hold the same */
     bool partial;               /* its gradient is of own rows or heads: a summand */
     struct dt_device_weight *w; /* NULL for tables and vectors */
@@ -207,6 +207,7 @@ struct dt_stage {
     size_t cap_weights, cap_params;
     size_t floats;
     float *master, *grads;
+    uint16_t *rounded;                /* dt_stage_rounded */
     float *ones;                      /* host memory */
     struct dt_kernel_span *unwritten; /* the same: room for dt_stage_grads_finish's table */
     float *rope;                      /* cosines and sines; NULL without rotary positions */

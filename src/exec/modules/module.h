@@ -161,8 +161,10 @@ struct dt_param {
     bool decay;   /* matrices and tables; not norms, not biases */
     bool rounded; /* kernels read it rounded to the stage's type alone: matrices and filters of
                      products, the token table.  Rounding it beforehand changes nothing */
-    bool tied;    /* the LM head's copy of the embedding, in a stage without the embedding */
-    int block;    /* index in the module */
+    bool
+        looked_up; /* by rows, in the master, where products have its rounded copy: the token table */
+    bool tied;     /* the LM head's copy of the embedding, in a stage without the embedding */
+    int block;     /* index in the module */
     enum dt_param_init init;
     float std; /* of DT_INIT_NORMAL: element i (as it lies here) is std * normal(seed, hash(name),
                   i) */
@@ -194,10 +196,14 @@ size_t dt_stage_param_floats(const struct dt_stage *s); /* of the flat buffers, 
 float *dt_stage_master(struct dt_stage *s); /* device memory; the padding is zero and stays so */
 float *dt_stage_grads(struct dt_stage *s);  /* NULL when nothing in the stage is trained */
 bool dt_stage_trained(const struct dt_stage *s, int block);
+/* A copy of the masters in bf16, laid out like them, that products read and AdamW writes: on a device that does
+ * not pack weights, in a stage that computes in bf16.  Else NULL. */
+void *dt_stage_rounded(struct dt_stage *s);
 /* Sets all parameters by name; equal for every layout. */
 void dt_stage_init(struct dt_device_queue *q, struct dt_stage *s, uint64_t seed);
-/* The masters of blocks [first, last) were written. */
+/* The masters of blocks [first, last) were written; or they and their rounded copies were. */
 void dt_stage_changed(struct dt_device_queue *q, struct dt_stage *s, int first, int last);
+void dt_stage_stepped(struct dt_device_queue *q, struct dt_stage *s, int first, int last);
 /* Before the first microbatch of an iteration: gradients count as zero (nothing is written).  After
  * the last: zeroes those of blocks [first, last) that no microbatch wrote. */
 void dt_stage_grads_begin(struct dt_stage *s);

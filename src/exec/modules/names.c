@@ -143,6 +143,7 @@ enum dt_status dt_nn_names_embedding(struct dt_nn_namer *m)
     DT_TRY(table(m, EMB_TOKEN, b->vocab, b->hidden, DT_BY_OUT(b->vocab, 1),
                  g ? "transformer.wte.weight" : "model.embed_tokens.weight"));
     m->s->weights[m->n->weight[EMB_TOKEN]].rounded = true; /* a look-up rounds, once */
+    m->s->weights[m->n->weight[EMB_TOKEN]].looked_up = true;
     if (m->tied) /* the head multiplies with the same table */
         m->s->weights[m->n->weight[EMB_TOKEN]].product = true;
     if (b->max_pos > 0)

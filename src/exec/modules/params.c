@@ -183,7 +183,8 @@ static enum dt_status make_weight(struct dt_stage *s, struct dt_nn_weight *p, st
 
     if (!p->product || p->n == 0) /* fewer heads or groups than members */
         return DT_OK;
-    return s->dev->weight_new(s->dev, &shape, s->master + p->at, err, &p->w);
+    return s->dev->weight_new(s->dev, &shape, s->master + p->at,
+                              s->rounded ? s->rounded + p->at : NULL, err, &p->w);
 }
 
 void dt_params_place(struct dt_stage *s)
@@ -195,6 +196,7 @@ void dt_params_place(struct dt_stage *s)
 
         s->params[i].at += t->at;
         s->params[i].rounded = t->rounded;
+        s->params[i].looked_up = t->looked_up;
         s->params[i].block = t->block;
     }
 }
@@ -217,6 +219,10 @@ enum dt_status dt_params_allocate(struct dt_stage *s, struct dt_error *err)
         s->ones[i] = 1.0f;
     DT_TRY(s->dev->alloc(s->dev, (s->floats + 1) * sizeof(float), err, &p));
     s->master = p;
+    if (s->dtype == DT_BF16 && !s->dev->info.packs) {
+        DT_TRY(s->dev->alloc(s->dev, (s->floats + 1) * sizeof(*s->rounded), err, &p));
+        s->rounded = p;
+    }
     if (trained) {
         DT_TRY(s->dev->alloc(s->dev, (s->floats + 1) * sizeof(float), err, &p));
         s->grads = p;
@@ -234,6 +240,7 @@ void dt_params_free(struct dt_stage *s)
     for (int i = 0; i < s->n_weights; i++)
         s->dev->weight_free(s->weights[i].w);
     s->dev->free(s->dev, s->master);
+    s->dev->free(s->dev, s->rounded);
     s->dev->free(s->dev, s->grads);
     dt_free(s->weights);
     dt_free(s->params);
@@ -272,7 +279,26 @@ bool dt_stage_trained(const struct dt_stage *s, int block)
     return s->nodes[block - s->first].trained;
 }
 
+void *dt_stage_rounded(struct dt_stage *s)
+{
+    return s->rounded;
+}
+
 void dt_stage_changed(struct dt_device_queue *q, struct dt_stage *s, int first, int last)
+{
+    int lo = first > s->first ? first : s->first, hi = last < s->last ? last : s->last;
+
+    if (s->rounded && lo < hi) {
+        const struct dt_param_range *a = &s->nodes[lo - s->first].range,
+                                    *z = &s->nodes[hi - 1 - s->first].range;
+
+        s->dev->k->cast(q, (int64_t)(z->at + z->n - a->at), DT_F32, s->master + a->at, DT_BF16,
+                        s->rounded + a->at);
+    }
+    dt_stage_stepped(q, s, first, last);
+}
+
+void dt_stage_stepped(struct dt_device_queue *q, struct dt_stage *s, int first, int last)
 {
     for (int i = 0; i < s->n_weights; i++) {
         struct dt_nn_weight *p = &s->weights[i];

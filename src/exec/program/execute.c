@@ -231,7 +231,7 @@ static void use_parameters(const struct dt_exec_stages *stages, struct dt_exec_v
 {
     for (int b = lo; stages->ranks->t && vs->opt.sharded && b < hi; b++)
         if (!vs->fresh[b - vs->first]) {
-            dt_stage_changed(stages->env->q, vs->stage, b, b + 1);
+            dt_stage_stepped(stages->env->q, vs->stage, b, b + 1);
             vs->fresh[b - vs->first] = true;
         }
 }

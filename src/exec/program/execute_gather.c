@@ -14,6 +14,10 @@
  * pieces are therefore good to compute with and for nothing else: before parameters are saved,
  * dt_exec_gather brings the exact ones.
  *
+ * A stage that keeps its masters rounded beside them (dt_stage_rounded) has matrices as they travel: they
+ * are gathered where they lie, the wire has vectors alone, and others' masters of matrices stay behind.
+ * Only tables that are looked up by rows come to the masters, too.
+ *
  * In fp32 masters are gathered where they lie, and the gaps between tensors with them. */
 #include "exec/program/execute_impl.h"
 
@@ -34,19 +38,22 @@ static size_t overlap(const struct dt_param *p, size_t at, size_t n, size_t *fir
     return end > *first ? end - *first : 0;
 }
 
-static size_t elem_bytes(const struct dt_param *p)
+/* On the wire. */
+static size_t elem_bytes(struct dt_stage *s, const struct dt_param *p)
 {
-    return dt_dtype_bytes(p->rounded ? DT_BF16 : DT_F32);
+    if (p->rounded)
+        return dt_stage_rounded(s) ? 0 : dt_dtype_bytes(DT_BF16);
+    return dt_dtype_bytes(DT_F32);
 }
 
-static size_t wire_bytes(const struct dt_stage *s, size_t at, size_t n)
+static size_t wire_bytes(struct dt_stage *s, size_t at, size_t n)
 {
     int n_params;
     const struct dt_param *p = dt_stage_params(s, &n_params);
     size_t bytes = 0, first;
 
     for (int i = 0; i < n_params; i++)
-        bytes += overlap(&p[i], at, n, &first) * elem_bytes(&p[i]);
+        bytes += overlap(&p[i], at, n, &first) * elem_bytes(s, &p[i]);
     return bytes;
 }
 
@@ -54,22 +61,28 @@ static size_t wire_bytes(const struct dt_stage *s, size_t at, size_t n)
 static void convert(const struct dt_exec_env *env, struct dt_device_queue *q, struct dt_stage *s,
                     size_t at, size_t n, char *wire, bool pack)
 {
+    const uint16_t *rounded = dt_stage_rounded(s);
     int n_params;
     const struct dt_param *p = dt_stage_params(s, &n_params);
 
     for (int i = 0; i < n_params; i++) {
         size_t first, count = overlap(&p[i], at, n, &first);
-        size_t bytes = count * elem_bytes(&p[i]);
+        size_t bytes = count * elem_bytes(s, &p[i]);
         float *m = dt_stage_master(s) + first;
 
-        if (count > 0 && !p[i].rounded)
+        if (count == 0)
+            continue;
+        if (!p[i].rounded)
             env->dev->copy(q, pack ? (void *)wire : (void *)m, pack ? (void *)m : (void *)wire,
                            bytes, DT_COPY_ON_DEVICE);
-        else if (count > 0 && pack)
+        else if (rounded && !pack && p[i].looked_up)
+            env->k->cast(q, (int64_t)count, DT_BF16, rounded + first, DT_F32, m);
+        else if (!rounded && pack)
             env->k->cast(q, (int64_t)count, DT_F32, m, DT_BF16, wire);
-        else if (count > 0)
+        else if (!rounded)
             env->k->cast(q, (int64_t)count, DT_BF16, wire, DT_F32, m);
-        wire += bytes;
+        if (bytes > 0)
+            wire += bytes;
     }
 }
 
@@ -81,7 +94,7 @@ enum dt_status dt_exec_gather_room(const struct dt_exec_stages *stages, struct d
     void *room;
 
     if (stages->env->o.dtype == DT_F32 || stages->env->o.plan->modules[vs->module].zero == 0 ||
-        !p->comm || vs->replica != p->leader)
+        !p->comm || vs->replica != p->leader || vs->n_regions == 0)
         return DT_OK;
     for (int k = 0; k < vs->n_regions; k++) {
         struct dt_exec_region *u = &vs->regions[k];
@@ -89,18 +102,19 @@ enum dt_status dt_exec_gather_room(const struct dt_exec_stages *stages, struct d
         u->wire_at = bytes;
         bytes += u->whole ? 0 : wire_bytes(vs->stage, u->at, u->n);
     }
-    if (bytes == 0)
-        return DT_OK;
-    DT_TRY(stages->env->dev->alloc(stages->env->dev, bytes, err, &room));
+    /* never nothing: a region without vectors has its place, too */
+    DT_TRY(stages->env->dev->alloc(stages->env->dev, bytes + sizeof(float), err, &room));
     vs->wire = room;
     return DT_OK;
 }
 
 /* ---- gathering ---- */
 
-/* Bytes of each member's piece, on the wire or as it lies; where this rank's begins. */
+enum form { MASTERS, ROUNDED, WIRE };
+
+/* Bytes of each member's piece. */
 static enum dt_status pieces(const struct dt_exec_ranks *ranks, const struct dt_exec_vstage *vs,
-                             const struct dt_exec_region *u, bool wire, struct dt_error *err,
+                             const struct dt_exec_region *u, enum form form, struct dt_error *err,
                              size_t **out)
 {
     int members = peers_of(ranks, vs)->n;
@@ -110,7 +124,9 @@ static enum dt_status pieces(const struct dt_exec_ranks *ranks, const struct dt_
         return dt_error_nomem(err, "pieces of a stage");
     for (int k = 0; k < members; k++) {
         dt_exec_piece(u, members, k, &at, &n);
-        bytes[k] = wire ? wire_bytes(vs->stage, at, n) : n * sizeof(float);
+        bytes[k] = form == WIRE      ? wire_bytes(vs->stage, at, n)
+                   : form == ROUNDED ? n * dt_dtype_bytes(DT_BF16)
+                                     : n * sizeof(float);
     }
     *out = bytes;
     return DT_OK;
@@ -121,49 +137,63 @@ static void convert_region(const struct dt_exec_stages *stages, struct dt_device
                            struct dt_exec_vstage *vs, const struct dt_exec_region *u, bool pack)
 {
     const struct dt_exec_peers *p = peers_of(stages->ranks, vs);
-    char *wire = vs->wire + u->wire_at;
+    size_t wire = u->wire_at;
 
     for (int k = 0; k < p->n; k++) {
         size_t at, n;
 
         dt_exec_piece(u, p->n, k, &at, &n);
         if ((k == p->me) == pack)
-            convert(stages->env, q, vs->stage, at, n, wire, pack);
+            convert(stages->env, q, vs->stage, at, n, vs->wire + wire, pack);
         wire += wire_bytes(vs->stage, at, n);
     }
 }
 
 static enum dt_status gather_region(const struct dt_exec_ranks *ranks, struct dt_device_queue *q,
                                     const struct dt_exec_vstage *vs, const struct dt_exec_region *u,
-                                    bool wire, struct dt_error *err, struct dt_req **req)
+                                    enum form form, struct dt_error *err, struct dt_req **req)
 {
-    void *buf =
-        wire ? (void *)(vs->wire + u->wire_at) : (void *)(dt_stage_master(vs->stage) + u->at);
+    void *buf = form == WIRE      ? (void *)(vs->wire + u->wire_at)
+                : form == ROUNDED ? (void *)((uint16_t *)dt_stage_rounded(vs->stage) + u->at)
+                                  : (void *)(dt_stage_master(vs->stage) + u->at);
     size_t *bytes = NULL;
     enum dt_status st;
 
-    DT_TRY(pieces(ranks, vs, u, wire, err, &bytes));
+    DT_TRY(pieces(ranks, vs, u, form, err, &bytes));
     st = ranks->data->post_all_gather(peers_of(ranks, vs)->comm, buf, bytes, q, err, req);
     dt_free(bytes);
     return st;
 }
 
+static enum dt_status post(struct dt_exec *x, uint32_t i, const struct dt_exec_vstage *vs,
+                           const struct dt_exec_region *u, enum form form, struct dt_error *err)
+{
+    struct dt_req *req;
+
+    if (form == WIRE && wire_bytes(vs->stage, u->at, u->n) == 0)
+        return DT_OK;
+    DT_TRY(gather_region(&x->ranks, x->comm.queue_of[i], vs, u, form, err, &req));
+    return dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err);
+}
+
 enum dt_status dt_exec_gather_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
-    struct dt_device_queue *q = x->comm.queue_of[i];
     const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);
 
     for (int k = 0; k < vs->n_regions; k++) {
         const struct dt_exec_region *u = &vs->regions[k];
-        struct dt_req *req;
 
         if (u->whole || !dt_exec_in_bucket(&x->stages, op, u))
             continue;
-        if (vs->wire)
-            convert_region(&x->stages, q, vs, u, true);
-        DT_TRY(gather_region(&x->ranks, q, vs, u, vs->wire != NULL, err, &req));
-        DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err));
+        if (!vs->wire) {
+            DT_TRY(post(x, i, vs, u, MASTERS, err));
+            continue;
+        }
+        convert_region(&x->stages, x->comm.queue_of[i], vs, u, true);
+        DT_TRY(post(x, i, vs, u, WIRE, err));
+        if (dt_stage_rounded(vs->stage))
+            DT_TRY(post(x, i, vs, u, ROUNDED, err));
     }
     return DT_OK;
 }
@@ -203,7 +233,7 @@ enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)
 
                 if (vs->regions[k].whole)
                     continue;
-                DT_TRY(gather_region(&x->ranks, x->env.q, vs, &vs->regions[k], false, err, &req));
+                DT_TRY(gather_region(&x->ranks, x->env.q, vs, &vs->regions[k], MASTERS, err, &req));
                 DT_TRY(dt_transport_wait(x->ranks.data, req, x->env.o.limit_s, "parameters", err));
                 dt_exec_copy_here(&x->stages, x->env.q, &like, false, vs->regions[k].at,
                                   vs->regions[k].n);

@@ -250,10 +250,15 @@ void dt_exec_copy_here(const struct dt_exec_stages *stages, struct dt_device_que
     for (int r = leader + 1; r < stages->env->dp[op->module]; r++) {
         struct dt_stage *s = dt_exec_vs(stages, op->module, r, v)->stage;
 
-        if (s)
-            stages->env->dev->copy(q, (grads ? dt_stage_grads(s) : dt_stage_master(s)) + at,
-                                   (grads ? dt_stage_grads(from) : dt_stage_master(from)) + at,
-                                   n * sizeof(float), DT_COPY_ON_DEVICE);
+        if (!s)
+            continue;
+        stages->env->dev->copy(q, (grads ? dt_stage_grads(s) : dt_stage_master(s)) + at,
+                               (grads ? dt_stage_grads(from) : dt_stage_master(from)) + at,
+                               n * sizeof(float), DT_COPY_ON_DEVICE);
+        if (!grads && dt_stage_rounded(s))
+            stages->env->dev->copy(q, (uint16_t *)dt_stage_rounded(s) + at,
+                                   (uint16_t *)dt_stage_rounded(from) + at, n * sizeof(uint16_t),
+                                   DT_COPY_ON_DEVICE);
     }
 }
 

@@ -125,6 +125,7 @@ static void place_moments(struct dt_optimizer *o)
 static enum dt_status make_tables(struct dt_optimizer *o, struct dt_error *err)
 {
     float *p = dt_stage_master(o->stage), *g = dt_stage_grads(o->stage);
+    uint16_t *copy = dt_stage_rounded(o->stage);
 
     o->stepped = dt_calloc((size_t)o->n_segments, sizeof(*o->stepped));
     o->counted = dt_calloc((size_t)o->n_segments, sizeof(*o->counted));
@@ -134,8 +135,8 @@ static enum dt_status make_tables(struct dt_optimizer *o, struct dt_error *err)
         const struct dt_optimizer_segment *s = &o->segments[i];
         float *m = o->exp_avg + s->moment, *v = o->exp_avg_sq + s->moment;
 
-        o->stepped[i] =
-            (struct dt_kernel_adamw_part){(int64_t)s->n, p + s->at, g + s->at, m, v, s->decay};
+        o->stepped[i] = (struct dt_kernel_adamw_part){
+            (int64_t)s->n, p + s->at, g + s->at, m, v, copy ? copy + s->at : NULL, s->decay};
         if (!s->tied && s->counted)
             o->counted[o->n_counted++] = (struct dt_kernel_span){(int64_t)s->n, g + s->at};
     }
@@ -209,5 +210,5 @@ void dt_optimizer_step(struct dt_device_queue *q, struct dt_optimizer *o,
     if (o->n_segments == 0)
         return;
     o->dev->k->adamw(q, &h, o->n_segments, o->stepped, coef);
-    dt_stage_changed(q, o->stage, first_block, last_block);
+    dt_stage_stepped(q, o->stage, first_block, last_block);
 }

@@ -298,7 +298,7 @@ static enum dt_status peak_open(struct peak *p, enum dt_dtype dtype, struct dt_e
     DT_TRY(p->dev->alloc(p->dev, n * sizeof(float), err, &p->y));
     p->dev->k->normal(p->q, DT_F32, (int64_t)n, 1, 1, 0, 1, p->master);
     p->dev->k->normal(p->q, dtype, (int64_t)n, 1, 2, 0, 1, p->x);
-    return p->dev->weight_new(p->dev, &shape, p->master, err, &p->w);
+    return p->dev->weight_new(p->dev, &shape, p->master, NULL, err, &p->w);
 }
 
 enum dt_status dt_setup_gemm_peak(const struct dt_setup *s, struct dt_error *err, double *flops)

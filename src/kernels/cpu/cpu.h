@@ -121,7 +121,8 @@ void dt_cpu_products_free(struct dt_device_queue *q);
 const struct dt_device_weight_shape *dt_cpu_weight_shape(const struct dt_device_weight *w);
 enum dt_status dt_cpu_weight_new(const struct dt_device *dev,
                                  const struct dt_device_weight_shape *shape, const float *master,
-                                 struct dt_error *err, struct dt_device_weight **out);
+                                 const void *rounded, struct dt_error *err,
+                                 struct dt_device_weight **out);
 void dt_cpu_weight_free(struct dt_device_weight *w);
 void dt_cpu_weight_changed(struct dt_device_queue *q, struct dt_device_weight *w);
 void dt_cpu_products(struct dt_kernels *k); /* fills linear_* and conv_* */

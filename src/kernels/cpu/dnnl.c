@@ -417,7 +417,7 @@ struct dt_cpu_primitive *dt_dnnl_conv(struct dt_device_queue *q, const struct dt
 
 /* ---- weights: one copy per layout that some primitive asked for ----
  *
- * Packed from the fp32 master when it is older than the master. */
+ * Packed from the fp32 master, or its copy in bf16, when it is older than that. */
 
 enum { VARIANTS = 12 };
 
@@ -427,35 +427,42 @@ struct variant {
     dnnl_memory_t mem, to, from; /* as the primitive sees it; its packing */
     dnnl_primitive_t reorder;
     void *data;
-    uint64_t version; /* of the master that it holds; 0 = none */
+    uint64_t version; /* of what it was packed from; 0 = none */
 };
 
 struct dt_device_weight {
     struct dt_cpu *cpu;
     struct dt_device_weight_shape shape;
     const float *master;
+    const void *rounded; /* read instead; NULL */
     uint64_t version;
     pthread_mutex_t lock; /* queues of two threads may share a frozen weight */
     struct variant variants[VARIANTS];
     int n_variants;
 };
 
+static void *source(const struct dt_device_weight *w)
+{
+    return (void *)(uintptr_t)(w->rounded ? w->rounded : w->master);
+}
+
 static void view_desc(const struct dt_device_weight *w, enum dt_cpu_view view,
                       dnnl_memory_desc_t *md)
 {
     const struct dt_device_weight_shape *s = &w->shape;
+    dnnl_data_type_t type = w->rounded ? dnnl_bf16 : dnnl_f32;
     dnnl_dims_t dims = {s->in, s->out}, strides = {1, s->in};
 
     if (view == DT_VIEW_FORWARD) {
-        dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_f32, strides);
+        dnnl_memory_desc_init_by_strides(md, 2, dims, type, strides);
     } else if (view == DT_VIEW_BACKWARD) {
         dnnl_dims_t bdims = {s->out, s->in};
 
-        dnnl_memory_desc_init_by_tag(md, 2, bdims, dnnl_f32, dnnl_ab);
+        dnnl_memory_desc_init_by_tag(md, 2, bdims, type, dnnl_ab);
     } else {
         dnnl_dims_t fdims = {s->out, s->in, s->kernel, s->kernel};
 
-        dnnl_memory_desc_init_by_tag(md, 4, fdims, dnnl_f32, dnnl_oihw);
+        dnnl_memory_desc_init_by_tag(md, 4, fdims, type, dnnl_oihw);
     }
 }
 
@@ -498,8 +505,7 @@ static bool variant_build(struct dt_device_queue *q, struct dt_device_weight *w,
     /* oneDNN fills the padding of blocked layouts with zeros when a pointer is set: give it last */
     if ((st = dnnl_memory_create(&v->mem, &v->md, engine, v->data)) != dnnl_success ||
         (st = dnnl_memory_create(&v->to, &to, engine, v->data)) != dnnl_success ||
-        (st = dnnl_memory_create(&v->from, &from, engine, (void *)(uintptr_t)w->master)) !=
-            dnnl_success ||
+        (st = dnnl_memory_create(&v->from, &from, engine, source(w))) != dnnl_success ||
         (st = dnnl_reorder_primitive_desc_create(&pd, &from, engine, &to, engine, NULL)) !=
             dnnl_success)
         return fail(q, st, "packing a weight");
@@ -530,9 +536,10 @@ static bool own_packing(const struct dt_device_weight *w, const struct variant *
     const dnnl_blocking_desc_t *b = &v->md.format_desc.blocking;
     bool forward = v->view == DT_VIEW_FORWARD;
 
-    if (s->dtype != DT_BF16 || v->view == DT_VIEW_FILTER || v->md.format_kind != dnnl_blocked ||
-        v->md.extra.flags != 0 || b->inner_nblks != 3 || b->inner_idxs[0] != 0 ||
-        b->inner_idxs[1] != 1 || b->inner_idxs[2] != 0 || b->inner_blks[2] != 2)
+    if (s->dtype != DT_BF16 || w->rounded || v->view == DT_VIEW_FILTER ||
+        v->md.format_kind != dnnl_blocked || v->md.extra.flags != 0 || b->inner_nblks != 3 ||
+        b->inner_idxs[0] != 0 || b->inner_idxs[1] != 1 || b->inner_idxs[2] != 0 ||
+        b->inner_blks[2] != 2)
         return false;
     *p = (struct dt_cpu_pack){.x = w->master,
                               .to = v->data,
@@ -604,11 +611,13 @@ struct dnnl_memory *dt_dnnl_packed(struct dt_device_queue *q, const struct dt_de
 
 enum dt_status dt_cpu_weight_new(const struct dt_device *dev,
                                  const struct dt_device_weight_shape *shape, const float *master,
-                                 struct dt_error *err, struct dt_device_weight **out)
+                                 const void *rounded, struct dt_error *err,
+                                 struct dt_device_weight **out)
 {
     struct dt_device_weight *w;
 
     assert(shape->out > 0 && shape->in > 0 && shape->kernel >= 0 && master);
+    assert(!rounded || shape->dtype == DT_BF16);
     if (shape->dtype == DT_BF16 && !dev->info.bf16)
         return dt_error_set(err, DT_ERR_INPUT,
                             "this CPU has no bf16 products (AVX-512 is needed): use fp32");
@@ -618,6 +627,7 @@ enum dt_status dt_cpu_weight_new(const struct dt_device *dev,
     w->cpu = dev->impl;
     w->shape = *shape;
     w->master = master;
+    w->rounded = rounded;
     w->version = 1;
     pthread_mutex_init(&w->lock, NULL);
     *out = w;

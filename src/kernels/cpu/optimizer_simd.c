@@ -54,6 +54,7 @@ static void adamw_block(void *arg, int64_t block, int thread)
     float i1 = 1.0f / a->c1, i2 = 1.0f / a->c2, keep = 1.0f - lr * (t->decay ? a->decay : 0.0f);
     const float *g = t->g;
     float *p = t->p, *m = t->m, *v = t->v;
+    uint16_t *copy = t->copy;
 
     (void)thread;
     DT_SIMD_LOOP
@@ -66,6 +67,11 @@ static void adamw_block(void *arg, int64_t block, int thread)
         v[i] = vi;
         p[i] = p[i] * keep - lr * (mi * i1) / (sqrtf(vi * i2) + eps);
     }
+    if (!copy)
+        return;
+    DT_SIMD_LOOP
+    for (int64_t i = begin; i < end; i++) /* the block is still in a cache */
+        copy[i] = dt_bf16_from_f32(p[i]);
 }
 
 static void adamw(struct dt_device_queue *q, const struct dt_kernel_adamw *h, int parts,
