@@ -142,6 +142,7 @@ static void close_session(struct open_point *o)
     if (o->cost && dt_cost_status(o->s.cost, NULL) != DT_OK)
         drop_cost(o->cost); /* it lacks a table that memory did not suffice for */
     o->s.cost = NULL;
+    o->s.timed = NULL;
     dt_session_close(&o->s);
 }
 

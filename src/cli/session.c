@@ -50,7 +50,11 @@ enum dt_status dt_session_open(const char *path, const char *plan_file,
                          &s->cost);
     if (st == DT_OK)
         st = dt_session_survey(s->job, s->cost, err);
-    if (st != DT_OK)
+    if (st == DT_OK)
+        st = dt_orch_timed_new(err, &s->timed);
+    if (st == DT_OK)
+        dt_orch_timed_on(s->timed, s->cost, 1, s->job->samples, 1);
+    else
         dt_session_close(s);
     return st;
 }
@@ -58,6 +62,7 @@ enum dt_status dt_session_open(const char *path, const char *plan_file,
 void dt_session_close(struct dt_session *s)
 {
     dt_search_result_free(&s->search);
+    dt_orch_timed_free(s->timed);
     dt_cost_free(s->cost);
     dt_job_free(s->job);
     dt_free(s->overrides);

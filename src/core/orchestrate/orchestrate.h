@@ -96,7 +96,7 @@ struct dt_search_input {
     /* disttrain: look only near the plans of this result, found in a wider space, and those of a quick search; NULL: look
      * everywhere. */
     const struct dt_search_result *near;
-    struct dt_orch_timed *timed; /* NULL: the search is the only one */
+    struct dt_orch_timed *timed; /* NULL: nothing is remembered */
 };
 
 /* Timelines that searches have run, for others (orchestrate_timed.c).  What is found does not depend on it. */
