@@ -243,57 +243,63 @@ static int vpp_of(const struct dt_orch_table *t, const struct dt_plan *p)
     return vpp < DT_SEARCH_VPP_MAX ? vpp : DT_SEARCH_VPP_MAX;
 }
 
-static double ratio_of(const struct dt_orch_table *t, const struct ratios *r,
-                       const struct dt_plan *p)
+/* Of a row of the table. */
+static double ratio_at(const double *sum, const int *n, int at)
 {
-    int s = (int)p->policy.schedule, at = vpp_of(t, p), z = p->modules[t->in->model->llm].zero;
-
     for (int d = 0; d < DT_SEARCH_VPP_MAX; d++)
         for (int v = at - d; v <= at + d; v += d > 0 ? 2 * d : 1)
-            if (v >= 1 && v <= DT_SEARCH_VPP_MAX && r->n[z][s][v] > 0)
-                return r->sum[z][s][v] / r->n[z][s][v];
+            if (v >= 1 && v <= DT_SEARCH_VPP_MAX && n[v] > 0)
+                return sum[v] / n[v];
     return 1;
-}
-
-static void learn_ratio(const struct dt_orch_table *t, struct ratios *r, const struct dt_plan *p)
-{
-    int v = vpp_of(t, p), z = p->modules[t->in->model->llm].zero;
-
-    if (p->predicted.timeline_s <= 0 || p->predicted.staged_s <= 0)
-        return;
-    r->sum[z][p->policy.schedule][v] += p->predicted.timeline_s / p->predicted.staged_s;
-    r->n[z][p->policy.schedule][v]++;
 }
 
 enum state { NEW, SEEN, CLOSER /* seen, and worth a second look */ };
 
+struct candidate { /* what decides when a plan's turn comes: plans are far larger */
+    double staged_s, expected_s;
+    uint8_t schedule, zero, vpp, state;
+};
+
+/* What there is to learn from the plan's timeline changes what those of its schedule and level of ZeRO are expected to take. */
+static void learn(const struct dt_orch_table *t, struct ratios *r, const struct dt_plan *p,
+                  struct candidate *c, int n)
+{
+    int s = (int)p->policy.schedule, v = vpp_of(t, p), z = p->modules[t->in->model->llm].zero;
+    double ratio[DT_SEARCH_VPP_MAX + 1];
+
+    if (p->predicted.timeline_s <= 0 || p->predicted.staged_s <= 0)
+        return;
+    r->sum[z][s][v] += p->predicted.timeline_s / p->predicted.staged_s;
+    r->n[z][s][v]++;
+    for (int k = 0; k <= DT_SEARCH_VPP_MAX; k++)
+        ratio[k] = ratio_at(r->sum[z][s], r->n[z][s], k);
+    for (int i = 0; i < n; i++)
+        if (c[i].schedule == s && c[i].zero == z)
+            c[i].expected_s = c[i].staged_s * ratio[c[i].vpp];
+}
+
 /* The plan to be timed next: the one of least expected time, of those that are new. */
-static int next_plan(const struct dt_orch_table *t, const struct ratios *r,
-                     const struct dt_plan *plans, const unsigned char *state, int n)
+static int next_plan(const struct candidate *c, int n)
 {
     double least = HUGE_VAL;
     int best = 0;
 
-    for (int i = 0; i < n; i++) {
-        double s =
-            state[i] != NEW ? HUGE_VAL : plans[i].predicted.staged_s * ratio_of(t, r, &plans[i]);
-
-        if (s < least) {
-            least = s;
+    for (int i = 0; i < n; i++)
+        if (c[i].state == NEW && c[i].expected_s < least) {
+            least = c[i].expected_s;
             best = i;
         }
-    }
     return best;
 }
 
 /* Times plan i, or puts it aside; *limit falls with the best timeline. */
 static enum dt_status look(struct dt_orch_table *t, struct dt_plan *p, bool first, double *limit,
-                           unsigned char *state, struct dt_error *err)
+                           struct candidate *c, struct dt_error *err)
 {
     bool closer = false;
     enum dt_status st = predict(t, p, first, *limit, err, &closer);
 
-    *state = closer ? CLOSER : SEEN;
+    c->state = closer ? CLOSER : SEEN;
     if (st == DT_ERR_INFEASIBLE) {
         t->rejects.assigned++;
         p->n_modules = 0; /* marks it */
@@ -307,18 +313,29 @@ static enum dt_status look(struct dt_orch_table *t, struct dt_plan *p, bool firs
 
 /* All plans at first sight, the most promising first. */
 static enum dt_status first_look(struct dt_orch_table *t, struct dt_plan *plans, int n,
-                                 unsigned char *state, struct dt_error *err)
+                                 struct candidate *c, struct dt_error *err)
 {
     double limit = HUGE_VAL;
     struct ratios r;
 
     memset(&r, 0, sizeof(r));
-    for (int k = 0; k < n; k++) {
-        int i = next_plan(t, &r, plans, state, n);
+    for (int i = 0; i < n; i++) {
+        const struct dt_plan *p = &plans[i];
+        double s = p->predicted.staged_s;
 
-        DT_TRY(look(t, &plans[i], true, &limit, &state[i], err));
+        c[i] = (struct candidate){s,
+                                  s,
+                                  (uint8_t)p->policy.schedule,
+                                  (uint8_t)p->modules[t->in->model->llm].zero,
+                                  (uint8_t)vpp_of(t, p),
+                                  NEW};
+    }
+    for (int k = 0; k < n; k++) {
+        int i = next_plan(c, n);
+
+        DT_TRY(look(t, &plans[i], true, &limit, &c[i], err));
         if (plans[i].n_modules > 0)
-            learn_ratio(t, &r, &plans[i]);
+            learn(t, &r, &plans[i], c, n);
     }
     return DT_OK;
 }
@@ -326,7 +343,7 @@ static enum dt_status first_look(struct dt_orch_table *t, struct dt_plan *plans,
 /* Those that may be the best once more, by more of their replicas: the best first, until it has been, and nothing that
  * came close is left. */
 static enum dt_status second_look(struct dt_orch_table *t, struct dt_plan *plans, int n,
-                                  unsigned char *state, struct dt_error *err)
+                                  struct candidate *c, struct dt_error *err)
 {
     const double close = dt_orch_effort_of(t->in)->close;
 
@@ -340,29 +357,29 @@ static enum dt_status second_look(struct dt_orch_table *t, struct dt_plan *plans
             if (plans[i].n_modules == 0 || s <= 0)
                 continue;
             best = fmin(best, s);
-            if (state[i] == CLOSER && s < least) {
+            if (c[i].state == CLOSER && s < least) {
                 least = s;
                 next = i;
             }
         }
         if (next < 0 || least > best * (1 + close))
             return DT_OK;
-        DT_TRY(look(t, &plans[next], false, &limit, &state[next], err));
+        DT_TRY(look(t, &plans[next], false, &limit, &c[next], err));
     }
 }
 
 static enum dt_status rank(struct dt_orch_table *t, struct dt_plan *plans, int n, bool sort,
-                           unsigned char *state, struct dt_error *err)
+                           struct candidate *c, struct dt_error *err)
 {
     double limit;
 
     if (sort) {
-        DT_TRY(first_look(t, plans, n, state, err));
-        return second_look(t, plans, n, state, err);
+        DT_TRY(first_look(t, plans, n, c, err));
+        return second_look(t, plans, n, c, err);
     }
     for (int i = 0; i < n; i++) {
         limit = HUGE_VAL;
-        DT_TRY(look(t, &plans[i], false, &limit, &state[i], err));
+        DT_TRY(look(t, &plans[i], false, &limit, &c[i], err));
     }
     return DT_OK;
 }
@@ -370,16 +387,16 @@ static enum dt_status rank(struct dt_orch_table *t, struct dt_plan *plans, int n
 enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, bool sort,
                             struct dt_error *err)
 {
-    unsigned char *state = dt_calloc((size_t)*n + 1, sizeof(*state));
+    struct candidate *c = dt_calloc((size_t)*n + 1, sizeof(*c));
     enum dt_status st;
     int kept = 0;
 
-    if (!state)
+    if (!c)
         return dt_error_nomem(err, "plans");
     for (int i = 0; i < *n; i++)
         predict_formula(t, &plans[i]);
-    st = rank(t, plans, *n, sort, state, err);
-    dt_free(state);
+    st = rank(t, plans, *n, sort, c, err);
+    dt_free(c);
     DT_TRY(st);
     for (int i = 0; i < *n; i++)
         if (plans[i].n_modules > 0)
