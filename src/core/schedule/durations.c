@@ -49,9 +49,16 @@ struct times {
     uint32_t late;  /* an op whose time is no time; DT_NONE */
     double late_ns; /* that */
     int64_t *ns, *alpha_ns;
+    bool want_prov;
     struct dt_cost_time prov;
     struct dt_arena arena;
 };
+
+static void stands_on(struct times *t, const struct dt_cost_time *x, double k)
+{
+    if (t->want_prov)
+        dt_cost_time_add(&t->prov, x, k);
+}
 
 /* Of op i.  What is no time gives 0, and an error at the end. */
 static int64_t whole_ns(struct times *t, uint32_t i, double ns)
@@ -210,7 +217,7 @@ static int64_t step_ns(struct times *t, uint32_t i)
         dt_cost_optimizer(t->cost, params, &m->step[op->stage]);
         m->step_ns[op->stage] = whole_ns(t, i, m->step[op->stage].ns);
     }
-    dt_cost_time_add(&t->prov, &m->step[op->stage], 1);
+    stands_on(t, &m->step[op->stage], 1);
     return m->step_ns[op->stage];
 }
 
@@ -271,7 +278,7 @@ static void send_time(struct times *t, uint32_t i)
         s->alpha_ns = s->alpha_ns < s->ns ? s->alpha_ns : s->ns;
     }
     if (!there)
-        dt_cost_time_add(&t->prov, &s->t, 1);
+        stands_on(t, &s->t, 1);
     t->ns[i] = there ? 0 : s->ns;
     if (t->alpha_ns)
         t->alpha_ns[i] = there ? 0 : s->alpha_ns;
@@ -316,7 +323,7 @@ static void group_time(struct times *t, const struct dt_group *g)
                        (double)(op->bytes - g->expert_bytes), &cost);
     if (g->expert_bytes > 0)
         expert_time(t, g, l, family, &cost);
-    dt_cost_time_add(&t->prov, &cost, g->n);
+    stands_on(t, &cost, g->n);
     ns = whole_ns(t, first, cost.ns);
     alpha = t->alpha_ns && t->cluster->cores_per_node > 0
                 ? whole_ns(t, first, dt_cost_collective_alpha_ns(t->cost, family, (int)gpus))
@@ -361,7 +368,7 @@ static void all_ops(struct times *t)
     for (uint32_t g = 0; g < p->n_groups; g++)
         if (p->groups[g].n > 0)
             group_time(t, &p->groups[g]);
-    for (int i = 0; i < p->plan->n_modules; i++)
+    for (int i = 0; t->want_prov && i < p->plan->n_modules; i++)
         stage_provenance(t, i);
 }
 
@@ -390,32 +397,53 @@ static enum dt_status check(const struct times *t, struct dt_error *err)
     return DT_OK;
 }
 
-enum dt_status dt_durations_compute(const struct dt_program *p, const struct dt_model *model,
-                                    const struct dt_cluster *cluster, struct dt_cost *cost,
-                                    bool want_alpha, struct dt_error *err, struct dt_durations *out)
+static enum dt_status compute(struct times *t, bool want_alpha, struct dt_error *err,
+                              struct dt_durations *out)
 {
-    struct times t = {.p = p, .model = model, .cluster = cluster, .cost = cost, .late = DT_NONE};
+    const struct dt_program *p = t->p;
     enum dt_status st;
     bool ok = true;
 
     for (int i = 0; i < p->plan->n_modules && ok; i++)
-        ok = init_module(&t, i) == 0;
-    t.sends = ok ? DT_ARENA_NEW(&t.arena, struct send_cost, SENDS) : NULL;
-    t.ns = dt_calloc((size_t)p->n_ops + 1, sizeof(*t.ns));
-    t.alpha_ns = want_alpha ? dt_calloc((size_t)p->n_ops + 1, sizeof(*t.alpha_ns)) : NULL;
-    t.oom = !t.sends || !t.ns || (want_alpha && !t.alpha_ns);
-    if (!t.oom)
-        all_ops(&t);
-    st = t.oom ? dt_error_nomem(err, "durations of a program") : check(&t, err);
+        ok = init_module(t, i) == 0;
+    t->sends = ok ? DT_ARENA_NEW(&t->arena, struct send_cost, SENDS) : NULL;
+    t->ns = dt_calloc((size_t)p->n_ops + 1, sizeof(*t->ns));
+    t->alpha_ns = want_alpha ? dt_calloc((size_t)p->n_ops + 1, sizeof(*t->alpha_ns)) : NULL;
+    t->oom = !t->sends || !t->ns || (want_alpha && !t->alpha_ns);
+    if (!t->oom)
+        all_ops(t);
+    st = t->oom ? dt_error_nomem(err, "durations of a program") : check(t, err);
+    dt_arena_free(&t->arena);
     if (st != DT_OK) {
-        dt_free(t.ns);
-        dt_free(t.alpha_ns);
-        dt_arena_free(&t.arena);
+        dt_free(t->ns);
+        dt_free(t->alpha_ns);
         return st;
     }
-    dt_arena_free(&t.arena);
-    *out = (struct dt_durations){.ns = t.ns, .alpha_ns = t.alpha_ns, .prov = t.prov};
+    *out = (struct dt_durations){.ns = t->ns, .alpha_ns = t->alpha_ns, .prov = t->prov};
     return DT_OK;
+}
+
+enum dt_status dt_durations_compute(const struct dt_program *p, const struct dt_model *model,
+                                    const struct dt_cluster *cluster, struct dt_cost *cost,
+                                    bool want_alpha, struct dt_error *err, struct dt_durations *out)
+{
+    struct times t = {.p = p,
+                      .model = model,
+                      .cluster = cluster,
+                      .cost = cost,
+                      .late = DT_NONE,
+                      .want_prov = true};
+
+    return compute(&t, want_alpha, err, out);
+}
+
+enum dt_status dt_sched_durations(const struct dt_sched *s, const struct dt_program *p,
+                                  struct dt_error *err, struct dt_durations *out)
+{
+    struct times t = {
+        .p = p, .model = s->model, .cluster = s->cluster, .cost = s->cost, .late = DT_NONE};
+
+    return compute(&t, false, err, out);
 }
 
 void dt_durations_free(struct dt_durations *d)

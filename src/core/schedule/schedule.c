@@ -266,7 +266,7 @@ static enum dt_status makespan(const struct dt_sched *in, struct compiled *c, st
                                int64_t *ns)
 {
     if (!c->dur.ns)
-        DT_TRY(dt_durations_compute(c->p, in->model, in->cluster, in->cost, false, err, &c->dur));
+        DT_TRY(dt_sched_durations(in, c->p, err, &c->dur));
     return dt_timeline_makespan(c->p, c->order, c->dur.ns, err, ns);
 }
 

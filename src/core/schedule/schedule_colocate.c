@@ -131,7 +131,7 @@ static enum dt_status take_turns(struct dt_sched *s, struct dt_program *p, struc
     enum dt_status st;
 
     if (timed)
-        DT_TRY(dt_durations_compute(p, s->model, s->cluster, s->cost, false, err, &d));
+        DT_TRY(dt_sched_durations(s, p, err, &d));
     st = find_turns(s, p, timed ? d.ns : nominal_ns(s, p, s->plan->colocated), err, t);
     if (st == DT_OK && write_deps(p, t) != 0)
         st = dt_error_nomem(err, "turns of colocated modules");

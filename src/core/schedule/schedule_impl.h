@@ -172,6 +172,10 @@ enum dt_status dt_sched_match(struct dt_sched *s, struct dt_program *p, struct d
 /* Colocated plans: makes ops of lanes that share a GPU take turns (schedule_colocate.c). */
 enum dt_status dt_sched_colocate(struct dt_sched *s, struct dt_program *p, struct dt_error *err);
 
+/* Durations for a timeline: what they stand on is not asked (durations.c). */
+enum dt_status dt_sched_durations(const struct dt_sched *s, const struct dt_program *p,
+                                  struct dt_error *err, struct dt_durations *out);
+
 /* Trained parameters of blocks [first, first + n) held by one GPU of a lane (schedule_sync.c). */
 uint64_t dt_sched_trained_params(const struct dt_plan *p, const struct dt_model *m, int module,
                                  int first, int n);

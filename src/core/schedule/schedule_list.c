@@ -50,6 +50,7 @@ struct list_lane {
     uint32_t *needs;     /* [vpp + 1]: chunks from this one on that run a backward */
     uint32_t first_open; /* first microbatch with such a chunk to run forward */
     uint32_t credit_at; /* without backwards: forwards whose outputs have been consumed, in order */
+    int64_t left_ns;    /* of its work */
     uint32_t ready_n, *ready; /* codes of backwards that can run, the oldest last */
     uint32_t n_code, *code;   /* the order so far */
     struct dt_sched_lane_order *order;
@@ -68,7 +69,8 @@ struct list {
     uint32_t *unread; /* [n_tasks], of forwards: outputs not consumed yet */
     int64_t *when;    /* [n_tasks]: its end in this run */
     struct event *heap;
-    int64_t now;
+    int64_t now, limit; /* a run that cannot end before the limit is given up */
+    bool given_up;
     struct dt_arena arena;
 };
 
@@ -228,12 +230,24 @@ static int list_init(struct list *l)
     return 0;
 }
 
+/* What a lane has to do. */
+static int64_t work_of(const struct list *l, const struct list_lane *x)
+{
+    const struct dt_sched_module *m = &l->s->m[x->module];
+    int64_t ns = 0;
+
+    for (int v = x->stage; v < m->n_v; v += m->pp)
+        ns += l->ns[x->module][2 * v] + (m->v[v].backward ? l->ns[x->module][2 * v + 1] : 0);
+    return ns * x->n;
+}
+
 /* Back to the start, with orders of the caller (fixed) or none. */
 static void list_reset(struct list *l, bool fixed, enum rule rule)
 {
     l->rule = rule;
     l->done = 0;
     l->now = 0;
+    l->given_up = false;
     l->n_events = l->n_touched = 0;
     for (uint32_t i = 0; i < l->n_lanes; i++) {
         struct list_lane *x = &l->lanes[i];
@@ -241,6 +255,7 @@ static void list_reset(struct list *l, bool fixed, enum rule rule)
 
         x->fixed = !l->is_list[x->module] || (fixed && l->given[x->module]);
         x->busy = x->touched = false;
+        x->left_ns = work_of(l, x);
         x->held = x->at = x->first_open = x->credit_at = x->ready_n = x->n_code = 0;
         memset(x->next_f, 0, (size_t)vpp * sizeof(*x->next_f));
     }
@@ -455,6 +470,7 @@ static void start_touched(struct list *l)
     for (uint32_t i = 0; i < l->n_touched; i++) {
         struct list_lane *x = &l->lanes[l->touched[i]];
         uint32_t code;
+        int64_t ns;
         int v;
 
         x->touched = false;
@@ -465,8 +481,10 @@ static void start_touched(struct list *l)
         v = (int)DT_CODE_CHUNK(code) * l->s->m[x->module].pp + x->stage;
         x->running = code;
         x->busy = true;
-        heap_push(l, (struct event){l->now + l->ns[x->module][2 * v + DT_CODE_KIND(code)],
-                                    l->touched[i]});
+        ns = l->ns[x->module][2 * v + DT_CODE_KIND(code)];
+        l->given_up |= l->now + x->left_ns >= l->limit;
+        x->left_ns -= ns;
+        heap_push(l, (struct event){l->now + ns, l->touched[i]});
     }
     l->n_touched = 0;
 }
@@ -481,14 +499,14 @@ static size_t tasks_to_do(const struct list *l)
     return n;
 }
 
-/* Runs to the end; the time that takes, or INT64_MAX when the lanes block each other. */
+/* Runs to the end; the time that takes, or INT64_MAX when the lanes block each other or the limit is missed. */
 static int64_t list_run(struct list *l, bool fixed, enum rule rule)
 {
     list_reset(l, fixed, rule);
     for (uint32_t i = 0; i < l->n_lanes; i++)
         touch(l, i);
     start_touched(l);
-    while (l->n_events > 0) {
+    while (l->n_events > 0 && !l->given_up) {
         l->now = l->heap[0].ns;
         while (l->n_events > 0 && l->heap[0].ns == l->now) {
             uint32_t lane = heap_pop(l).lane;
@@ -536,7 +554,10 @@ static int64_t best_of_chunks(struct list *l)
     int64_t best = INT64_MAX;
 
     for (enum rule rule = MEGATRON; rule < (is_ragged(l) ? N_RULES : JOINED); rule++) {
-        int64_t ns = list_run(l, rule == MEGATRON, rule);
+        int64_t ns;
+
+        l->limit = best;
+        ns = list_run(l, rule == MEGATRON, rule);
 
         /* Megatron-core's order is regular and bears unequal microbatches best, which means do not
          * show: another must be clearly faster. */
@@ -553,6 +574,7 @@ static int64_t best_of_two(struct list *l, bool any_fixed)
 {
     int64_t listed, fixed = INT64_MAX;
 
+    l->limit = INT64_MAX;
     listed = list_run(l, false, DEEPEST);
     if (any_fixed && l->s->take == DT_SCHED_FIXED) {
         fixed = list_run(l, true, DEEPEST);
