@@ -15,7 +15,8 @@
 struct dt_session {
     struct dt_job *job;
     struct dt_cost *cost;
-    struct dt_orch_timed *timed;    /* timelines of its searches, and of other sessions' where they share it */
+    struct dt_orch_timed
+        *timed; /* timelines of its searches, and of other sessions' where they share it */
     struct dt_search_result search; /* plans, best first; [0] is the one to use */
     double search_wall_s;
     char
