@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Reading numbers from text, in every locale: '.' is the decimal point, no digit grouping, no hex,
- * no "inf" or "nan". */
+ * no "inf" or "nan".  And what is needed of numbers everywhere. */
 #ifndef DT_BASE_NUMBER_H
 #define DT_BASE_NUMBER_H
 
@@ -29,5 +29,16 @@ bool dt_number_count(const char *s, double *out);
 /* The nearest whole number; false (and *out untouched) where it is no time: negative, too long or
  * no number. */
 bool dt_number_ns(double ns, int64_t *out);
+
+/* The greatest common divisor of numbers that are not negative; of 0 and a number, that number. */
+static inline int dt_number_gcd(int a, int b)
+{
+    while (b) {
+        int t = a % b;
+        a = b;
+        b = t;
+    }
+    return a;
+}
 
 #endif

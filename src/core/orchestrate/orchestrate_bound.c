@@ -12,6 +12,7 @@
  *   ZeRO 2 and 3    collectives of all microbatches follow each other on a lane
  *   LLM, 1F1B       stage 0 keeps w microbatches in flight; each comes back only after all stages,
  *                   all transfers between them, there and back, and the generator behind them */
+#include "base/number.h"
 #include "core/orchestrate/orchestrate_internal.h"
 #include "core/schedule/schedule.h"
 
@@ -158,16 +159,6 @@ double dt_orch_plan_ops(const struct dt_plan *p, int llm)
     return ops;
 }
 
-static int gcd(int a, int b)
-{
-    while (b) {
-        int t = a % b;
-        a = b;
-        b = t;
-    }
-    return a;
-}
-
 bool dt_orch_plan_share(const struct dt_plan *p, int llm, double ops_max, struct dt_plan *out)
 {
     double ops = dt_orch_plan_ops(p, llm);
@@ -176,7 +167,7 @@ bool dt_orch_plan_share(const struct dt_plan *p, int llm, double ops_max, struct
     if (ops <= ops_max)
         return false;
     for (int m = 0; m < p->n_modules; m++)
-        groups = gcd(p->modules[m].layout.dp, groups);
+        groups = dt_number_gcd(p->modules[m].layout.dp, groups);
     for (int k = 1; k <= groups; k++)
         if (groups % k == 0 && ops * k / groups <= ops_max)
             keep = k;

@@ -13,6 +13,7 @@
  * and the timelines of the best of them, until their bounds reach the best timeline or the budget is spent.  The
  * formula only says what is looked at first. */
 #include "base/mem.h"
+#include "base/number.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
 #include <math.h>
@@ -375,11 +376,15 @@ static void replicas_of(const struct placing *w, int most, int64_t slot, int sta
                         struct option *x, double sample_s, struct option *o, int *n)
 {
     int64_t batch = w->in->policy.global_batch;
+    uint32_t all = (uint32_t)batch,
+             stage; /* batches are below 2^24; divisions of 64 bits are slow */
 
     most = most < batch ? most : (int)batch;
+    stage = (uint32_t)(most /
+                       dt_number_gcd(most, stages)); /* replicas that fill stages to the last GPU */
     for (int dp = 1; dp <= most; dp++) {
-        bool even = batch % dp == 0, slots = dp > slot ? dp % slot == 0 : slot % dp == 0;
-        bool whole = (int64_t)dp * stages % most == 0;
+        bool even = all % (uint32_t)dp == 0, whole = (uint32_t)dp % stage == 0;
+        bool slots = even && (dp > slot ? dp % slot == 0 : slot % dp == 0);
 
         if (most > FEW_GPUS && dp != most && !(even && (slots || 4 * dp > 3 * most)) && !whole)
             continue;

@@ -11,21 +11,12 @@
 #include "core/schedule/assign_build.h"
 
 #include "base/mem.h"
+#include "base/number.h"
 
 #include <limits.h>
 #include <string.h>
 
 /* ---- in ---- */
-
-static int gcd(int a, int b)
-{
-    while (b) {
-        int t = a % b;
-        a = b;
-        b = t;
-    }
-    return a;
-}
 
 static enum dt_status measure(struct dt_assign_job *j, const struct dt_plan *p,
                               struct dt_error *err)
@@ -53,7 +44,7 @@ static enum dt_status measure(struct dt_assign_job *j, const struct dt_plan *p,
                                 j->model->modules[m].name, d, j->batch);
         j->m[m].dp = d;
         j->m[m].spread = d > j->slot_size;
-        j->groups = gcd(j->groups, d);
+        j->groups = dt_number_gcd(j->groups, d);
     }
     j->group_size = j->slot_size / j->groups;
     for (int m = 0; m < j->model->n_modules; m++)
