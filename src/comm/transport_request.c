@@ -20,30 +20,39 @@ static struct dt_transport_xfer *xfer_of(const struct dt_req *r, int strand, int
 
 /* ---- from the pool and back ---- */
 
-/* One that no queue uses any more: whoever waited for it here would wait for other operations. */
-static struct dt_req *take_passed(struct dt_transport *t)
+/* The one that the queue has used last, as it comes to the new operation when it is past the old one: so operations of a
+ * queue share their scratch memory however many are under way.  Otherwise one that no queue uses any more: whoever waited
+ * for it here would wait for other operations. */
+static struct dt_req *take_passed(struct dt_transport *t, const struct dt_device_queue *q)
 {
     struct dt_transport_base *b = dt_transport_base(t);
-    struct dt_req **at, *r;
+    struct dt_req **best = NULL, *r = NULL;
 
     pthread_mutex_lock(&b->lock);
-    for (at = &b->free; *at && !b->wire->passed(t, (*at)->mark); at = &(*at)->next)
-        ;
-    r = *at;
-    if (r)
-        *at = r->next;
+    for (struct dt_req **at = &b->free; *at; at = &(*at)->next) {
+        if ((*at)->q == q) {
+            best = at;
+            break;
+        }
+        if (!best && b->wire->passed(t, (*at)->mark))
+            best = at;
+    }
+    if (best) {
+        r = *best;
+        *best = r->next;
+    }
     pthread_mutex_unlock(&b->lock);
     return r;
 }
 
 /* The one at hand, or one of the list. */
-static struct dt_req *take_free(struct dt_transport *t)
+static struct dt_req *take_free(struct dt_transport *t, const struct dt_device_queue *q)
 {
     struct dt_transport_base *b = dt_transport_base(t);
     struct dt_req *r;
 
     if (t->on_queue)
-        return take_passed(t);
+        return take_passed(t, q);
     r = atomic_exchange_explicit(&b->spare, NULL, memory_order_acquire);
     if (r)
         return r;
@@ -88,7 +97,7 @@ enum dt_status dt_req_new(struct dt_transport *t, struct dt_device_queue *q, str
                           struct dt_req **out)
 {
     struct dt_transport_base *b = dt_transport_base(t);
-    struct dt_req *r = take_free(t);
+    struct dt_req *r = take_free(t, q);
 
     if (!r) {
         r = dt_calloc(1, sizeof(*r));
