@@ -71,10 +71,8 @@ static bool may_allocate(void)
     return p != NULL;
 }
 
-static enum dt_status dev_alloc(const struct dt_device *dev, size_t bytes, struct dt_error *err,
-                                void **out)
+enum dt_status dt_fake_alloc(struct dt_fake *f, size_t bytes, struct dt_error *err, void **out)
 {
-    struct dt_fake *f = dt_fake_of(dev);
     void *p = may_allocate() ? dt_fake_block_new(f, bytes) : NULL;
 
     if (!p)
@@ -86,6 +84,22 @@ static enum dt_status dev_alloc(const struct dt_device *dev, size_t bytes, struc
     pthread_mutex_unlock(&f->lock);
     *out = p;
     return DT_OK;
+}
+
+static void count_allocation(struct dt_fake *f)
+{
+    pthread_mutex_lock(&f->lock);
+    f->allocations++;
+    pthread_mutex_unlock(&f->lock);
+}
+
+static enum dt_status dev_alloc(const struct dt_device *dev, size_t bytes, struct dt_error *err,
+                                void **out)
+{
+    struct dt_fake *f = dt_fake_of(dev);
+
+    count_allocation(f);
+    return dt_fake_alloc(f, bytes, err, out);
 }
 
 static void drop(struct dt_fake *f, void *arg)
@@ -122,6 +136,7 @@ static enum dt_status host_alloc(const struct dt_device *dev, size_t bytes, stru
     struct dt_fake_pinned *r = may_allocate() ? malloc(sizeof(*r)) : NULL;
     char *p = r ? aligned_alloc(64, (bytes + 64) / 64 * 64) : NULL;
 
+    count_allocation(f);
     if (!p) {
         free(r);
         return dt_error_set(err, DT_ERR_NOMEM, "out of memory: %zu bytes for a copy", bytes);
@@ -167,6 +182,12 @@ static bool is_pinned(struct dt_fake *f, const char *p, size_t bytes)
 
 /* ---- copies ---- */
 
+const char *const dt_fake_copy_names[] = {
+    [DT_COPY_TO_DEVICE] = "copy to the device",
+    [DT_COPY_TO_HOST] = "copy to the host",
+    [DT_COPY_ON_DEVICE] = "copy on the device",
+};
+
 struct copy {
     void *dst;
     const void *src;
@@ -200,7 +221,7 @@ static void queue_copy(struct dt_device_queue *q, void *dst, const void *src, si
 
     if (bytes == 0)
         return;
-    c = dt_fake_task("copy", run_copy, sizeof(*c));
+    c = dt_fake_task(dt_fake_copy_names[dir], run_copy, sizeof(*c));
     c->dst =
         dir == DT_COPY_TO_HOST ? (void *)(uintptr_t)host_side(f, dst, bytes) : alias(dst, "copy");
     c->src = dir == DT_COPY_TO_DEVICE ? host_side(f, src, bytes) : alias(src, "copy");
@@ -376,13 +397,49 @@ enum dt_status dt_test_device_open(const struct dt_device_options *opt, struct d
                                                : dt_device_open_cpu(opt, err, out);
 }
 
+void dt_fake_count(struct dt_fake *f, const char *what)
+{
+    int k = 0;
+
+    while (k < f->n_counts && strcmp(f->counts[k].what, what) != 0)
+        k++;
+    if (k == f->n_counts) {
+        if (k == DT_FAKE_COUNTS)
+            dt_fake_stop("more than %d kinds of tasks", DT_FAKE_COUNTS);
+        f->counts[f->n_counts++] = (struct dt_fake_count){what, 0};
+    }
+    f->counts[k].n++;
+}
+
+int dt_fake_counts(const struct dt_device *dev, struct dt_fake_count out[DT_FAKE_COUNTS])
+{
+    struct dt_fake *f = dt_fake_of(dev);
+    int n;
+
+    pthread_mutex_lock(&f->lock);
+    n = f->n_counts;
+    memcpy(out, f->counts, (size_t)n * sizeof(*out));
+    pthread_mutex_unlock(&f->lock);
+    return n;
+}
+
 uint64_t dt_fake_tasks(const struct dt_device *dev)
+{
+    struct dt_fake_count counts[DT_FAKE_COUNTS];
+    uint64_t sum = 0;
+
+    for (int k = 0, n = dt_fake_counts(dev, counts); k < n; k++)
+        sum += counts[k].n;
+    return sum;
+}
+
+uint64_t dt_fake_allocations(const struct dt_device *dev)
 {
     struct dt_fake *f = dt_fake_of(dev);
     uint64_t n;
 
     pthread_mutex_lock(&f->lock);
-    n = f->tasks;
+    n = f->allocations;
     pthread_mutex_unlock(&f->lock);
     return n;
 }

@@ -54,7 +54,17 @@ struct dt_fake_wait {
 };
 /* Those since the last call; at most `max` are given, all are counted and forgotten. */
 size_t dt_fake_waits(const struct dt_device *dev, struct dt_fake_wait *out, size_t max);
-/* Tasks that have been put on the device's queues. */
+/* Tasks that have been put on the device's queues: all; and of each kind, which is a kernel's name in kernels.h,
+ * "zero" (also that of device.h), "weight_changed", "call" or one of these. */
+extern const char *const dt_fake_copy_names[]; /* by enum dt_device_copy */
 uint64_t dt_fake_tasks(const struct dt_device *dev);
+enum { DT_FAKE_COUNTS = 128 };
+struct dt_fake_count {
+    const char *what;
+    uint64_t n;
+};
+int dt_fake_counts(const struct dt_device *dev, struct dt_fake_count out[DT_FAKE_COUNTS]);
+/* Calls of alloc and host_alloc so far. */
+uint64_t dt_fake_allocations(const struct dt_device *dev);
 
 #endif

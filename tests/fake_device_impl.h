@@ -31,7 +31,9 @@ struct dt_fake {
     uint64_t n_queues; /* ever made: a queue's delays are drawn by its number */
     int64_t now_bytes, max_bytes;
     struct dt_device_memory_owner packed; /* weights as the CPU packs them: no card has them */
-    uint64_t tasks;
+    struct dt_fake_count counts[DT_FAKE_COUNTS];
+    int n_counts;
+    uint64_t allocations;
     int blocks; /* of memory, not freed */
     bool shared;
     struct dt_fake_pinned *pinned;
@@ -66,6 +68,9 @@ void dt_fake_doing(const char *what);
 /* Ends the program. */
 void dt_fake_stop(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 
+/* The device's alloc, which nobody counts. */
+enum dt_status dt_fake_alloc(struct dt_fake *f, size_t bytes, struct dt_error *err, void **out);
+
 /* ---- queues (fake_device_queue.c) ---- */
 
 /* With the CPU's queue and kernels, on the queue's thread. */
@@ -80,6 +85,8 @@ void dt_fake_when_passed(struct dt_fake *f, void (*fn)(struct dt_fake *f, void *
 /* Returns when nothing is under way; says nothing to the log. */
 void dt_fake_drain(struct dt_device_queue *q);
 void dt_fake_queue_entries(struct dt_device *dev);
+/* One more task; locked. */
+void dt_fake_count(struct dt_fake *f, const char *what);
 void dt_fake_log(struct dt_fake *f, enum dt_fake_wait_kind kind, uint64_t begin_ns);
 struct dt_fake *dt_fake_of_queue(const struct dt_device_queue *q);
 static inline struct dt_fake *dt_fake_of(const struct dt_device *dev)

@@ -229,7 +229,7 @@ static void call_back(const struct xent_callbacks *c, size_t bytes, void *x, boo
 
     if (bytes == 0)
         return;
-    if (f->dev.alloc(&f->dev, bytes, &err, &p) != DT_OK)
+    if (dt_fake_alloc(f, bytes, &err, &p) != DT_OK)
         dt_fake_stop("%s", err.message);
     memcpy(dt_fake_alias(p, "xent"), x, bytes);
     if (max)

@@ -137,7 +137,8 @@ void dt_fake_submit(struct dt_device_queue *q, void *arg)
     struct task *t = (struct task *)(void *)((char *)arg - offsetof(struct task, arg));
 
     pthread_mutex_lock(&q->f->lock);
-    q->f->tasks += t->what != NULL;
+    if (t->what)
+        dt_fake_count(q->f, t->what);
     pthread_mutex_unlock(&q->f->lock);
     if (q->f->set.sync) {
         run_task(q, t);

@@ -50,6 +50,7 @@ check_PROGRAMS += \
 	tests/test_kernels_loss \
 	tests/test_kernels_norm \
 	tests/test_kernels_product \
+	tests/test_launches \
 	tests/test_megatron \
 	tests/test_memory \
 	tests/test_memory_device \
@@ -161,6 +162,8 @@ tests_libfakedevice_a_SOURCES = \
 TEST_DEVICE_LIBS = tests/libfakedevice.a $(DT_KERNEL_LIBS)
 tests_test_fake_device_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_on_queue_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_launches_SOURCES = tests/test_launches.c tests/exec_fixture.h
+tests_test_launches_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_overlap_SOURCES = tests/test_overlap.c tests/exec_fixture.h
 tests_test_overlap_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)

@@ -6,7 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- memory: the same walk counts, then hands out ---- */
+/* ---- memory: the same walk counts, then hands out.  The host's arrays are the device's first ones, in the same
+ * places: an upload is one copy. ---- */
 
 struct cut {
     char *base;
@@ -67,15 +68,32 @@ static enum dt_status allocate(struct dt_batch *b, const struct dt_nn_shape_fact
     arrays(&b->host, &b->max, f, false, &c);
     DT_TRY(b->device->host_alloc(b->device, c.used + 64, err, &b->host_memory));
     memset(b->host_memory, 0, c.used + 64);
-    c = (struct cut){b->host_memory, 0};
-    arrays(&b->host, &b->max, f, false, &c);
     c = (struct cut){0};
     arrays(&b->dev, &b->max, f, true, &c);
     DT_TRY(b->device->alloc(b->device, c.used + 64, err, &b->dev_memory));
-    c = (struct cut){b->dev_memory, 0};
-    arrays(&b->dev, &b->max, f, true, &c);
+    DT_TRY(dt_batch_fit(b, &b->max, err));
     b->doc_of = dt_calloc((size_t)b->max.rows + 1, sizeof(*b->doc_of));
     return b->doc_of ? DT_OK : dt_error_nomem(err, "a batch");
+}
+
+enum dt_status dt_batch_fit(struct dt_batch *b, const struct dt_batch_limits *need,
+                            struct dt_error *err)
+{
+    struct dt_nn_shape_facts f;
+    struct cut c = {b->host_memory, 0};
+
+    DT_TRY(dt_nn_shape_facts(b->module, err, &f));
+    if (need->rows > b->max.rows || need->seqs > b->max.seqs || need->in > b->max.in ||
+        need->cond > b->max.cond)
+        return dt_error_set(err, DT_ERR_INTERNAL,
+                            "module \"%s\": a batch is larger than the place made for it",
+                            b->module->name);
+    b->room = *need;
+    arrays(&b->host, need, &f, false, &c);
+    b->upload_bytes = c.used;
+    c = (struct cut){b->dev_memory, 0};
+    arrays(&b->dev, need, &f, true, &c);
+    return DT_OK;
 }
 
 enum dt_status dt_batch_new(const struct dt_device *dev, const struct dt_module *m,
@@ -132,12 +150,12 @@ enum dt_status dt_batch_documents(struct dt_batch *b, const int32_t *doc_of, int
 {
     int64_t n = 0, begin = 0;
 
-    if (rows > b->max.rows)
-        return too_many(err, b, "rows", rows, b->max.rows);
+    if (rows > b->room.rows)
+        return too_many(err, b, "rows", rows, b->room.rows);
     for (int64_t i = 0; i < rows; i++) {
         if (i == 0 || doc_of[i] != doc_of[i - 1]) {
-            if (n == b->max.seqs)
-                return too_many(err, b, "documents", n + 1, b->max.seqs);
+            if (n == b->room.seqs)
+                return too_many(err, b, "documents", n + 1, b->room.seqs);
             b->host.cu[n++] = (int32_t)i;
             begin = i;
         }
@@ -197,10 +215,10 @@ enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, in
                             b->module->name, w, h);
     rows = (h + p->patch - 1) / p->patch;
     cols = (w + p->patch - 1) / p->patch;
-    if (at + (int64_t)rows * cols > b->max.rows)
-        return too_many(err, b, "patches", at + (int64_t)rows * cols, b->max.rows);
-    if (b->n_seq == b->max.seqs)
-        return too_many(err, b, "images", b->n_seq + 1, b->max.seqs);
+    if (at + (int64_t)rows * cols > b->room.rows)
+        return too_many(err, b, "patches", at + (int64_t)rows * cols, b->room.rows);
+    if (b->n_seq == b->room.seqs)
+        return too_many(err, b, "images", b->n_seq + 1, b->room.seqs);
     width = (int64_t)p->channels * p->patch * p->patch;
     side = grid_side(p);
     b->host.cu[b->n_seq] = (int32_t)at;
@@ -227,10 +245,10 @@ enum dt_status dt_batch_latents(struct dt_batch *b, const float *x0, int w, int 
         return dt_error_set(err, DT_ERR_INPUT,
                             "module \"%s\": latents of %d x %d cannot be halved %d times",
                             b->module->name, w, h, f.levels - 1);
-    if (b->rows + n > b->max.rows)
-        return too_many(err, b, "latent pixels", b->rows + n, b->max.rows);
-    if (b->n_seq == b->max.seqs)
-        return too_many(err, b, "images", b->n_seq + 1, b->max.seqs);
+    if (b->rows + n > b->room.rows)
+        return too_many(err, b, "latent pixels", b->rows + n, b->room.rows);
+    if (b->n_seq == b->room.seqs)
+        return too_many(err, b, "images", b->n_seq + 1, b->room.seqs);
     if (x0 != b->host.pixels + b->rows * f.in_channels)
         memcpy(b->host.pixels + b->rows * f.in_channels, x0,
                (size_t)(n * f.in_channels) * sizeof(float));
@@ -257,10 +275,10 @@ static enum dt_status check_rows(const struct dt_batch *b, const char *what, con
 
 static enum dt_status check(struct dt_batch *b, struct dt_error *err)
 {
-    if (b->rows < 0 || b->rows > b->max.rows)
-        return too_many(err, b, "rows", b->rows, b->max.rows);
-    if (b->n_seq < 0 || b->n_seq > b->max.seqs)
-        return too_many(err, b, "sequences", b->n_seq, b->max.seqs);
+    if (b->rows < 0 || b->rows > b->room.rows)
+        return too_many(err, b, "rows", b->rows, b->room.rows);
+    if (b->n_seq < 0 || b->n_seq > b->room.seqs)
+        return too_many(err, b, "sequences", b->n_seq, b->room.seqs);
     b->max_len = 0;
     for (int64_t i = 0; i < b->n_seq; i++) {
         int64_t len = b->host.cu[i + 1] - b->host.cu[i];
@@ -278,8 +296,8 @@ static enum dt_status check(struct dt_batch *b, struct dt_error *err)
         if (b->host.pos[i] < 0 || b->host.pos[i] >= b->max.max_len)
             return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": position %d of at most %lld",
                                 b->module->name, b->host.pos[i], (long long)b->max.max_len);
-    DT_TRY(check_rows(b, "image rows", b->host.in_row, b->n_in, b->max.in, err));
-    return check_rows(b, "conditioning rows", b->host.cond_row, b->n_cond, b->max.cond, err);
+    DT_TRY(check_rows(b, "image rows", b->host.in_row, b->n_in, b->room.in, err));
+    return check_rows(b, "conditioning rows", b->host.cond_row, b->n_cond, b->room.cond, err);
 }
 
 static void levels(struct dt_batch *b, const struct dt_nn_shape_facts *f)
@@ -296,51 +314,20 @@ static void levels(struct dt_batch *b, const struct dt_nn_shape_facts *f)
     }
 }
 
-static void send(struct dt_device_queue *q, const struct dt_batch *b, void *dst, const void *src,
-                 int64_t n)
-{
-    if (n > 0 && dst)
-        b->device->copy(q, dst, src, (size_t)n * 4, DT_COPY_TO_DEVICE);
-}
-
-static void send_generator(struct dt_device_queue *q, struct dt_batch *b,
-                           const struct dt_nn_shape_facts *f)
-{
-    struct dt_kernel_items images = dt_nn_items(b, 0);
-
-    send(q, b, b->dev.t, b->host.t, b->n_seq);
-    send(q, b, b->dev.alpha, b->host.alpha, b->n_seq);
-    send(q, b, b->dev.sigma, b->host.sigma, b->n_seq);
-    for (int l = 0; l < f->levels; l++)
-        send(q, b, b->dev.cu_level[l], b->host.cu_level[l], b->n_seq + 1);
-    send(q, b, b->dev.cu_context, b->host.cu_context, b->n_seq + 1);
-    if (!b->given_noise)
-        b->device->k->item_normal(q, DT_F32, &images, f->in_channels, b->noise_seed, b->dev.stream,
-                                  1.0f, b->dev.noise);
-}
-
 enum dt_status dt_batch_upload(struct dt_device_queue *q, struct dt_batch *b, struct dt_error *err)
 {
     struct dt_nn_shape_facts f;
+    struct dt_kernel_items images;
 
     DT_TRY(dt_nn_shape_facts(b->module, err, &f));
     if (f.conv_in >= 0)
         levels(b, &f);
     DT_TRY(check(b, err));
-    send(q, b, b->dev.stream, b->host.stream, 2 * b->n_seq);
-    send(q, b, b->dev.cu, b->host.cu, b->n_seq + 1);
-    if (b->dev.hw)
-        send(q, b, b->dev.hw, b->host.hw, 2 * b->n_seq);
-    if (f.conv_in < 0)
-        send(q, b, b->dev.pos, b->host.pos, b->rows);
-    send(q, b, b->dev.ids, b->host.ids, b->rows);
-    send(q, b, b->dev.target, b->host.target, b->rows);
-    send(q, b, b->dev.in_row, b->host.in_row, b->n_in);
-    send(q, b, b->dev.cond_row, b->host.cond_row, b->n_cond);
-    send(q, b, b->dev.pixels, b->host.pixels,
-         b->rows * (f.conv_in >= 0 ? f.in_channels : f.patch_width));
-    if (f.conv_in >= 0)
-        send_generator(q, b, &f);
+    b->device->copy(q, b->dev_memory, b->host_memory, b->upload_bytes, DT_COPY_TO_DEVICE);
+    images = dt_nn_items(b, 0);
+    if (f.conv_in >= 0 && !b->given_noise)
+        b->device->k->item_normal(q, DT_F32, &images, f.in_channels, b->noise_seed, b->dev.stream,
+                                  1.0f, b->dev.noise);
     return DT_OK;
 }
 

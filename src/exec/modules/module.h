@@ -38,7 +38,7 @@ struct dt_batch_limits {
 };
 
 /* One microbatch of one module.  The caller fills `host` arrays and counts, then calls
- * dt_batch_upload; kernels read the twins in `dev`.  Arrays hold the limits' counts.
+ * dt_batch_upload; kernels read the twins in `dev`.
  *
  * LLM       rows, n_seq, cu, pos, ids (-1: no token, e.g. an image's rows), target (< 0: none);
  *           in_row[i] = row that takes the i-th row of the encoders' features; cond_row[i] = row
@@ -69,8 +69,8 @@ struct dt_batch_arrays {
 struct dt_batch {
     const struct dt_device *device;
     const struct dt_module *module;
-    struct dt_batch_limits max;
-    bool train;       /* a backward may follow; else losses and predictions only */
+    struct dt_batch_limits max, room; /* of its memory; of its arrays, dt_batch_fit */
+    bool train;                       /* a backward may follow; else losses and predictions only */
     bool given_noise; /* generator: x_t is given in x0, nothing is mixed in; no loss (sampling) */
     float loss_scale; /* gradients are of loss_scale * sum over targets (LLM) or images (generator,
                        * each image's mean squared error) */
@@ -80,13 +80,18 @@ struct dt_batch {
     int32_t *doc_of; /* host, [rows]: room for the caller, e.g. for dt_batch_documents */
     struct dt_batch_arrays host, dev;
     void *host_memory, *dev_memory; /* what the arrays lie in */
+    size_t upload_bytes;            /* of the host's, which are the device's first */
 };
 
 enum dt_status dt_batch_new(const struct dt_device *dev, const struct dt_module *m,
                             const struct dt_batch_limits *max, struct dt_error *err,
                             struct dt_batch **out);
 void dt_batch_free(struct dt_batch *b);
-/* Checks counts, lengths and sizes against limits and the module, then copies.  DT_ERR_INPUT: a
+/* From now on the arrays have room for that many of everything, side by side, so that an upload copies no more; at
+ * first, for as many as the limits.  What has been filled is lost. */
+enum dt_status dt_batch_fit(struct dt_batch *b, const struct dt_batch_limits *need,
+                            struct dt_error *err);
+/* Checks counts, lengths and sizes against limits and the module, then copies, at once.  DT_ERR_INPUT: a
  * latent size that the U-Net cannot halve often enough, an index out of range, too much of
  * something. */
 enum dt_status dt_batch_upload(struct dt_device_queue *q, struct dt_batch *b, struct dt_error *err);

@@ -204,7 +204,7 @@ static enum dt_status feed_generator(const struct dt_module *mod,
             if (!(it->flags & DT_ITEM_GENERATE))
                 continue;
             dt_batching_latent_size(mod, it->w, it->h, &lw, &lh);
-            if (b->rows + (int64_t)lw * lh <= b->max.rows) /* else the next line says so */
+            if (b->rows + (int64_t)lw * lh <= b->room.rows) /* else the next line says so */
                 dt_batching_latents(mod, it->px, it->w, it->h, x);
             DT_TRY(dt_batch_latents(b, x, lw, lh, dt_batching_noise_stream(seqs[k], i), err));
         }

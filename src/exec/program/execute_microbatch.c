@@ -132,6 +132,7 @@ static enum dt_status fill(const struct dt_exec_stages *stages, struct dt_exec_i
     int n;
 
     DT_TRY(dt_exec_gather_seqs(it, vs->module, global, &n, err));
+    DT_TRY(dt_batch_fit(b, &it->lim[vs->module][global], err));
     b->train = dt_stage_has_backward(vs->stage);
     b->noise_seed = env->o.seed;
     b->loss_scale = (float)(role == DT_ROLE_LLM ? it->text_scale : it->image_scale);
