@@ -11,8 +11,9 @@
  *   deepest    the last chunk that can run: keeps step with modules around that deliver and take
  *              one microbatch at a time
  *   groups     pp microbatches chunk by chunk: fills the pipeline fastest when they are all there
- *   joined     where pp does not divide them: as many groups as there are whole ones, of pp or more microbatches.  A
- *              last group of one would pass all chunks alone, with as many idle turns in each as it lacks microbatches
+ *   joined     where pp does not divide them: as many groups as there are whole ones, of pp or more microbatches, and
+ *              backwards of a group chunk by chunk, too.  A last group of one would pass all chunks alone, with as many
+ *              idle turns in each as it lacks microbatches; so would its oldest microbatch on the way back
  *
  * The result is an order that did execute, hence free of deadlock.  When slots are aligned one
  * replica of each module stands for all; otherwise every lane takes part.  Durations are those of
@@ -270,6 +271,25 @@ static void touch(struct list *l, uint32_t lane)
     l->touched[l->n_touched++] = lane;
 }
 
+/* Microbatches that a lane takes chunk by chunk. */
+static uint32_t group_size(const struct list *l, const struct list_lane *x)
+{
+    uint32_t pp = (uint32_t)l->s->m[x->module].pp, whole = x->n / pp;
+
+    return l->rule == JOINED && whole > 0 ? (x->n + whole - 1) / whole : pp;
+}
+
+/* Which backward goes first: the oldest; of joined groups the deepest chunk. */
+static uint32_t backward_rank(const struct list *l, const struct list_lane *x, uint32_t code)
+{
+    uint32_t group = group_size(l, x), mb = DT_CODE_MB(code),
+             vpp = (uint32_t)l->s->m[x->module].vpp;
+
+    if (l->rule != JOINED)
+        return code;
+    return (mb / group * vpp + vpp - 1 - DT_CODE_CHUNK(code)) * group + mb % group;
+}
+
 /* One input of (module, mb, v, backward) is there. */
 static void satisfy(struct list *l, int module, uint32_t mb, int v, int backward)
 {
@@ -285,8 +305,9 @@ static void satisfy(struct list *l, int module, uint32_t mb, int v, int backward
     if (backward && !l->lanes[lane].fixed) {
         struct list_lane *x = &l->lanes[lane];
         uint32_t code = DT_CODE(mb - x->first_mb, v / m->pp, DT_CODE_BACKWARD), i = x->ready_n++;
+        uint32_t rank = backward_rank(l, x, code);
 
-        for (; i > 0 && x->ready[i - 1] < code; i--) /* oldest last */
+        for (; i > 0 && backward_rank(l, x, x->ready[i - 1]) < rank; i--) /* the first last */
             x->ready[i] = x->ready[i - 1];
         x->ready[i] = code;
     }
@@ -405,14 +426,6 @@ static bool within_bound(const struct list_lane *x, const struct dt_sched_module
     if (mb == x->first_open)
         return x->held < x->cap;
     return x->held + 1 + open_chunks(x, m->vpp, x->first_open) <= x->cap;
-}
-
-/* Microbatches that a lane takes chunk by chunk. */
-static uint32_t group_size(const struct list *l, const struct list_lane *x)
-{
-    uint32_t pp = (uint32_t)l->s->m[x->module].pp, whole = x->n / pp;
-
-    return l->rule == JOINED && whole > 0 ? (x->n + whole - 1) / whole : pp;
 }
 
 static uint32_t choose_forward(struct list *l, struct list_lane *x)
