@@ -252,6 +252,7 @@ SHELL_TESTS = \
 	tests/test_modules_torch.sh \
 	tests/test_mpi.sh \
 	tests/test_mutants.sh \
+	tests/test_never_slower.sh \
 	tests/test_nonfinite.sh \
 	tests/test_page.sh \
 	tests/test_page_browser.sh \
@@ -413,6 +414,9 @@ check-full: all $(check_PROGRAMS)
 	    for t in checkpoint_kills checkpoint_ranks device_delays faults hosts mutants; do \
 	        $(SHELL) $(srcdir)/tests/test_$$t.sh || test $$? -eq 77 || exit 1; \
 	    done
+	@for seed in 1 2 3; do \
+	    $(AM_TESTS_ENVIRONMENT) DT_SEED=$$seed DT_CASES=50 $(SHELL) $(srcdir)/tests/test_never_slower.sh || exit 1; \
+	done
 .PHONY: check-full
 
 # ---- predicted against measured runs ----

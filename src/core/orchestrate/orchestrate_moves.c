@@ -10,6 +10,9 @@
 #include <string.h>
 
 enum { AROUND = 4 /* surroundings of an LLM that are looked at */ };
+/* How many times as slow as others a neighbour of other chunks may seem: the formula knows neither their transfers nor a last
+ * group of fewer microbatches. */
+#define CHUNKS_REACH 2
 
 /* ---- spots ---- */
 
@@ -275,8 +278,7 @@ static void propose(struct dt_orch_moves *w, const struct dt_orch_spot *s)
     if (w->nomem || !dt_orch_spot_is_legal(w, s))
         return;
     expect = dt_orch_spot_formula_s(w, s) * h->ratio;
-    /* Where many are in reach, those that a better plan leaves behind are not come back to: far ones are seen sooner. */
-    if (expect > h->first_s * (1 + w->reach) || (!w->few && !dt_orch_spot_remember(w, s)))
+    if (expect > h->first_s * (1 + w->reach))
         return;
     if (dt_grow(&p, &h->cap, h->n + 1, sizeof(*h->moves)) != 0) {
         w->nomem = true;
@@ -288,6 +290,14 @@ static void propose(struct dt_orch_moves *w, const struct dt_orch_spot *s)
 
 /* ---- changes of one module around the LLM ---- */
 
+/* Replicas of a guest that its host has room for. */
+static int room_for(const struct dt_orch_moves *w, const struct dt_orch_spot *s, int m)
+{
+    int most = gpus_of(w, s, w->llm) / dt_orch_lane_gpus(lane_of(w, s, m));
+
+    return most < w->in->policy.global_batch ? most : (int)w->in->policy.global_batch;
+}
+
 /* Numbers of replicas next to dp: of modules with GPUs of their own the least of each number of samples, of guests those
  * that share the batch evenly, and as many as there is room for. */
 static void other_replicas(struct dt_orch_moves *w, const struct dt_orch_spot *from, int m)
@@ -297,9 +307,8 @@ static void other_replicas(struct dt_orch_moves *w, const struct dt_orch_spot *f
     struct dt_orch_spot s = *from;
 
     if (from->set >> m & 1) {
-        int most = gpus_of(w, from, w->llm) / dt_orch_lane_gpus(lane_of(w, from, m)), d;
+        int most = room_for(w, from, m), d;
 
-        most = most < batch ? most : (int)batch;
         s.c.of[m].dp = most;
         propose(w, &s);
         for (d = dp + 1; d <= most && batch % d != 0; d++)
@@ -349,6 +358,38 @@ static void other_modes(struct dt_orch_moves *w, const struct dt_orch_spot *from
     }
 }
 
+/* Recomputation of two modules. */
+static void recompute_two(struct dt_orch_moves *w, const struct dt_orch_spot *from, int m,
+                          int other)
+{
+    struct dt_orch_spot s = *from;
+
+    for (int a = 0; a < w->t->space.of[m].n_recompute; a++)
+        for (int b = 0; b < w->t->space.of[other].n_recompute; b++) {
+            s.c.of[m].recompute = (uint8_t)a;
+            s.c.of[other].recompute = (uint8_t)b;
+            propose(w, &s);
+        }
+}
+
+/* Two guests in lanes of one width: those of different widths wait for each other's. */
+static void widen_two(struct dt_orch_moves *w, int m, int other)
+{
+    const struct dt_orch_modes *o = &w->t->space.of[m], *p = &w->t->space.of[other];
+    struct dt_orch_spot s = w->hand->at;
+
+    for (int a = 0; a < o->n_lanes; a++)
+        for (int b = 0; b < p->n_lanes; b++) {
+            if (dt_orch_lane_gpus(&o->lane[a]) != dt_orch_lane_gpus(&p->lane[b]))
+                continue;
+            s.c.of[m].lane = (uint8_t)a;
+            s.c.of[other].lane = (uint8_t)b;
+            s.c.of[m].dp = room_for(w, &s, m);
+            s.c.of[other].dp = room_for(w, &s, other);
+            recompute_two(w, &s, m, other);
+        }
+}
+
 static void change_module(struct dt_orch_moves *w, int m)
 {
     struct dt_orch_spot s = w->hand->at;
@@ -358,16 +399,12 @@ static void change_module(struct dt_orch_moves *w, int m)
         s.c.of[m].pp = (int16_t)(w->hand->at.c.of[m].pp + step);
         other_modes(w, &s, m);
     }
-    for (int other = 0; other < w->in->model->n_modules; other++) { /* recomputation of two */
-        if (other == w->llm || other <= m)
+    for (int other = m + 1; other < w->in->model->n_modules; other++) {
+        if (other == w->llm)
             continue;
-        for (int a = 0; a < w->t->space.of[m].n_recompute; a++)
-            for (int b = 0; b < w->t->space.of[other].n_recompute; b++) {
-                s = w->hand->at;
-                s.c.of[m].recompute = (uint8_t)a;
-                s.c.of[other].recompute = (uint8_t)b;
-                propose(w, &s);
-            }
+        recompute_two(w, &w->hand->at, m, other);
+        if (w->hand->at.set >> m & w->hand->at.set >> other & 1)
+            widen_two(w, m, other);
     }
 }
 
@@ -382,12 +419,13 @@ static void around_llm(struct dt_orch_moves *w, const struct dt_orch_spot *from)
 
     propose(w, &s);
     for (int m = 0; m < w->in->model->n_modules && from->set; m++)
-        if (from->set >> m & 1) {
-            int most = gpus_of(w, from, w->llm) / dt_orch_lane_gpus(lane_of(w, from, m));
-
-            s.c.of[m].dp =
-                most < w->in->policy.global_batch ? most : (int)w->in->policy.global_batch;
-        }
+        if (from->set >> m & 1)
+            s.c.of[m].dp = room_for(w, from, m);
+    propose(w, &s);
+    /* and where that does not fit, in as little memory as they need */
+    for (int m = 0; m < w->in->model->n_modules && from->set; m++)
+        if (from->set >> m & 1)
+            s.c.of[m].recompute = (uint8_t)(w->t->space.of[m].n_recompute - 1);
     propose(w, &s);
     if (from->set || w->in->model->n_modules == 1)
         return;
@@ -498,10 +536,12 @@ static void change_llm(struct dt_orch_moves *w)
         any_recompute(w, &s);
     }
     s = w->hand->at;
+    w->reach *= CHUNKS_REACH;
     for (int p = 0; p < space->n_pipes; p++) {
         s.c.pipe = (uint8_t)p;
         any_recompute(w, &s);
     }
+    w->reach /= CHUNKS_REACH;
     s = w->hand->at;
     for (int step = -2; step <= 2; step++) {
         s.c.of[w->llm].pp = (int16_t)(of->pp + step);

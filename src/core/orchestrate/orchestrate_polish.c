@@ -112,7 +112,7 @@ static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct 
     enum dt_status st;
 
     *better = false;
-    if (w->moves.few && !dt_orch_spot_remember(&w->moves, &to))
+    if (!dt_orch_spot_remember(&w->moves, &to))
         return w->moves.nomem ? dt_error_nomem(err, "planner search") : DT_OK;
     st = fit_spot(w, &to, &why, &p);
     if (st == DT_ERR_INFEASIBLE || st == DT_ERR_INPUT ||
