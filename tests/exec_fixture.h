@@ -45,6 +45,7 @@ struct exec_fixture {
     bool no_clip; /* of gradients */
     dt_exec_accept_fn *accept;
     uint64_t sends_bytes, gathers_bytes; /* of the last program, all lanes */
+    double compute_s, waited_s;          /* of the last step */
     /* Of its reductions of gradients, those that began before their lane's last backward had ended;
      * of its gathers of parameters, those that ended after its first forward had begun. */
     int syncs, syncs_under, gathers, gathers_under;
@@ -301,6 +302,8 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
     ck_assert_msg(st == f->expected, "step %d: %s", (int)step, f->err.message);
     if (st == DT_OK && (!f->transport || f->transport->rank == 0))
         ef_count_overlap(f, p);
+    f->compute_s = r.compute_s;
+    f->waited_s = r.waited_s;
     r.compute_s = r.waited_s = 0; /* the rest is equal from run to run */
     /* what was measured, on all ranks together, follows the program */
     for (uint32_t i = 0; st == DT_OK && (!f->transport || f->transport->rank == 0) && i < p->n_ops;

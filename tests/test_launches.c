@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * What a step puts on a device's queues, counted: as much for a microbatch of many documents and images of all sizes as
- * for one of each, but for convolutions, which take images of one size.  And what it does not do after the first
- * steps: allocate, or wait for tensor parallelism. */
+ * for one of each, but for convolutions, which take images of one size.  What it does not do after the first steps:
+ * allocate, or wait for tensor parallelism.  And what it takes for waiting. */
 #include "exec_fixture.h"
 
+#include "base/clock.h"
 #include "comm/transport.h"
 
 #include <inttypes.h>
 #include <pthread.h>
 
-enum { WARM = 2, TP = 2, TP_SEQS = 8, WAITS = 256, PLACE_ALLOCATIONS = 2 /* host and device */ };
+enum { WARM = 2, RANKS = 2, SEQS = 8, WAITS = 256, PLACE_ALLOCATIONS = 2 /* host and device */ };
 
 static const char model[] =
     EF_ENCODER ", " EF_LLM ", "
@@ -189,7 +190,7 @@ START_TEST(a_step_is_few_launches)
 }
 END_TEST
 
-/* ---- tensor parallelism, over queues ---- */
+/* ---- two ranks on one device, over its queues ---- */
 
 struct rank {
     struct exec_fixture f;
@@ -197,23 +198,26 @@ struct rank {
     struct dt_device *dev;
     pthread_barrier_t *together;
     pthread_t thread;
+    int tp, pp;
     uint64_t allocations;
+    double wall_s; /* of the last step */
 };
 
 static void *live(void *arg)
 {
     struct rank *r = arg;
     struct exec_fixture *f = &r->f;
-    struct ef_layout layout[] = {{1, 1, 0}};
+    struct ef_layout layout[] = {{r->pp, 1, 1}};
+    uint64_t t0;
 
     ef_init(f, EF_LLM, 1);
     f->dev->close(f->dev);
     f->dev = r->dev;
     f->shared = true;
     f->together = r->together;
-    ef_seqs_of(f, TP_SEQS, 5, EF_TEXT);
+    ef_seqs_of(f, SEQS, 5, EF_TEXT);
     ef_plan(f, 1, layout, false, DT_SCHED_1F1B);
-    f->plan.modules[0].layout.tp = TP;
+    f->plan.modules[0].layout.tp = r->tp;
     dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
     f->transport = r->t;
     f->data = r->data;
@@ -225,7 +229,9 @@ static void *live(void *arg)
         dt_fake_waits(r->dev, NULL, 0);
     r->allocations = dt_fake_allocations(r->dev);
     pthread_barrier_wait(r->together);
+    t0 = dt_clock_ns();
     ef_step(f, WARM + 1);
+    r->wall_s = (double)(dt_clock_ns() - t0) * 1e-9;
     pthread_barrier_wait(r->together);
     r->allocations = dt_fake_allocations(r->dev) - r->allocations;
     pthread_barrier_wait(r->together);
@@ -233,51 +239,81 @@ static void *live(void *arg)
     return NULL;
 }
 
-/* Of every layer and microbatch there are four collectives and more: waits and memory for them would be hundreds. */
-START_TEST(tensor_parallelism_neither_waits_nor_allocates)
+/* Steps with delays; *waits of the last one, and how many. */
+static size_t run_both(int tp, int pp, struct rank ranks[RANKS], struct dt_fake_wait waits[WAITS])
 {
     const struct dt_device_options o = {.threads = 1, .no_bf16 = true};
-    struct dt_transport *t[TP], *data[TP];
-    const struct dt_device *devices[TP];
-    struct dt_fake_wait waits[WAITS];
-    struct rank ranks[TP];
+    struct dt_transport *t[RANKS], *data[RANKS];
+    const struct dt_device *devices[RANKS];
     struct dt_device *dev;
     pthread_barrier_t together;
     struct dt_error err;
-    size_t n, syncs = 0;
+    size_t n;
 
     setenv("DISTTRAIN_FAKE_DELAY_US", "300", 1);
     setenv("DISTTRAIN_FAKE_SHARE", "32", 1);
     dt_assert_ok(dt_fake_device_open(&o, &err, &dev), err);
-    for (int k = 0; k < TP; k++)
+    for (int k = 0; k < RANKS; k++)
         devices[k] = dev;
-    dt_assert_ok(dt_transport_open_threads_on(TP, devices, &err, data), err);
+    dt_assert_ok(dt_transport_open_threads_on(RANKS, devices, &err, data), err);
     ck_assert(data[0]->on_queue);
     dt_fake_share(dev);
-    pthread_barrier_init(&together, NULL, TP);
-    dt_assert_ok(dt_transport_open_threads(TP, &err, t), err);
-    for (int k = 0; k < TP; k++) {
+    pthread_barrier_init(&together, NULL, RANKS);
+    dt_assert_ok(dt_transport_open_threads(RANKS, &err, t), err);
+    for (int k = 0; k < RANKS; k++) {
         ranks[k] = (struct rank){.t = t[k], .data = data[k], .dev = dev, .together = &together};
+        ranks[k].tp = tp;
+        ranks[k].pp = pp;
         ck_assert_int_eq(pthread_create(&ranks[k].thread, NULL, live, &ranks[k]), 0);
     }
-    for (int k = 0; k < TP; k++)
+    for (int k = 0; k < RANKS; k++)
         pthread_join(ranks[k].thread, NULL);
     n = dt_fake_waits(dev, waits, WAITS);
     ck_assert_uint_le(n, WAITS);
-    for (size_t k = 0; k < n; k++)
-        syncs += waits[k].kind != DT_FAKE_EVENT_SYNC;
-    printf("tensor parallelism: %zu waits of %d ranks, %zu of them for queues\n", n, TP, syncs);
-    /* losses and norm, the end of the step, the queues of the communication thread; places of batches */
-    ck_assert_uint_le(syncs, 16 * TP);
-    ck_assert_uint_le(n - syncs, TP_SEQS * TP);
-    for (int k = 0; k < TP; k++) {
-        /* of all ranks: a spare place, a request that is the first of its queue */
-        ck_assert_uint_le(ranks[k].allocations, 2 * PLACE_ALLOCATIONS * TP);
+    for (int k = 0; k < RANKS; k++) {
         data[k]->close(data[k]);
         t[k]->close(t[k]);
     }
     pthread_barrier_destroy(&together);
     dev->close(dev);
+    return n;
+}
+
+/* Of every layer and microbatch there are four collectives and more: waits and memory for them would be hundreds. */
+START_TEST(tensor_parallelism_neither_waits_nor_allocates)
+{
+    struct dt_fake_wait waits[WAITS];
+    struct rank ranks[RANKS];
+    size_t n = run_both(RANKS, 1, ranks, waits), syncs = 0;
+
+    for (size_t k = 0; k < n; k++)
+        syncs += waits[k].kind != DT_FAKE_EVENT_SYNC;
+    printf("tensor parallelism: %zu waits of %d ranks, %zu of them for queues\n", n, RANKS, syncs);
+    /* losses and norm, the end of the step, the queues of the communication thread; places of batches */
+    ck_assert_uint_le(syncs, 16 * RANKS);
+    ck_assert_uint_le(n - syncs, SEQS * RANKS);
+    for (int k = 0; k < RANKS;
+         k++) /* of both: a spare place, a request that is the first of its queue */
+        ck_assert_uint_le(ranks[k].allocations, 2 * PLACE_ALLOCATIONS * RANKS);
+}
+END_TEST
+
+/* The host, which is ahead, waits for nearly all of the step; the compute queue only where it has nothing to do. */
+START_TEST(waiting_is_that_of_the_compute_queue)
+{
+    struct dt_fake_wait waits[WAITS];
+    struct rank ranks[RANKS];
+
+    run_both(1, RANKS, ranks, waits);
+    for (int k = 0; k < RANKS; k++) {
+        const struct exec_fixture *f = &ranks[k].f;
+
+        printf("stage %d: %.2f ms of compute and %.2f ms of waiting in %.2f ms\n", k,
+               f->compute_s * 1e3, f->waited_s * 1e3, ranks[k].wall_s * 1e3);
+        ck_assert_double_gt(f->compute_s, 0);
+        ck_assert_double_gt(f->waited_s, 0);
+        ck_assert_double_le(f->compute_s + f->waited_s, ranks[k].wall_s);
+    }
 }
 END_TEST
 
@@ -290,5 +326,6 @@ int main(void)
     tcase_add_loop_test(t, launches_do_not_grow_with_what_a_microbatch_holds, 0, 4);
     tcase_add_loop_test(t, a_step_is_few_launches, 0, 2);
     tcase_add_test(t, tensor_parallelism_neither_waits_nor_allocates);
+    tcase_add_test(t, waiting_is_that_of_the_compute_queue);
     return dt_test_run(s);
 }

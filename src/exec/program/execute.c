@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * The walk: one op after the other, each between two events. */
+#include "base/clock.h"
 #include "exec/program/execute_impl.h"
 
 #include <math.h>
@@ -378,7 +379,6 @@ static void begin_iteration(struct dt_exec_iteration *it, const struct dt_exec_s
                             struct dt_exec_norm *norm)
 {
     norm->known = it->decided = false;
-    it->waited_ns = 0;
     for (int m = 0; m < stages->env->o.model->n_modules; m++)
         for (int i = 0; i < stages->env->dp[m] * stages->env->n_v[m]; i++) {
             struct dt_exec_vstage *vs = &stages->vs[m][i];
@@ -514,12 +514,14 @@ static enum dt_status walk_op(struct dt_exec *x, uint32_t i, struct dt_error *er
 
 static enum dt_status walk(struct dt_exec *x, struct dt_error *err)
 {
+    x->it.begin_ns = dt_clock_ns();
     if (x->losses.left == 0)
         post_losses(x);
     for (uint32_t k = 0; k < x->it.n_order; k++)
         if (!dt_exec_is_comm(&x->comm, x->it.order[k]))
             DT_TRY(walk_op(x, x->it.order[k], err));
     DT_TRY(dt_exec_comm_drain(x, err));
+    x->it.drained_ns = dt_clock_ns();
     if (x->env.o.supervisor)
         dt_supervisor_doing(x->env.o.supervisor, -1, 0, -1);
     return DT_OK;
@@ -531,21 +533,6 @@ static enum dt_status step_late(struct dt_exec *x, struct dt_error *err)
         if (x->it.p->ops[x->it.order[k]].kind == DT_OP_STEP)
             DT_TRY(step(x, &x->it.p->ops[x->it.order[k]], err));
     return DT_OK;
-}
-
-static void count_compute(struct dt_exec *x, struct dt_exec_result *r)
-{
-    int64_t ns = 0;
-
-    for (uint32_t k = 0; k < x->it.n_order; k++) {
-        uint32_t i = x->it.order[k];
-
-        if (dt_op_resource(x->it.p->ops[i].kind) == DT_RES_COMPUTE)
-            ns += (int64_t)(x->env.dev->event_ns(x->events.end[i]) -
-                            x->env.dev->event_ns(x->events.begin[i]));
-    }
-    r->compute_s = (double)ns * 1e-9;
-    r->waited_s = (double)x->it.waited_ns * 1e-9;
 }
 
 enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
@@ -579,7 +566,7 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
     DT_TRY(st);
     if (timeline)
         DT_TRY(dt_exec_read_timeline(x, err, timeline));
-    count_compute(x, &x->it.result);
+    dt_exec_read_shares(x, &x->it.result);
     *out = x->it.result;
     return DT_OK;
 }

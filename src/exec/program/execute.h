@@ -61,9 +61,11 @@ struct dt_exec_result {
     int64_t targets, images, tokens, encoded;
     double grad_norm; /* before clipping; 0 when nothing is trained */
     double lr;
-    bool applied;               /* false: no parameter and no moment has changed */
-    double signal;              /* of the inputs of all ranks, added up */
-    double compute_s, waited_s; /* of this rank: in compute ops; until others had done something */
+    bool applied;  /* false: no parameter and no moment has changed */
+    double signal; /* of the inputs of all ranks, added up */
+    double compute_s,
+        waited_s; /* of this rank: in compute ops; its compute queue stood still until others had
+                                 * done something, by the device's clock */
 };
 
 /* Says whether the step is made, knowing what the iteration has come to: all of the result but its

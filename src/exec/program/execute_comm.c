@@ -427,12 +427,12 @@ enum dt_status dt_exec_comm_begin(struct dt_exec *x, struct dt_error *err)
 static enum dt_status wait_for(struct dt_exec *x, const uint32_t *n, struct dt_error *err)
 {
     struct dt_exec_comm *c = &x->comm;
-    uint64_t t0 = 0;
+    bool waited = false;
     enum dt_status st;
 
     while (*n > 0 && c->status == DT_OK) {
-        if (!t0) {
-            t0 = dt_clock_ns();
+        if (!waited) {
+            waited = true;
             if (x->env.o.supervisor)
                 dt_supervisor_waiting(x->env.o.supervisor, true);
             c->main_waits = true;
@@ -441,11 +441,9 @@ static enum dt_status wait_for(struct dt_exec *x, const uint32_t *n, struct dt_e
         pthread_cond_wait(&c->done, &c->lock);
     }
     c->main_waits = false;
-    if (t0 && x->env.o.supervisor &&
+    if (waited && x->env.o.supervisor &&
         *n == 0) /* what failed is still waited for, as the watch must know */
         dt_supervisor_waiting(x->env.o.supervisor, false);
-    if (t0)
-        x->it.waited_ns += (int64_t)(dt_clock_ns() - t0);
     st = *n > 0 ? c->status : DT_OK;
     if (st != DT_OK && err)
         *err = c->error;

@@ -204,6 +204,7 @@ static void link(struct dt_exec_graph *g, uint32_t from, uint32_t to, bool count
     if (count) {
         g->succ_first[from + 1]++;
         g->pending[to]++;
+        g->hears[to] |= g->kind[from] == DT_EXEC_COMM;
     } else {
         g->succ[--g->succ_first[from + 1]] = to;
     }
@@ -245,12 +246,14 @@ enum dt_status dt_exec_graph(struct dt_exec_graph *g, const struct dt_exec_itera
     g->n = n_ops + g->n_tokens + 1;
     if (dt_grow((void **)&g->pending, &g->cap_pending, g->n, sizeof(*g->pending)) ||
         dt_grow((void **)&g->succ_first, &g->cap_succ_first, g->n + 2u, sizeof(*g->succ_first)) ||
+        dt_grow((void **)&g->hears, &g->cap_hears, g->n, sizeof(*g->hears)) ||
         dt_grow((void **)&g->kind, &g->cap_kind, g->n + 1u, sizeof(*g->kind)))
         return dt_error_nomem(err, "the order of a program");
     for (uint32_t i = 0; i < n_ops; i++)
         g->kind[i] = (unsigned char)where(it->p, ranks, &it->p->ops[i]);
     memset(g->kind + n_ops, DT_EXEC_COMM, g->n - n_ops);
     memset(g->pending, 0, g->n * sizeof(*g->pending));
+    memset(g->hears, 0, g->n * sizeof(*g->hears));
     memset(g->succ_first, 0, (g->n + 2u) * sizeof(*g->succ_first));
     link_all(g, it, ranks, true);
     for (uint32_t i = 0; i <= g->n; i++) /* ends of the lists, one place further */
@@ -268,6 +271,7 @@ enum dt_status dt_exec_graph(struct dt_exec_graph *g, const struct dt_exec_itera
 void dt_exec_graph_free(struct dt_exec_graph *g)
 {
     dt_free(g->pending);
+    dt_free(g->hears);
     dt_free(g->kind);
     dt_free(g->succ_first);
     dt_free(g->succ);

@@ -145,11 +145,12 @@ struct dt_exec_token {
 struct dt_exec_graph {
     uint32_t n;                  /* numbers */
     uint32_t *pending;           /* per number: what it waits for */
+    bool *hears;                 /* per number: the communication thread does some of that */
     unsigned char *kind;         /* per number: enum dt_exec_where */
     uint32_t *succ_first, *succ; /* per number: who waits for it */
     struct dt_exec_token *tokens;
     uint32_t n_tokens;
-    size_t cap_pending, cap_kind, cap_succ_first, cap_succ, cap_tokens;
+    size_t cap_pending, cap_hears, cap_kind, cap_succ_first, cap_succ, cap_tokens;
 };
 /* The communication thread's queues, where its transport is not on_queue (execute_queue.c).  What is posted on
  * the first three waits for its ops on the main queue, each kind behind its own; what lands waits for nothing but
@@ -262,7 +263,7 @@ struct dt_exec_iteration {
     const struct dt_sequence **mb_seqs; /* of the microbatch that is being made */
     size_t cap_mb_seqs;
     double text_scale, image_scale; /* of a target's loss, of an image's, in the sum */
-    int64_t waited_ns;
+    uint64_t begin_ns, drained_ns;  /* the walk begins; all of other ranks has come */
     bool decided;
     struct dt_exec_result result; /* when decided; times excepted */
 };
@@ -566,6 +567,8 @@ enum dt_status dt_exec_norm_join(struct dt_exec *x, struct dt_error *err);
 void dt_exec_events_free(struct dt_exec_events *events, const struct dt_device *dev);
 enum dt_status dt_exec_event_room(struct dt_exec_events *events, const struct dt_device *dev,
                                   size_t n, struct dt_error *err);
+/* Of the step that has been made: in compute ops; the compute queue stood still until other ranks had done something. */
+void dt_exec_read_shares(const struct dt_exec *x, struct dt_exec_result *out);
 enum dt_status dt_exec_read_timeline(struct dt_exec *x, struct dt_error *err,
                                      struct dt_timeline *t);
 

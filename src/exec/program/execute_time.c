@@ -117,6 +117,39 @@ static enum dt_status exchange(struct dt_exec *x, int64_t *buf, struct dt_error 
     return DT_OK;
 }
 
+/* The queue stands still before an op that waits for other ranks, or the communication thread for them when all has been
+ * done here; not as long as a batch is on its way. */
+static uint64_t waited_ns(const struct dt_exec *x)
+{
+    uint64_t at = x->it.begin_ns, sum = 0;
+
+    for (uint32_t k = 0; k < x->it.n_order; k++) {
+        uint32_t i = x->it.order[k];
+        uint64_t begin;
+
+        if (dt_exec_is_comm(&x->comm, i))
+            continue;
+        begin = x->env.dev->event_ns(x->events.begin[i]);
+        sum += x->comm.graph.hears[i] && begin > at ? begin - at : 0;
+        at = max64(at, x->env.dev->event_ns(x->events.end[i]));
+    }
+    return sum + (x->it.drained_ns > at ? x->it.drained_ns - at : 0);
+}
+
+void dt_exec_read_shares(const struct dt_exec *x, struct dt_exec_result *out)
+{
+    uint64_t ns = 0;
+
+    for (uint32_t k = 0; k < x->it.n_order; k++) {
+        uint32_t i = x->it.order[k];
+
+        if (dt_op_resource(x->it.p->ops[i].kind) == DT_RES_COMPUTE)
+            ns += x->env.dev->event_ns(x->events.end[i]) - x->env.dev->event_ns(x->events.begin[i]);
+    }
+    out->compute_s = (double)ns * 1e-9;
+    out->waited_s = x->ranks.t ? (double)waited_ns(x) * 1e-9 : 0;
+}
+
 /* ---- all of them ---- */
 
 static int64_t later(int64_t a, int64_t b)
