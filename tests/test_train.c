@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "report/report.h"
 #include "base/rng.h"
+#include "comm/transport.h"
 #include "exec/data/image.h"
 #include "exec/data/shard.h"
 #include "exec/program/batching.h"
@@ -13,6 +14,7 @@
 #include "test_util.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -191,6 +193,98 @@ START_TEST(goes_on_exactly)
     ck_assert_int_eq(b.first_step, 6);
     ck_assert_int_eq(b.loading.batches, 0);
     ck_assert_int_eq(b.last_step, 6);
+    remove_all();
+}
+END_TEST
+
+struct train_rank {
+    const char *const *over;
+    int n;
+    struct dt_transport *t;
+    struct dt_train_summary s;
+    pthread_t thread;
+};
+
+static void *train_rank(void *arg)
+{
+    struct dt_train_options o = {.stop = &stop, .on_step = on_step};
+    struct train_rank *r = arg;
+    struct dt_error e;
+    struct world w;
+
+    dt_assert_ok(open_world(&w, r->over, r->n), err);
+    o.setup = &w.setup;
+    o.transport = r->t;
+    dt_assert_ok(dt_train(&o, &e, &r->s), e);
+    dt_train_summary_free(&r->s);
+    close_world(&w);
+    r->t->close(r->t);
+    return NULL;
+}
+
+/* The same by two ranks; rank 0's summary. */
+static struct dt_train_summary run_ranks(const char *const *over, int n, int64_t after)
+{
+    struct train_rank r[2] = {{over, n, NULL, {0}, 0}, {over, n, NULL, {0}, 0}};
+    struct dt_transport *t[2];
+
+    stop = 0;
+    stop_after = after;
+    dt_assert_ok(dt_transport_open_threads(2, &err, t), err);
+    for (int k = 0; k < 2; k++) {
+        r[k].t = t[k];
+        ck_assert_int_eq(pthread_create(&r[k].thread, NULL, train_rank, &r[k]), 0);
+    }
+    for (int k = 0; k < 2; k++)
+        pthread_join(r[k].thread, NULL);
+    return r[0].s;
+}
+
+static bool bf16_here(void)
+{
+    struct world w;
+    bool has;
+
+    dt_assert_ok(open_world(&w, NULL, 0), err);
+    has = w.device->info.bf16;
+    close_world(&w);
+    return has;
+}
+
+/* Two ranks, a module's tensors dealt to both, moments of the others shared out: what they save together and take
+ * apart again is all that there is. */
+START_TEST(ranks_go_on_exactly)
+{
+    char whole[160], parts[160];
+    const char *one[] = {
+        whole,
+        "run.dropout=0.2",
+        "search.strategy=manual",
+        "train.microbatch=1",
+        "train.zero=1",
+        "plan={colocated: true, encoder: {dp: 2}, llm: {tp: 2}, generator: {dp: 2}}",
+        _i ? "run.precision=bf16" : "run.precision=fp32"};
+    const char *two[] = {parts, one[1], one[2], one[3], one[4], one[5], one[6]};
+    struct dt_train_summary a, b;
+    double direct[7];
+
+    make_shard();
+    if (_i == 0 || bf16_here()) {
+        snprintf(whole, sizeof(whole), "run.checkpoint={dir: %s/whole}", dir);
+        snprintf(parts, sizeof(parts), "run.checkpoint={dir: %s/parts, interval: 2}", dir);
+        a = run_ranks(one, 7, 0);
+        ck_assert_int_eq(a.last_step, 6);
+        ck_assert_int_eq(a.ranks, 2);
+        memcpy(direct, losses, sizeof(direct));
+        b = run_ranks(two, 7, 2); /* the request travels with the losses of the next step */
+        ck_assert(b.stopped && b.last_step == 3);
+        b = run_ranks(two, 7, 0);
+        ck_assert(b.resumed && b.first_step == 3 && b.last_step == 6);
+        for (int i = 1; i <= 6; i++)
+            ck_assert_double_eq(losses[i], direct[i]);
+        same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+        same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
+    }
     remove_all();
 }
 END_TEST
@@ -511,6 +605,7 @@ int main(void)
     TCase *tc = dt_test_case(suite, "loop", 600);
 
     tcase_add_test(tc, goes_on_exactly);
+    tcase_add_loop_test(tc, ranks_go_on_exactly, 0, 2);
     tcase_add_test(tc, plans_train_alike);
     tcase_add_test(tc, learns_and_logs);
     tcase_add_test(tc, refuses);
