@@ -29,7 +29,7 @@ enum dt_status dt_engine_new(struct dt_error *err, struct dt_engine **out)
 
     if (!e)
         return dt_error_nomem(err, "event engine");
-    e->in_windows = true;
+    e->in_windows = e->remembers = true;
     *out = e;
     return DT_OK;
 }
@@ -66,6 +66,11 @@ uint32_t dt_engine_windows(const struct dt_engine *e)
 void dt_engine_set_windows(struct dt_engine *e, bool on)
 {
     e->in_windows = on;
+}
+
+void dt_engine_set_memory(struct dt_engine *e, bool on)
+{
+    e->remembers = on;
 }
 
 INLINE void ended(struct dt_engine_run *r, uint32_t op)

@@ -23,6 +23,8 @@ uint64_t dt_engine_events(const struct dt_engine *e);
 /* Windows: while no collective of many lanes is under way, lanes that share neither transfers nor links
  * are simulated one part after the other, each in its caches.  On from the start; off is for tests. */
 void dt_engine_set_windows(struct dt_engine *e, bool on);
+/* A program that is run again is prepared once (the default); for programs that are run once, that is not worth the look. */
+void dt_engine_set_memory(struct dt_engine *e, bool on);
 uint32_t dt_engine_windows(const struct dt_engine *e); /* of the last run */
 
 #endif

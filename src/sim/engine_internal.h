@@ -82,6 +82,7 @@ struct dt_engine {
     size_t flows_cap[2];
     bool tangled;    /* ops wait for ops of other lanes that are no SENDs */
     bool in_windows; /* wanted */
+    bool remembers;  /* the program that it was prepared for */
     uint64_t n_events;
     uint32_t n_windows; /* of the last run */
 };

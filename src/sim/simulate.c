@@ -130,6 +130,7 @@ static enum dt_status sim_open(struct sim *s, struct dt_error *err)
     if (!s->times)
         return dt_error_nomem(err, "iteration times");
     DT_TRY(dt_engine_new(err, &s->engine));
+    dt_engine_set_memory(s->engine, s->iterations * s->draws > 1);
     return o->contention ? dt_network_new(&s->job->cluster, err, &s->network) : DT_OK;
 }
 
