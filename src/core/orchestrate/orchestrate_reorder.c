@@ -39,6 +39,15 @@ static int distinct_batches(const struct dt_search_input *in, int most)
     return n;
 }
 
+/* How many global batches each of so many ways is timed with.  A quick search takes one where no share of the replicas stands
+ * for a long program: all of them even out what differs between batches. */
+static int batches_of(const struct dt_orch_effort *effort, double ops, int ways)
+{
+    int least = effort->most_ops > 0 && ops > effort->most_ops ? 1 : BATCHES_MIN;
+
+    return (int)fmax(least, fmin(BATCHES_MAX, effort->reorder_ops / (ops * ways)));
+}
+
 /* What stands for the plan: the plan, or some of its broker groups (*share). */
 static enum dt_status stand_in(const struct dt_search_input *in, const struct dt_plan *p,
                                struct dt_error *err, struct dt_plan *out, bool *share)
@@ -121,8 +130,8 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
         return DT_OK;
     }
     DT_TRY(stand_in(in, p, err, &run, &r.share));
-    ops = dt_orch_plan_ops(&run, in->model->llm) * (intra && inter ? 4 : 2);
-    r.batches = (int)fmax(BATCHES_MIN, fmin(BATCHES_MAX, dt_orch_effort_of(in)->reorder_ops / ops));
+    ops = dt_orch_plan_ops(&run, in->model->llm);
+    r.batches = batches_of(dt_orch_effort_of(in), ops, intra && inter ? 4 : 2);
     r.batches = distinct_batches(in, r.batches);
     for (int way = 0; way < DT_REORDER_N; way++) {
         r.mean_s[way] = NAN;

@@ -125,6 +125,7 @@ static struct entry *entry_of(const struct dt_search_input *in, const struct dt_
                               const struct dt_plan *run, int64_t first_sample, struct print *x)
 {
     struct dt_orch_timed *t = in->timed;
+    struct print stands;
 
     if (!t || in->cost != t->cost || in->samples != t->samples)
         return NULL;
@@ -133,9 +134,15 @@ static struct entry *entry_of(const struct dt_search_input *in, const struct dt_
     mix(x, t->samples_number);
     mix(x, (uint64_t)first_sample);
     mix_cluster(x, in->cluster);
+    stands = *x;
     mix_plan(x, p);
-    if (run != p)
-        mix_plan(x, run);
+    if (run == p)
+        return &t->at[dt_hash_finish(x->a) & (ENTRIES - 1)];
+    mix_plan(&stands, run);
+    if (stands.a != x->a || stands.b != x->b) { /* not the same plan in another place */
+        mix(x, stands.a);
+        mix(x, stands.b);
+    }
     return &t->at[dt_hash_finish(x->a) & (ENTRIES - 1)];
 }
 
