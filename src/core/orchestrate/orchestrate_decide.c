@@ -10,6 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* As strategy_disttrain.c: hardly ever do all replicas take so much less than those that the search compared. */
+#define LEAD 0.01
+
 /* Of the search for one alternative. */
 enum {
     NEIGHBOURS = 250000,           /* ops of neighbours that it may time */
@@ -73,7 +76,7 @@ static void same_layout(const struct asking *a, int value, struct dt_orch_decisi
 }
 
 /* The least timeline of the first plans of a result whose microbatches fit, as whole as the chosen plan's, and reordered like
- * it: the search compared some of their replicas. */
+ * it: the search compared some of their replicas.  Those that these put behind a whole one are not timed. */
 static enum dt_status whole_s(const struct asking *a, const struct dt_search_input *in,
                               const struct dt_search_result *r, struct dt_error *err, double *least)
 {
@@ -84,6 +87,8 @@ static enum dt_status whole_s(const struct asking *a, const struct dt_search_inp
         double s;
         enum dt_status st;
 
+        if (n > 0 && p.predicted.timeline_s > *least * (1 + LEAD))
+            break;
         p.policy.intra_reorder = a->best->policy.intra_reorder;
         p.policy.inter_reorder = a->best->policy.inter_reorder;
         st = dt_orch_plan_timeline_s(in, &p, 0, err, &s, NULL);
