@@ -36,6 +36,7 @@ check_PROGRAMS += \
 	tests/test_explain \
 	tests/test_extremes \
 	tests/test_fake_device \
+	tests/test_ferry \
 	tests/test_finite \
 	tests/test_guard \
 	tests/test_hf_keys \
@@ -161,6 +162,7 @@ tests_libfakedevice_a_SOURCES = \
 	tests/fake_device_queue.c
 TEST_DEVICE_LIBS = tests/libfakedevice.a $(DT_KERNEL_LIBS)
 tests_test_fake_device_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_ferry_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_on_queue_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_launches_SOURCES = tests/test_launches.c tests/exec_fixture.h
 tests_test_launches_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)

@@ -49,9 +49,8 @@ struct dt_exec_options {
     const struct dt_diffusion *diffusion; /* NULL without a generator */
     double text_weight, image_weight;     /* of the two losses in the sum */
     double dropout;                       /* of transformer layers; modules/module.h */
-    size_t
-        ferry_bytes; /* of what a checkpoint takes at a time; equal on all ranks; 0 = the default */
-    uint64_t seed;   /* of parameters, timesteps, noise and dropout */
+    size_t ferry_bytes; /* of a stretch that checkpoints copy, equal on all ranks; 0 = ferry.h's */
+    uint64_t seed;      /* of parameters, timesteps, noise and dropout */
 };
 
 struct dt_exec_result {

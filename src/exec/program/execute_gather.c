@@ -81,8 +81,7 @@ static void convert(const struct dt_exec_env *env, struct dt_device_queue *q, st
             env->k->cast(q, (int64_t)count, DT_F32, m, DT_BF16, wire);
         else if (!rounded)
             env->k->cast(q, (int64_t)count, DT_BF16, wire, DT_F32, m);
-        if (bytes > 0)
-            wire += bytes;
+        wire += bytes;
     }
 }
 
