@@ -103,7 +103,7 @@ START_TEST(equal_plans_are_simulated_once)
         {"samples.seed=5", "cluster.nodes=12"},
         {"samples.seed=6", "cluster.nodes=12"},
         {"model.generator.resize=256", "cluster.nodes=12"},
-        {"train.global_batch=64", "cluster.nodes=13"},
+        {"train.global_batch=96", "cluster.nodes=13"},
         {"cluster.nodes=12", "simulate.seed=1"},
     };
     struct dt_points *p = must_open("mllm-9b-96");
@@ -235,7 +235,7 @@ END_TEST
 
 START_TEST(a_kept_plan_is_the_plan_file)
 {
-    static const char *const other[] = {"train.global_batch=64"};
+    static const char *const other[] = {"train.global_batch=96"};
     const char *path = "test_point_plan.json";
     struct dt_points *p = must_open("mllm-9b-96"), *beside;
     struct dt_point base = must_eval(p, NULL, 0, false), kept, file;
