@@ -42,6 +42,23 @@ check "without expert parallelism there is none" '[ "$(cat ep1)" -eq 1 ]'
 check "at most two is at most two" '[ "$(cat ep2)" -le 2 ]'
 check "ep up to 2 ($(cat best2) s) is no worse than none ($(cat best1) s)" 'awk "BEGIN { exit !($(cat best2) <= $(cat best1)) }"'
 check "any ep ($(cat best0) s, ep $(cat ep0)) is no worse than that" 'awk "BEGIN { exit !($(cat best0) <= $(cat best2)) }"'
+# on nodes of six GPUs groups of three and six lie in one node, those of four do not
+cat >six.yaml <<J
+model: {preset: qwen3-30b-a3b, llm: {layers: 24, experts: 96}}
+cluster: {preset: h100, nodes: 2, gpus_per_node: 6}
+samples: text
+profile: h100
+train: {global_batch: 48, seq_len: 4096, zero: 1}
+J
+for most in 2 4 0; do
+    expect 0 "" "$DISTTRAIN" plan --json six.yaml search.max_ep=$most
+    member timeline_s <out >"best$most"
+    grep -o '"ep": *[0-9]*' out | head -1 | tr -dc 0-9 >"ep$most"
+done
+check "groups of at most four are of three, not of $(cat ep4)" '[ "$(cat ep4)" -eq 3 ]'
+check "groups of any size are of six, not of $(cat ep0)" '[ "$(cat ep0)" -eq 6 ]'
+check "more to choose from is faster: $(cat best2), $(cat best4), $(cat best0) s" \
+    'awk "BEGIN { exit !($(cat best4) < $(cat best2) && $(cat best0) < $(cat best4)) }"'
 # between nodes rows go through the NICs
 "$DISTTRAIN" simulate --no-runs --json qwen3-30b-a3b-64 plan.llm.ep=16 >ep16.json 2>/dev/null
 check "an expert group over two nodes is slower than in one" \

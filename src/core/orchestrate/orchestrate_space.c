@@ -104,13 +104,26 @@ static int cp_max(const struct dt_search_input *in, int m)
     return most;
 }
 
-/* Powers of two that divide the experts of every layer, for an LLM; which DP they go with is for the cells. */
-static bool ep_legal(const struct dt_search_input *in, int m, int ep)
+/* Experts of the layer that has most. */
+static int experts_of(const struct dt_module *m)
 {
+    int most = 1;
+
+    for (int b = 0; b < m->n_blocks; b++)
+        most = m->blocks[b].n_experts > most ? m->blocks[b].n_experts : most;
+    return most;
+}
+
+/* What divides the experts of every layer, for an LLM, in groups that share nodes evenly; which DP they go with is for the
+ * cells. */
+static bool ep_legal(const struct dt_search_input *in, int m, int tp, int ep)
+{
+    int node = in->cluster->gpus_per_node, span = tp * ep; /* members are tp GPUs apart */
+
     if (ep == 1)
         return true;
-    return m == in->model->llm && !dt_cluster_is_cpu(in->cluster) &&
-           (in->opt.max_ep == 0 || ep <= in->opt.max_ep) &&
+    return (node % span == 0 || span % node == 0) && m == in->model->llm &&
+           !dt_cluster_is_cpu(in->cluster) && (in->opt.max_ep == 0 || ep <= in->opt.max_ep) &&
            dt_plan_allows_ep(&in->model->modules[m], ep, ep);
 }
 
@@ -118,6 +131,7 @@ static void fill_lanes(struct dt_orch_table *t, int m, struct dt_orch_modes *o)
 {
     unsigned mask = t->in->opt.tp_mask ? t->in->opt.tp_mask : 0xfu;
     int node = t->in->cluster->gpus_per_node, most = cp_max(t->in, m);
+    int experts = experts_of(&t->in->model->modules[m]);
 
     for (int bit = 0; bit < TP_BITS; bit++) {
         if (!(mask >> bit & 1) || !tp_legal(t, m, 1 << bit))
@@ -125,8 +139,9 @@ static void fill_lanes(struct dt_orch_table *t, int m, struct dt_orch_modes *o)
         for (int cp = 1; cp <= most; cp *= 2) {
             if (node % (cp << bit) != 0 && (cp << bit) % node != 0)
                 continue;
-            for (int ep = 1; ep_legal(t->in, m, ep) && o->n_lanes < DT_ORCH_LANES_MAX; ep *= 2)
-                o->lane[o->n_lanes++] = (struct dt_orch_lane){1 << bit, cp, ep};
+            for (int ep = 1; ep <= experts && o->n_lanes < DT_ORCH_LANES_MAX; ep++)
+                if (ep_legal(t->in, m, 1 << bit, ep))
+                    o->lane[o->n_lanes++] = (struct dt_orch_lane){1 << bit, cp, ep};
         }
     }
 }
