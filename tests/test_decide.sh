@@ -30,8 +30,8 @@ keys() { # DIMENSION MODULE VALUE SCHEDULE
         esac ;;
     esac
 }
-near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < 1.005 * b && b < 1.005 * a) }'; }
-asked=0 equal=0
+as_good() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < 1.005 * b) }'; } # looking near what is known may find more, too
+asked=0 good=0
 explained() { # ARGUMENT...
     expect 0 '"decisions"' "$DISTTRAIN" plan --explain --json "$@"
     decisions out >list
@@ -55,11 +55,11 @@ explained() { # ARGUMENT...
         else
             check "$what" 'awk -v a="$seconds" -v b="$stated" "BEGIN { exit !(b > 0 && a < 1.08 * b && b < 1.08 * a) }"'
             asked=$((asked + 1))
-            near "$seconds" "$stated" && equal=$((equal + 1))
+            as_good "$seconds" "$stated" && good=$((good + 1))
         fi
     done <list
 }
 explained mllm-9b-96 cluster.nodes=4 train.global_batch=32
 explained llama-70b-96 cluster.nodes=8
-check "$equal of $asked prices within 0.5 % of the stated search" '[ $((4 * equal)) -ge $((3 * asked)) ]'
+check "$good of $asked prices at most 0.5 % above the stated search" '[ $((4 * good)) -ge $((3 * asked)) ]'
 totals
