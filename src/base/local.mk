@@ -23,6 +23,7 @@ libdtbase_a_SOURCES = \
 	src/base/mem.c \
 	src/base/mem.h \
 	src/base/normal.c \
+	src/base/normal_as241.h \
 	src/base/number.c \
 	src/base/number.h \
 	src/base/protobuf.c \
