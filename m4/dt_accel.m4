@@ -41,7 +41,28 @@ DT_EOF
                  [dt_cuda_works=yes])
            rm -f conftest.cu conftest.cu.o
            AC_MSG_RESULT([$dt_cuda_works])])
+    dt_cuda_asked=$with_cuda
     DT_TRISTATE_RESULT([cuda], [CUDA], [$dt_cuda_works], [$NVCC])
+    AM_CONDITIONAL([BUILD_CUDA], [test "$dt_cuda_asked" = yes && test "$dt_cuda_works" = yes])
+])
+
+# A C++ compiler for the tests of the module of cards: C++20, and what makes fibers of threads.
+AC_DEFUN([DT_CHECK_CXX], [
+    AC_LANG_PUSH([C++])
+    dt_save_CXXFLAGS=$CXXFLAGS
+    CXXFLAGS="$CXXFLAGS -std=c++20"
+    AC_MSG_CHECKING([whether $CXX compiles C++20])
+    AC_COMPILE_IFELSE([AC_LANG_PROGRAM([[
+        #include <type_traits>
+        #if !defined(__x86_64__) && !defined(__aarch64__)
+        #error "no fibers"
+        #endif
+        template <typename T> bool has_x() { return requires(T t) { t.x; }; }
+        struct s { int x; };]], [[return has_x<s>() ? 0 : 1;]])], [dt_cxx_works=yes], [dt_cxx_works=no])
+    AC_MSG_RESULT([$dt_cxx_works])
+    CXXFLAGS=$dt_save_CXXFLAGS
+    AC_LANG_POP([C++])
+    AM_CONDITIONAL([HAVE_CXX], [test "$dt_cxx_works" = yes])
 ])
 
 # NCCL: header and link.  nccl.h includes CUDA's headers.

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #endif
 #include "fake_device_impl.h"
+#include "kernels/device_open.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -393,8 +394,11 @@ enum dt_status dt_fake_device_open(const struct dt_device_options *opt, struct d
 enum dt_status dt_test_device_open(const struct dt_device_options *opt, struct dt_error *err,
                                    struct dt_device **out)
 {
-    return setting("DISTTRAIN_FAKE_DEVICE", 0) ? dt_fake_device_open(opt, err, out)
-                                               : dt_device_open_cpu(opt, err, out);
+    struct dt_device_choice other = {.name = getenv("DISTTRAIN_TEST_DEVICE")};
+
+    if (setting("DISTTRAIN_FAKE_DEVICE", 0))
+        return dt_fake_device_open(opt, err, out);
+    return other.name ? dt_device_open(&other, opt, err, out) : dt_device_open_cpu(opt, err, out);
 }
 
 void dt_fake_count(struct dt_fake *f, const char *what)

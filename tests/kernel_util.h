@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "kernels/device_open.h"
 #include "kernels/kernels.h"
 #include "test_util.h"
 
@@ -15,8 +16,18 @@
 
 /* Loop tests take _i: type and instruction set.  Up to KT_CASES: the best there is, AVX2 and plain
  * C; up to KT_ALL_CASES also AVX-512 without bf16 and AVX512-BF16 without AMX, which differ only in
- * the kernels that have products of bf16. */
-enum { KT_ISAS = 3, KT_ALL_ISAS = 5, KT_CASES = 2 * KT_ISAS, KT_ALL_CASES = 2 * KT_ALL_ISAS };
+ * the kernels that have products of bf16.
+ *
+ * DISTTRAIN_TEST_DEVICE=NAME tests another device than the CPU, one whose memory the host shares; it has one
+ * instruction set. */
+static inline bool kt_is_cpu(void)
+{
+    return !getenv("DISTTRAIN_TEST_DEVICE");
+}
+#define KT_ISAS (kt_is_cpu() ? 3 : 1)
+#define KT_ALL_ISAS (kt_is_cpu() ? 5 : 1)
+#define KT_CASES (2 * KT_ISAS)
+#define KT_ALL_CASES (2 * KT_ALL_ISAS)
 
 struct kt {
     struct dt_device *dev[2];
@@ -38,18 +49,19 @@ struct buf {
 
 static inline void kt_open(struct kt *k, int i)
 {
-    static const char *const isas[KT_ALL_ISAS] = {"all", "v3", "base", "v4", "bf16"};
+    static const char *const isas[] = {"all", "v3", "base", "v4", "bf16"};
+    struct dt_device_choice which = {.name = kt_is_cpu() ? "cpu" : getenv("DISTTRAIN_TEST_DEVICE")};
     struct dt_error err;
 
     memset(k, 0, sizeof(*k));
     k->t = i % 2 ? DT_BF16 : DT_F32;
     k->seed = dt_test_seed();
     dt_rng_init(&k->rng, k->seed, (uint64_t)i);
-    setenv("DT_CPU_ISA", isas[i / 2 % KT_ALL_ISAS], 1);
+    setenv("DT_CPU_ISA", isas[i / 2 % 5], 1);
     for (int th = 0; th < 2; th++) {
         struct dt_device_options opt = {.threads = th + 1};
 
-        dt_assert_ok(dt_device_open_cpu(&opt, &err, &k->dev[th]), err);
+        dt_assert_ok(dt_device_open(&which, &opt, &err, &k->dev[th]), err);
         dt_assert_ok(k->dev[th]->queue_new(k->dev[th], false, &err, &k->q[th]), err);
     }
     k->k = k->dev[0]->k;

@@ -21,6 +21,7 @@ src/fit
 src/sim
 src/kernels
 src/kernels/cpu
+src/kernels/cuda
 src/serve
 src/comm
 src/exec/data
@@ -50,11 +51,12 @@ homes="mpi.h src/comm/transport_mpi.c
 libfyaml.h src/base/doc.c
 sqlite3.h src/core/profile src/report src/fit
 gsl/ src/core src/report src/fit
-pthread.h src/comm src/exec src/sim src/cli src/kernels/cpu
+pthread.h src/comm src/exec src/sim src/cli src/kernels/cpu src/kernels/cuda
 threads.h -
 microhttpd.h src/serve/server.c
 omp.h src/kernels/cpu
-cuda -
+cuda_runtime.h src/kernels/cuda
+cublasLt.h src/kernels/cuda
 nccl.h -
 oneapi/dnnl src/kernels/cpu
 archive src/exec/data
@@ -169,9 +171,9 @@ cat "$tmp/out"
 check "names have a prefix of their room" '[ "$(wc -l <"$tmp/names")" -gt 500 ] && [ ! -s "$tmp/out" ]'
 [ -d "$builddir/src/base" ] && ls "$builddir"/src/base/*.o >/dev/null 2>&1 || echo "no object files: only headers are checked for prefixes"
 
-# ---- names: dt_transport_xfer is opaque, and every transport has one of its own ----
-grep -hoE '^(typedef )?(struct|union|enum) dt_\w+ \{' $files | grep -oE 'dt_\w+' | grep -vx dt_transport_xfer |
-    sort | uniq -d >"$tmp/out"
+# ---- names: dt_transport_xfer and dt_device_queue are opaque: every transport, every device has one of its own ----
+grep -hoE '^(typedef )?(struct|union|enum) dt_\w+ \{' $files | grep -oE 'dt_\w+' |
+    grep -vxE 'dt_transport_xfer|dt_device_queue' | sort | uniq -d >"$tmp/out"
 while read -r tag; do grep -nE "^(typedef )?(struct|union|enum) $tag \{" $files; done <"$tmp/out"
 check "a tag is defined once" '[ ! -s "$tmp/out" ]'
 

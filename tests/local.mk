@@ -233,6 +233,7 @@ SHELL_TESTS = \
 	tests/test_data_tokens.sh \
 	tests/test_decide.sh \
 	tests/test_device_delays.sh \
+	tests/test_cuda_cpu.sh \
 	tests/test_devices.sh \
 	tests/test_eval.sh \
 	tests/test_execute_mpi.sh \
@@ -325,6 +326,40 @@ EXTRA_DIST += tests/device_module.c
 $(DEVICE_MODULES): tests/device_module.c src/kernels/device.h
 	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) -DFAKE_MODULE_$$(basename $(@D)) $(AM_CPPFLAGS) $(CPPFLAGS) \
 	    $(AM_CFLAGS) $(CFLAGS) -fPIC -shared -o $@ $(srcdir)/tests/device_module.c
+
+# ---- the module of cards, for a CPU ----
+# The same sources, by g++ against imitations of CUDA's runtime and of cuBLASLt (tests/cuda_cpu).
+CUDA_CPU = tests/modules/CPU/disttrain-cuda.so
+CUDA_CPU_FILES = \
+	tests/cuda_cpu/block.cc \
+	tests/cuda_cpu/lt.cc \
+	tests/cuda_cpu/runtime.cc
+CUDA_CPU_INCLUDED = \
+	tests/cuda_cpu/cuda_cpu.h \
+	tests/cuda_cpu/cuda_cpu_impl.h \
+	tests/cuda_cpu/include/cublasLt.h \
+	tests/cuda_cpu/include/cuda_runtime.h
+CUDA_FAULTS = tests/cuda_cpu/faults
+CUDA_CPU_OBJECTS = $(CUDA_FILES:.cu=.cpu.o) $(CUDA_CPU_FILES:.cc=.cpu.o)
+CUDA_CPU_FLAGS = -std=c++20 -O2 -g -fPIC -fvisibility=hidden -fno-math-errno -ftls-model=initial-exec -Wall \
+	-Wno-unknown-pragmas -I$(srcdir)/src -I$(srcdir)/tests/cuda_cpu -I$(srcdir)/tests/cuda_cpu/include
+EXTRA_DIST += $(CUDA_CPU_FILES) $(CUDA_CPU_INCLUDED) tests/cuda_cpu/faults.cc
+CLEANFILES += $(CUDA_CPU) $(CUDA_CPU_OBJECTS) $(CUDA_FAULTS)
+if HAVE_CXX
+check_DATA += $(CUDA_CPU) $(CUDA_FAULTS)
+$(CUDA_CPU_OBJECTS): $(CUDA_INCLUDED) $(CUDA_CPU_INCLUDED)
+$(CUDA_FILES:.cu=.cpu.o): %.cpu.o: %.cu
+	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(CXX) $(CUDA_CPU_FLAGS) $(CXXFLAGS) -x c++ -include cuda_cpu.h \
+	    -c $< -o $@
+$(CUDA_CPU_FILES:.cc=.cpu.o): %.cpu.o: %.cc
+	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(CXX) $(CUDA_CPU_FLAGS) $(CXXFLAGS) -c $< -o $@
+$(CUDA_CPU): $(CUDA_CPU_OBJECTS) $(CUDA_BASE:.c=.pic.o)
+	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(CXX) -shared $(CXXFLAGS) -o $@ $(CUDA_CPU_OBJECTS) \
+	    $(CUDA_BASE:.c=.pic.o) -lpthread
+$(CUDA_FAULTS): tests/cuda_cpu/faults.cc tests/cuda_cpu/block.cpu.o tests/cuda_cpu/runtime.cpu.o
+	$(AM_V_GEN)$(CXX) $(CUDA_CPU_FLAGS) $(CXXFLAGS) -o $@ $(srcdir)/tests/cuda_cpu/faults.cc \
+	    tests/cuda_cpu/block.cpu.o tests/cuda_cpu/runtime.cpu.o -lpthread
+endif
 
 # ---- fuzzing ----
 # tests/fuzz/fuzz_X.c defines LLVMFuzzerTestOneInput; tests/fuzz/corpus/X/ are its seeds.  Add X to

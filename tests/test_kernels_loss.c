@@ -242,10 +242,12 @@ START_TEST(test_bad_target)
 
     k.k->xent(k.q[0], &head, x, &target, &nll, NULL, NULL, NULL, false);
     k.k->scale(k.q[0], DT_F32, 4, 2, x, x); /* not run */
-    ck_assert(k.dev[0]->queue_state(k.q[0]) == DT_ERR_INPUT);
+    if (kt_is_cpu())                        /* others know when they come to it */
+        ck_assert(k.dev[0]->queue_state(k.q[0]) == DT_ERR_INPUT);
     ck_assert_int_eq(k.dev[0]->queue_sync(k.q[0], &err), DT_ERR_INPUT);
-    dt_assert_has(err.message, "outside the vocabulary");
-    ck_assert(nll == -1 && x[0] == 1);
+    dt_assert_has(err.message, "target 5 of row 0 is outside the vocabulary of 5");
+    if (kt_is_cpu())
+        ck_assert(nll == -1 && x[0] == 1);
     target = 4;
     k.k->xent(k.q[0], &head, x, &target, &nll, NULL, NULL, NULL, false);
     dt_assert_ok(k.dev[0]->queue_sync(k.q[0], &err), err);

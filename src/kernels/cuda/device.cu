@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * A card as a device, and the module that disttrain loads. */
+#include "kernels/cuda/device.h"
+
+extern "C" {
+#include "base/mem.h"
+}
+
+#include <stdio.h>
+
+static void fill_kernels(struct dt_kernels *k)
+{
+    dt_cuda_act(k);
+    dt_cuda_attention(k);
+    dt_cuda_conv(k);
+    dt_cuda_elementwise(k);
+    dt_cuda_groupnorm(k);
+    dt_cuda_image(k);
+    dt_cuda_linear(k);
+    dt_cuda_loss(k);
+    dt_cuda_norm(k);
+    dt_cuda_optimizer(k);
+    dt_cuda_random(k);
+    dt_cuda_rows(k);
+}
+
+static void close_device(struct dt_device *dev)
+{
+    struct dt_cuda *c;
+
+    if (!dev)
+        return;
+    c = dt_cuda_of(dev);
+    dt_cuda_use(dev);
+    if (c->memory)
+        dt_cuda_memory_close(c);
+    dt_cuda_queues_close(c);
+    pthread_mutex_destroy(&c->lock);
+    dt_free(c);
+}
+
+/* What the table says about the card.  Kernels are built for compute capability 8.0 and newer ones. */
+static enum dt_status describe(struct dt_cuda *c, const struct dt_device_options *opt,
+                               struct dt_error *err)
+{
+    struct dt_device_info *info = &c->dev.info;
+    cudaDeviceProp p;
+    cudaError_t e = cudaGetDeviceProperties(&p, c->index);
+
+    if (e != cudaSuccess)
+        return dt_error_set(err, DT_ERR_INPUT, "cuda:%d cannot be asked about itself: %s", c->index,
+                            cudaGetErrorString(e));
+    if (p.major < 8)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "cuda:%d is a %s of compute capability %d.%d; 8.0 is needed (A100 and "
+                            "newer)",
+                            c->index, p.name, p.major, p.minor);
+    snprintf(info->name, sizeof(info->name), "%.60s", p.name);
+    snprintf(info->isa, sizeof(info->isa), "sm_%d%d", p.major, p.minor);
+    info->bf16 = !(opt && opt->no_bf16);
+    info->fast = info->bf16 ? DT_BF16 : DT_F32;
+    info->threads = 1;
+    info->memory_bytes = (int64_t)p.totalGlobalMem;
+    c->processors = p.multiProcessorCount;
+    return DT_OK;
+}
+
+static enum dt_status open_device(const struct dt_device_options *opt, struct dt_error *err,
+                                  struct dt_device **out)
+{
+    struct dt_cuda *c = (struct dt_cuda *)dt_calloc(1, sizeof(*c));
+    enum dt_status st;
+
+    if (!c)
+        return dt_error_nomem(err, "a card");
+    pthread_mutex_init(&c->lock, NULL);
+    c->index = opt ? opt->index : 0;
+    c->dev.abi = DT_DEVICE_ABI;
+    c->dev.k = &c->k;
+    c->dev.impl = c;
+    c->dev.close = close_device;
+    fill_kernels(&c->k);
+    dt_cuda_weights(&c->dev);
+    dt_cuda_use(&c->dev);
+    st = describe(c, opt, err);
+    if (st == DT_OK)
+        st = dt_cuda_memory_new(c, err);
+    if (st == DT_OK)
+        st = dt_cuda_queues(c, err);
+    if (st != DT_OK) {
+        close_device(&c->dev);
+        return st;
+    }
+    *out = &c->dev;
+    return DT_OK;
+}
+
+static int count(struct dt_error *err)
+{
+    int n = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+
+    if (e == cudaSuccess && n > 0)
+        return n;
+    cudaGetLastError();
+    if (e == cudaErrorInsufficientDriver)
+        dt_error_set(err, DT_ERR_INPUT,
+                     "cuda: there is no NVIDIA driver, or one too old for CUDA %d.%d",
+                     CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    else
+        dt_error_set(err, DT_ERR_INPUT, "cuda: %s",
+                     e == cudaSuccess ? "there is no card" : cudaGetErrorString(e));
+    return 0;
+}
+
+#ifndef DT_CUDA_MODULE_NAME
+#define DT_CUDA_MODULE_NAME "cuda"
+#endif
+
+extern "C" {
+dt_device_module_fn dt_device_module;
+
+__attribute__((visibility("default"))) const struct dt_device_module *dt_device_module(uint32_t abi)
+{
+    static const struct dt_device_module module = {DT_DEVICE_ABI, DT_CUDA_MODULE_NAME, count,
+                                                   open_device};
+
+    return abi == DT_DEVICE_ABI ? &module : NULL;
+}
+}

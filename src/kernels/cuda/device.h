@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Inside src/kernels/cuda only: the card itself. */
+#ifndef DT_KERNELS_CUDA_DEVICE_H
+#define DT_KERNELS_CUDA_DEVICE_H
+
+#include "kernels/cuda/cuda.h"
+
+#include <pthread.h>
+
+struct dt_cuda_memory; /* memory.cu */
+
+struct dt_cuda {
+    struct dt_device dev;
+    struct dt_kernels k;
+    int index, processors;
+    pthread_mutex_t lock; /* of what follows */
+    struct dt_device_queue *queues;
+    struct dt_cuda_memory *memory;
+    struct { /* moments of the card's clock and of the host's, the newer one first */
+        cudaEvent_t event;
+        uint64_t ns;
+    } base[2];
+    cudaStream_t clock; /* for these, and nothing else */
+};
+static inline struct dt_cuda *dt_cuda_of(const struct dt_device *dev)
+{
+    return (struct dt_cuda *)dev->impl;
+}
+/* Makes the card the calling thread's. */
+void dt_cuda_use(const struct dt_device *dev);
+
+/* ---- memory (memory.cu): fills alloc, free, host_alloc, host_free, memory_* ---- */
+enum dt_status dt_cuda_memory_new(struct dt_cuda *c, struct dt_error *err);
+void dt_cuda_memory_close(struct dt_cuda *c);
+/* ---- queues, events and gates (queue.cu): fills their entries ---- */
+enum dt_status dt_cuda_queues(struct dt_cuda *c, struct dt_error *err);
+void dt_cuda_queues_close(struct dt_cuda *c);
+
+#endif

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+#
+# disttrain-cuda.so: cards of NVIDIA, a module that disttrain loads when a device of it is asked for.  It links
+# nothing of NVIDIA's but the static runtime of the toolkit that built it; cuBLASLt is loaded when it is used.
+# Tests build the same files for a CPU (tests/cuda_cpu).
+CUDA_FILES = \
+	src/kernels/cuda/act.cu \
+	src/kernels/cuda/attention.cu \
+	src/kernels/cuda/attention_mma.cu \
+	src/kernels/cuda/conv.cu \
+	src/kernels/cuda/device.cu \
+	src/kernels/cuda/elementwise.cu \
+	src/kernels/cuda/groupnorm.cu \
+	src/kernels/cuda/image.cu \
+	src/kernels/cuda/loss.cu \
+	src/kernels/cuda/memory.cu \
+	src/kernels/cuda/norm.cu \
+	src/kernels/cuda/optimizer.cu \
+	src/kernels/cuda/products.cu \
+	src/kernels/cuda/queue.cu \
+	src/kernels/cuda/random.cu \
+	src/kernels/cuda/rows.cu \
+	src/kernels/cuda/weights.cu
+CUDA_LT = src/kernels/cuda/lt.cu
+CUDA_INCLUDED = \
+	src/base/normal_as241.h \
+	src/kernels/cuda/attention.h \
+	src/kernels/cuda/cuda.h \
+	src/kernels/cuda/device.h \
+	src/kernels/cuda/products.h \
+	src/kernels/cuda/ptx.h \
+	src/kernels/device.h \
+	src/kernels/kernels.h
+# what a module needs of the ground floor, compiled once more for a shared object
+CUDA_BASE = src/base/clock.c src/base/mem.c src/base/status.c src/base/utf8.c
+EXTRA_DIST += $(CUDA_FILES) $(CUDA_LT) $(CUDA_INCLUDED)
+
+CUDA_OBJECTS = $(CUDA_FILES:.cu=.cu.o) $(CUDA_LT:.cu=.cu.o) $(CUDA_BASE:.c=.pic.o)
+CUDA_ARCH = --generate-code=arch=compute_80,code=sm_80 --generate-code=arch=compute_90,code=[sm_90,compute_90]
+CLEANFILES += disttrain-cuda.so $(CUDA_OBJECTS)
+
+$(CUDA_BASE:.c=.pic.o): src/base/mem.h src/base/status.h
+	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS) $(AM_CFLAGS) \
+	    $(CFLAGS) -fPIC -fvisibility=hidden -c $(srcdir)/$(@:.pic.o=.c) -o $@
+
+if BUILD_CUDA
+moduledir = $(pkglibexecdir)
+module_DATA = disttrain-cuda.so
+$(CUDA_FILES:.cu=.cu.o) $(CUDA_LT:.cu=.cu.o): $(CUDA_INCLUDED)
+	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(NVCC) -std=c++17 -O3 $(CUDA_ARCH) -Werror all-warnings -I$(srcdir)/src \
+	    -Xcompiler -fPIC,-fvisibility=hidden,-Wall $(NVCCFLAGS) -c $(srcdir)/$(@:.cu.o=.cu) -o $@
+$(CUDA_FILES:.cu=.cu.o): %.cu.o: %.cu
+$(CUDA_LT:.cu=.cu.o): %.cu.o: %.cu
+disttrain-cuda.so: $(CUDA_OBJECTS)
+	$(AM_V_GEN)$(NVCC) -shared -cudart static $(NVCCFLAGS) -o $@ $(CUDA_OBJECTS) -ldl -lpthread
+endif

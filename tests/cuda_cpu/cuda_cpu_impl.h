@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * CUDA on the CPU, the inside: what block.cc and runtime.cc share. */
+#ifndef DT_TESTS_CUDA_CPU_IMPL_H
+#define DT_TESTS_CUDA_CPU_IMPL_H
+
+#include "cuda_cpu.h"
+
+struct cucpu_kernel {
+    const char *name;
+    dim3 grid, block;
+    size_t shared;
+    uint64_t seed; /* of the order of threads */
+    std::function<void()> body;
+};
+/* All blocks, on the caller's thread. */
+void cucpu_run(const cucpu_kernel &k);
+
+/* Something else than a kernel, in the stream's order (runtime.cc). */
+void cucpu_task(cudaStream_t s, const char *what, std::function<void()> run);
+
+#endif

@@ -1,0 +1,57 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# The module of cards, built for a CPU (tests/cuda_cpu): its kernels do what the CPU's do.
+builddir=$PWD module=$PWD/tests/modules/CPU
+[ -f "$module/disttrain-cuda.so" ] || { echo "SKIP: there is no C++20 compiler for $module/disttrain-cuda.so"; exit 77; }
+. "${srcdir:=.}/tests/shell.sh"
+
+# plain memory and no queues: tests of kernels hand over what the C library gave them; every block is on its own
+DISTTRAIN_MODULES=$module DISTTRAIN_TEST_DEVICE=cuda CUCPU_PLAIN=1 DISTTRAIN_CUDA_ARENA=0
+export DISTTRAIN_MODULES DISTTRAIN_TEST_DEVICE CUCPU_PLAIN DISTTRAIN_CUDA_ARENA
+for t in basic norm loss product attention; do
+    "$builddir/tests/test_kernels_$t" >out 2>&1
+    rc=$?
+    tail -5 out
+    check "kernels of cards: $t" '[ $rc = 0 ] && grep -q "100%: Checks: [1-9]" out'
+done
+# another order of threads
+CUCPU_SEED=2 "$builddir/tests/test_kernels_norm" >out 2>&1
+rc=$?
+check "norms with threads in another order" '[ $rc = 0 ]'
+
+# ---- the imitation finds what is wrong ----
+unset CUCPU_PLAIN
+faults=$builddir/tests/cuda_cpu/faults
+# fault WHAT TEXT: ends the program, saying so; TEXT empty: gives a wrong result in one of eight orders at least
+fault() {
+    wrong=0 says=$2
+    for seed in 1 2 3 4 5 6 7 8; do
+        CUCPU_SEED=$seed CUCPU_SHARE=1 CUCPU_DELAY_US=${delay:-0} "$faults" "$1" >out 2>&1
+        rc=$?
+        [ $rc != 1 ] || wrong=$((wrong + 1))
+    done
+    if [ -n "$says" ]; then check "$1 is found" '[ $rc -gt 2 ] && grep -q "$says" out'; else check "$1 is found" '[ $wrong -gt 0 ]'; fi
+}
+for fine in right waited; do
+    for seed in 1 2 3 4 5 6 7 8; do
+        CUCPU_SEED=$seed CUCPU_SHARE=1 CUCPU_DELAY_US=2000 "$faults" "$fine" >out 2>&1
+        rc=$?
+        check "$fine, order $seed" '[ $rc = 0 ]'
+    done
+done
+fault "no barrier" ""
+fault "not waited" ""
+delay=20000
+fault "not ordered" ""
+delay=0
+fault "half a barrier" "kernel half_meet hangs"
+fault "two barriers" "wait at two barriers"
+fault freed "turned is given .* in 256 bytes that have been freed"
+fault "the host's" "turned is given .* which is not memory of the card"
+for what in beyond touched; do # the guard behind a block, and what the host may not see
+    "$faults" $what >out 2>&1
+    rc=$?
+    check "$what is found" '[ $rc -gt 2 ]'
+done
+fault large "launched with a grid of 1 x 1 x 1 blocks of 2048"
+totals
