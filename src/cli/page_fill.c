@@ -4,9 +4,11 @@
 #include "cli/page.h"
 
 #include "cli/point.h"
+#include "cli/progress.h"
 #include "core/cost/memory.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { PARTS_MAX = 15 };
@@ -124,30 +126,57 @@ static bool same_layouts(const struct dt_plan *a, const struct dt_plan *b)
     return same;
 }
 
-static void next(struct dt_report_page_run *r, const struct dt_session *s)
+static const char *reorder_text(const struct dt_plan_policy *y)
+{
+    if (y->intra_reorder)
+        return y->inter_reorder ? "intra and inter" : "intra";
+    return y->inter_reorder ? "inter" : "none";
+}
+
+static int by_time(const void *va, const void *vb)
+{
+    const struct dt_report_next *a = va, *b = vb;
+
+    if (a->iteration_s != b->iteration_s)
+        return a->iteration_s > b->iteration_s ? 1 : -1;
+    return strcmp(a->text, b->text);
+}
+
+/* The search times plans without contention, some of them on a share of their replicas and some not at all: here all
+ * are simulated as the job is, so that they can stand beside it.  How the samples
+ * are reordered was chosen for the run's plan only. */
+static enum dt_status next(struct dt_report_page_run *r, const struct dt_session *s,
+                           const struct dt_sim_result *res, struct dt_error *err)
 {
     struct dt_report_worked_out *w = &r->worked;
     char text[512], recompute[128], zero[128];
 
     w->next = DT_ARENA_NEW(&r->arena, struct dt_report_next, s->search.n);
-    r->no_memory |= !w->next;
-    for (int i = 0; w->next && i < s->search.n; i++) {
+    if (!w->next)
+        return dt_error_nomem(err, "a page");
+    for (int i = 0; i < s->search.n; i++) {
         const struct dt_plan *p = &s->search.plans[i];
+        double seconds = 1e-9 * (double)res->timeline.makespan_ns;
 
+        dt_cli_progress("other plans", i, s->search.n);
+        if (i > 0)
+            DT_TRY(dt_sim_first_s(s->job, p, s->cost, err, &seconds));
         dt_cli_plan_text(p, text, sizeof text);
         w->next[w->n_next++] = (struct dt_report_next){
             .text = dt_cli_page_keep(r, text),
-            .policy =
-                dt_cli_page_print(r, "%s, microbatch %d, recompute %s, ZeRO %s",
-                                  dt_pipe_schedule_names[p->policy.schedule], p->policy.microbatch,
-                                  dt_plan_recompute_text(p, recompute, sizeof recompute),
-                                  dt_plan_zero_text(p, zero, sizeof zero)),
-            .iteration_s =
-                p->predicted.timeline_s > 0 ? p->predicted.timeline_s : p->predicted.staged_s,
+            .policy = dt_cli_page_print(
+                r, "%s, microbatch %d, recompute %s, ZeRO %s, reorder %s",
+                dt_pipe_schedule_names[p->policy.schedule], p->policy.microbatch,
+                dt_plan_recompute_text(p, recompute, sizeof recompute),
+                dt_plan_zero_text(p, zero, sizeof zero), reorder_text(&p->policy)),
+            .iteration_s = seconds,
             .memory_bytes = p->predicted.mem_bytes_max,
             .gpus = dt_plan_gpus(p),
             .same = r->has_plan && same_layouts(p, &r->plan)};
     }
+    dt_cli_progress_end();
+    qsort(w->next, (size_t)w->n_next, sizeof *w->next, by_time);
+    return DT_OK;
 }
 
 /* ---- all of it ---- */
@@ -161,7 +190,7 @@ enum dt_status dt_cli_page_fill(struct dt_report_page_run *r, const struct dt_se
     parts(r, s, &res->explanation);
     dt_cli_page_assume(r, s);
     if (s->search.plans[0].strategy != DT_STRATEGY_MANUAL)
-        next(r, s);
+        DT_TRY(next(r, s, res, err));
     if (deep)
         DT_TRY(dt_cli_page_order(r, s, err));
     if (deep)
@@ -172,11 +201,7 @@ enum dt_status dt_cli_page_fill(struct dt_report_page_run *r, const struct dt_se
 static enum dt_status visit_search(void *ctx, const struct dt_session *s,
                                    const struct dt_sim_result *res, struct dt_error *err)
 {
-    (void)res;
-    (void)err;
-    if (s->search.plans[0].strategy != DT_STRATEGY_MANUAL)
-        next(ctx, s);
-    return DT_OK;
+    return s->search.plans[0].strategy != DT_STRATEGY_MANUAL ? next(ctx, s, res, err) : DT_OK;
 }
 
 static enum dt_status visit_run(void *ctx, const struct dt_session *s,

@@ -253,6 +253,7 @@ void dt_report_page_next(struct dt_text *t, const struct dt_report_page_run *r)
                                              {r->cpu ? "memory [MiB]" : "memory [GiB]", true}};
     const struct dt_report_worked_out *w = &r->worked;
     struct dt_html_table b;
+    char text[32], key[32];
 
     if (w->n_next == 0 && !w->why_no_next)
         return;
@@ -265,8 +266,8 @@ void dt_report_page_next(struct dt_text *t, const struct dt_report_page_run *r)
     }
     dt_html_table_begin(
         &b, t,
-        "What the search finds for this job today, best first, by timelines of the first global "
-        "batch without contention of links",
+        "What the search finds for this job today, each simulated as the job is: the first global "
+        "batch, contention of links included",
         columns, 7);
     for (int i = 0; i < w->n_next; i++) {
         const struct dt_report_next *p = &w->next[i];
@@ -274,7 +275,9 @@ void dt_report_page_next(struct dt_text *t, const struct dt_report_page_run *r)
         dt_html_cell(&b, "%d%s", i + 1, p->same ? " (this run)" : "");
         dt_html_cell(&b, "%s", p->text);
         dt_html_cell(&b, "%s", p->policy);
-        dt_html_cell(&b, "%.3f", p->iteration_s);
+        snprintf(text, sizeof text, "%.3f", p->iteration_s);
+        snprintf(key, sizeof key, "next-%d-s", i + 1);
+        dt_html_cell_number(&b, key, p->iteration_s, text);
         dt_html_cell(&b, "%+.2f", 100 * (p->iteration_s / w->next[0].iteration_s - 1));
         dt_html_cell(&b, "%d", p->gpus);
         dt_html_cell(&b, "%.2f", p->memory_bytes / (r->cpu ? 1048576 : 1073741824));
