@@ -178,6 +178,16 @@ well_formed sweep.html
 check "all points are there" '[ "$(grep -c "<tr><th scope=\"row\">" sweep.html)" = 6 ]'
 check "what does not fit says why" 'grep "search.gpus=8" sweep.html | grep -q "no plan fits"'
 check "it has charts with a front" 'grep -q "id=\"sweep-mfu-t\"" sweep.html && grep -q "dt-ring" sweep.html'
+check "no price, no money" '! grep -q -i money sweep.html'
+# with a price: what 10^9 tokens cost, from the numbers of the points
+expect 0 "" "$DISTTRAIN" whatif mllm-9b-96 --gpus 32,64,96 cluster.price_per_gpu_hour=2 --csv priced.csv
+expect 0 "" "$DISTTRAIN" report --sweep 0 -o priced.html
+well_formed priced.html
+check "a chart of money" 'grep -q "id=\"sweep-money-t\"" priced.html'
+awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) c[$i] = i; next }
+    { printf "%.2f\n", 1e9 / ($c["tokens_per_s"] * $c["goodput"]) / 3600 * $c["gpus"] * 2 }' priced.csv >costs
+sed -n 's/.*data-key="money">\([0-9.]*\)<.*/\1/p' priced.html >shown
+check "money is that of all GPUs: $(tr '\n' ' ' <shown)" '[ "$(grep -c . shown)" = 3 ] && cmp -s costs shown'
 expect 2 "not of both" "$DISTTRAIN" report --sweep 0 last
 expect 2 "needs a run" "$DISTTRAIN" report
 

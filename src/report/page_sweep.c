@@ -25,6 +25,7 @@ struct sweep {
     struct point *p; /* [d->n], by group, then GPUs */
     int n, feasible;
     bool clusters, sizes; /* clusters, or else plans, differ in their number of GPUs */
+    bool priced;          /* a price is stated, of some point at least */
 };
 
 /* What charts are over: the cluster's GPUs, or those of the plan where clusters are all of a size. */
@@ -85,10 +86,25 @@ static int by_group(const void *va, const void *vb)
     return strcmp(a->label, b->label);
 }
 
-/* The front of GPUs and time per token: fewer GPUs are slower. */
+static double seconds_of_token(const struct dt_sweep_result *r)
+{
+    return r->feasible && r->tokens_per_s > 0 && r->goodput > 0 ? 1 / (r->tokens_per_s * r->goodput)
+                                                                : NAN;
+}
+
+/* For 10^9 tokens, of all GPUs of the cluster; NaN without a price. */
+static double money(const struct dt_sweep_result *r)
+{
+    return r->price_per_gpu_hour > 0
+               ? 1e9 * seconds_of_token(r) / 3600 * r->gpus * r->price_per_gpu_hour
+               : NAN;
+}
+
+/* The front of GPUs, time per token and, with a price, money: fewer GPUs are slower. */
 static enum dt_status mark_front(struct sweep *s, struct dt_error *err)
 {
-    double *goal = dt_malloc(2 * (size_t)s->n * sizeof *goal);
+    enum { GOALS = 3 };
+    double *goal = dt_malloc(GOALS * (size_t)s->n * sizeof *goal);
     bool *front = dt_calloc((size_t)s->n, sizeof *front);
 
     if (!goal || !front) {
@@ -99,10 +115,11 @@ static enum dt_status mark_front(struct sweep *s, struct dt_error *err)
     for (int i = 0; i < s->n; i++) {
         const struct dt_sweep_result *r = s->p[i].r;
 
-        goal[2 * i] = r->feasible ? gpus_of(s, r) : NAN;
-        goal[2 * i + 1] = r->feasible && r->tokens_per_s > 0 ? 1 / r->tokens_per_s : NAN;
+        goal[GOALS * i] = r->feasible ? gpus_of(s, r) : NAN;
+        goal[GOALS * i + 1] = seconds_of_token(r);
+        goal[GOALS * i + 2] = s->priced ? money(r) : 0;
     }
-    dt_sweep_front(goal, s->n, 2, front);
+    dt_sweep_front(goal, s->n, GOALS, front);
     for (int i = 0; i < s->n; i++)
         s->p[i].front = front[i];
     dt_free(goal);
@@ -119,6 +136,7 @@ static enum dt_status sweep_open(const struct dt_sweep_data *d, struct dt_error 
     for (int i = 0; i < d->n; i++) {
         s->p[i].r = &d->points[i].r;
         s->feasible += s->p[i].r->feasible != 0;
+        s->priced |= isfinite(money(s->p[i].r));
         for (int k = i; k > 0 && s->p[i].r->feasible && !s->clusters; k--)
             if (s->p[k - 1].r->feasible) {
                 s->clusters |= s->p[k - 1].r->gpus != s->p[i].r->gpus;
@@ -133,13 +151,14 @@ static enum dt_status sweep_open(const struct dt_sweep_data *d, struct dt_error 
 
 /* ---- charts ---- */
 
-enum what { ITERATION, TOKENS, MFU };
+enum what { ITERATION, TOKENS, MFU, MONEY };
 
 static double value(const struct dt_sweep_result *r, enum what what)
 {
     return !r->feasible        ? NAN
            : what == ITERATION ? r->iteration_s
            : what == TOKENS    ? r->tokens_per_s
+           : what == MONEY     ? money(r)
                                : 100 * r->mfu;
 }
 
@@ -207,7 +226,8 @@ static enum dt_status over_gpus(struct dt_text *t, const struct sweep *s, enum w
         const char *title, *label, *unit, *id;
     } words[] = {{"Iteration time", "iteration", "s", "sweep-iteration"},
                  {"Throughput", "throughput", "tokens/s", "sweep-tokens"},
-                 {"MFU", "MFU", "%", "sweep-mfu"}};
+                 {"MFU", "MFU", "%", "sweep-mfu"},
+                 {"Money for 10^9 tokens, failures included", "money", "", "sweep-money"}};
     struct dt_chart_series series[SERIES_MAX];
     struct columns c = {0};
     char *svg, note[96] = "";
@@ -224,7 +244,8 @@ static enum dt_status over_gpus(struct dt_text *t, const struct sweep *s, enum w
               .zero = what == MFU},
         .series = series,
         .n_series = make_series(s, &c, series, &left),
-        .front_name = "front: none on as few GPUs is as fast",
+        .front_name = s->priced ? "front: none on as few GPUs is as fast and as cheap"
+                                : "front: none on as few GPUs is as fast",
         .width = 1080};
 
     st = dt_chart_svg(&chart, DT_CHART_FRAGMENT, words[what].id, err, &svg);
@@ -247,7 +268,7 @@ static enum dt_status over_gpus(struct dt_text *t, const struct sweep *s, enum w
 
 /* ---- the table ---- */
 
-static void one_point(struct dt_html_table *b, const struct point *p)
+static void one_point(struct dt_html_table *b, const struct point *p, bool priced)
 {
     const struct dt_sweep_result *r = p->r;
     char text[64];
@@ -255,7 +276,7 @@ static void one_point(struct dt_html_table *b, const struct point *p)
     dt_html_cell(b, "%s%s", p->label, p->front ? " ★" : "");
     dt_html_cell(b, "%d", r->gpus);
     if (!r->feasible) {
-        for (int k = 0; k < 6; k++)
+        for (int k = 0; k < 6 + priced; k++)
             dt_html_cell(b, "–");
         dt_html_cell(b, "%s", r->reason);
         return;
@@ -267,27 +288,37 @@ static void one_point(struct dt_html_table *b, const struct point *p)
     snprintf(text, sizeof text, "%.0f", r->tokens_per_s);
     dt_html_cell_number(b, "tokens_per_s", r->tokens_per_s, text);
     dt_html_cell(b, "%.2f", 100 * r->mfu);
+    if (priced) {
+        snprintf(text, sizeof text, "%.2f", money(r));
+        dt_html_cell_number(b, "money", money(r), text);
+    }
     dt_html_cell(b, "%.2f", r->memory_bytes_max / 1073741824);
     dt_html_cell(b, "%s (%s)", r->plan, r->effort);
 }
 
 static void table(struct dt_text *t, const struct sweep *s)
 {
-    static const struct dt_html_column columns[] = {
-        {"point", false},
-        {"GPUs", true},
-        {"used", true},
-        {"iteration [s]", true},
-        {"80 % interval [s]", true},
-        {"tokens/s", true},
-        {"MFU [%]", true},
-        {"memory [GiB]", true},
-        {"plan (effort of its search), or why there is none", false}};
+    struct dt_html_column columns[10] = {{"point", false},
+                                         {"GPUs", true},
+                                         {"used", true},
+                                         {"iteration [s]", true},
+                                         {"80 % interval [s]", true},
+                                         {"tokens/s", true},
+                                         {"MFU [%]", true}};
     struct dt_html_table b;
+    int n = 7;
 
-    dt_html_table_begin(&b, t, "All points; ★: no other on as few GPUs is as fast", columns, 9);
+    if (s->priced)
+        columns[n++] = (struct dt_html_column){"money for 10^9 tokens", true};
+    columns[n++] = (struct dt_html_column){"memory [GiB]", true};
+    columns[n++] =
+        (struct dt_html_column){"plan (effort of its search), or why there is none", false};
+    dt_html_table_begin(&b, t,
+                        s->priced ? "All points; ★: no other on as few GPUs is as fast and as cheap"
+                                  : "All points; ★: no other on as few GPUs is as fast",
+                        columns, n);
     for (int i = 0; i < s->n; i++)
-        one_point(&b, &s->p[i]);
+        one_point(&b, &s->p[i], s->priced);
     dt_html_table_end(&b);
 }
 
@@ -314,6 +345,8 @@ static enum dt_status write_page(struct dt_text *t, const struct sweep *s,
         DT_TRY(over_gpus(t, s, ITERATION, err));
         DT_TRY(over_gpus(t, s, TOKENS, err));
         DT_TRY(over_gpus(t, s, MFU, err));
+        if (s->priced)
+            DT_TRY(over_gpus(t, s, MONEY, err));
     }
     dt_html_raw(t, "<h2>Points</h2>\n");
     table(t, s);
