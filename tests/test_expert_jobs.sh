@@ -25,6 +25,14 @@ for job in mixtral-8x7b-64 qwen3-30b-a3b-64; do
     check "$job: imbalance is no work" '[ "$(member model_flops <crowded.json)" = "$flops" ]'
     check "$job: the assumption is what was stated" 'grep -q "llm.expert_imbalance: 1.5 " crowded.json'
 done
+# the search finds for a shipped job with experts what its stated plan does, or better
+for job in mixtral-8x7b-64 qwen3-30b-a3b-64; do
+    "$DISTTRAIN" simulate --no-runs --json $job >stated.json 2>/dev/null
+    expect 0 '"strategy": "disttrain"' "$DISTTRAIN" simulate --no-runs --json -s disttrain $job
+    check "$job: $(member iteration_s <out) s of the search, $(member iteration_s <stated.json) s of the plan" \
+        'awk "BEGIN { exit !($(member iteration_s <out) <= 1.001 * $(member iteration_s <stated.json)) }"'
+    check "$job: the same work" '[ "$(member model_flops <out)" = "$(member model_flops <stated.json)" ]'
+done
 # the search deals experts too, and more to choose from is never worse
 cat >search.yaml <<J
 model: {preset: qwen3-30b-a3b, llm: {layers: 12}}
