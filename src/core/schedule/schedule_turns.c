@@ -323,16 +323,17 @@ void dt_sched_turns_find_behind(struct dt_sched_turns_runs *g)
             g->over[g->n_over++] = i;
     }
     while (g->n_over > 0) {
-        uint32_t i = g->over[--g->n_over], group = of(&g->node[i]);
-        const struct dt_group *x = &p->groups[group];
+        uint32_t i = g->over[--g->n_over];
+        const struct dt_group *x;
         int64_t behind = 0;
 
         if (class_of(&g->node[i]) != MEMBER) {
             settle(g, i, g->node[i].behind);
             continue;
         }
-        if (--g->group_waits[group] > 0)
+        if (--g->group_waits[of(&g->node[i])] > 0)
             continue;
+        x = &p->groups[of(&g->node[i])];
         for (uint32_t k = 0; k < x->n; k++) /* they end together */
             behind = most(behind, g->node[p->group_ops[x->first + k]].behind);
         for (uint32_t k = 0; k < x->n; k++)
