@@ -78,8 +78,8 @@ expect 0 "^hint: train.schedule=interleaved search.max_vpp=[0-9]* would take [0-
 # plans that are not ranked have no hints, and it is not said that none fits
 "$DISTTRAIN" plan mllm-9b-96 search.rank=false >unranked || :
 check "plans without ranking: $(tail -1 unranked)" '! grep -q "would make a plan fit" unranked && grep -q "layouts costed" unranked'
-hints "recompute" mllm-9b-96 train.microbatch=1 train.recompute=full train.zero=1 train.schedule=1f1b
-hints "microbatch recompute" mllm-9b-96 train.microbatch=8 train.recompute=full train.zero=1 train.schedule=1f1b
+hints "schedule recompute" mllm-9b-96 train.microbatch=1 train.recompute=full train.zero=1 train.schedule=1f1b
+hints "microbatch schedule recompute" mllm-9b-96 train.microbatch=8 train.recompute=full train.zero=1 train.schedule=1f1b
 # a manual plan is not searched for, and gets no advice
 expect 0 '"hints": \[\]' "$DISTTRAIN" plan --json gpt3-175b-1024
 totals

@@ -124,7 +124,7 @@ for k in iteration_s iteration_s_p10 iteration_s_p90 mfu hfu tokens_per_s sample
     measured interpolated extrapolated computed assumed ops wall_s; do
     if grep -q "\"$k\":" "$tmp/out"; then ok; else bad "simulate --json lacks $k"; fi
 done
-expect 0 "stands out .*/[0-9]*\.0 takes 1\.[34][0-9]* times as long" "$DISTTRAIN" simulate --no-runs mllm-9b-96 \
+expect 0 "stands out .*/[0-9]*\.[0-9]* takes 1\.[34][0-9]* times as long" "$DISTTRAIN" simulate --no-runs mllm-9b-96 \
     "simulate.slow_gpu={fraction: 0.02, factor: 1.4}"
 expect 0 '"took_s": ' "$DISTTRAIN" simulate --no-runs --json mllm-9b-96 "simulate.slow_gpu={fraction: 0.02, factor: 1.4}"
 expect 0 "critical \[s\].*rests on" "$DISTTRAIN" simulate --no-runs --explain mllm-nano-local

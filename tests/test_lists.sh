@@ -14,7 +14,7 @@ if [ -e .git ] && command -v git >/dev/null && files=$(git ls-files src tests tr
 else
     files=$(find src tests traces man doc -type f)
 fi
-listed=$(sed 's/[[:space:]\\]\{1,\}/\n/g' src/*/local.mk tests/local.mk traces/local.mk man/local.mk doc/local.mk)
+listed=$(sed 's/[[:space:]\\]\{1,\}/\n/g' src/*/local.mk src/kernels/cuda/local.mk tests/local.mk traces/local.mk man/local.mk doc/local.mk)
 for f in $files; do
     [ -e "$f" ] || continue
     case $f in
