@@ -19,6 +19,11 @@ CUCPU_SEED=2 "$builddir/tests/test_kernels_norm" >out 2>&1
 rc=$?
 check "norms with threads in another order" '[ $rc = 0 ]'
 
+# a card with less shared memory than the backward on tensor cores wants
+CUCPU_SHARED_KIB=48 "$builddir/tests/test_kernels_attention" >out 2>&1
+rc=$?
+check "attention with little shared memory" '[ $rc = 0 ]'
+
 # ---- the imitation finds what is wrong ----
 unset CUCPU_PLAIN
 faults=$builddir/tests/cuda_cpu/faults

@@ -336,6 +336,10 @@ cudaError_t cudaSetDevice(int i)
     cudaGetDeviceCount(&n);
     return i >= 0 && i < n ? cudaSuccess : cudaErrorInvalidValue;
 }
+static size_t shared_most()
+{
+    return setting("CUCPU_SHARED_KIB", 227) << 10;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
 {
     *p = {};
@@ -343,7 +347,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
     p->major = 9;
     p->multiProcessorCount = 2;
     p->totalGlobalMem = size_t(8) << 30;
-    p->sharedMemPerBlockOptin = 227 << 10;
+    p->sharedMemPerBlockOptin = shared_most();
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
@@ -628,7 +632,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 }
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int value)
 {
-    if (what != cudaFuncAttributeMaxDynamicSharedMemorySize || value > (227 << 10))
+    if (what != cudaFuncAttributeMaxDynamicSharedMemorySize || size_t(value) > shared_most())
         return last_error = cudaErrorInvalidValue;
     std::lock_guard<std::mutex> hold(streams_lock);
 

@@ -249,7 +249,7 @@ static void attention_fwd(struct dt_device_queue *q, const struct dt_kernel_atte
     c.v = value;
     c.o = o;
     c.lse = lse;
-    if (dt_cuda_mma_can(a, &c)) {
+    if (dt_cuda_mma_can(q, a, &c, false)) {
         dt_cuda_mma_fwd(q, a, &c);
         return;
     }
@@ -286,7 +286,7 @@ static void attention_bwd(struct dt_device_queue *q, const struct dt_kernel_atte
     if (n > 0)
         DT_BY_TYPE(a->dtype,
                    DT_LAUNCH(q, (unsigned)dt_cuda_blocks(n, 8), 256, 0, (delta_kernel<T>), c, n));
-    if (dt_cuda_mma_can(a, &c)) {
+    if (dt_cuda_mma_can(q, a, &c, true)) {
         dt_cuda_mma_bwd(q, a, &c);
         return;
     }

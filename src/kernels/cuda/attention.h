@@ -65,8 +65,10 @@ static void dt_cuda_by_seq(struct dt_cuda_attention a, int64_t n_seq, int64_t ti
     }
 }
 
-/* Does it do this?  16-byte accesses and bf16. */
-bool dt_cuda_mma_can(const struct dt_kernel_attention *a, const struct dt_cuda_attention *c);
+/* Does it do this?  16-byte accesses, bf16, and a card whose blocks have the shared memory for it (those of compute
+ * capability 8.6 and 8.9 have less than the others). */
+bool dt_cuda_mma_can(const struct dt_device_queue *q, const struct dt_kernel_attention *a,
+                     const struct dt_cuda_attention *c, bool backward);
 void dt_cuda_mma_fwd(struct dt_device_queue *q, const struct dt_kernel_attention *a,
                      const struct dt_cuda_attention *c);
 /* delta is there */

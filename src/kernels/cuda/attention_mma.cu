@@ -397,11 +397,25 @@ template <int D> __global__ void __launch_bounds__(THREADS) mma_dkv(struct dt_cu
         }                                                                                          \
     } while (0)
 
-bool dt_cuda_mma_can(const struct dt_kernel_attention *a, const struct dt_cuda_attention *c)
+/* Tiles of a block: q, k, v; and of the backward q, d_o twice each (or k, v), and the other two. */
+enum { FORWARD_TILES = 3, BACKWARD_TILES = 6 };
+
+template <int D> static size_t shared_bytes(int tiles)
 {
-    return a->dtype == DT_BF16 && a->head_dim % 8 == 0 && a->head_dim <= 160 &&
-           (a->stride_q | a->stride_k | a->stride_v | a->stride_o) % 8 == 0 &&
-           dt_cuda_aligned(c->q, c->k, c->v, c->o, c->d_o, c->dq, c->dk, c->dv);
+    return (size_t)tiles * tile<D>::SIZE * sizeof(dt_cu_bf16);
+}
+
+bool dt_cuda_mma_can(const struct dt_device_queue *q, const struct dt_kernel_attention *a,
+                     const struct dt_cuda_attention *c, bool backward)
+{
+    size_t bytes = 0;
+
+    if (a->dtype != DT_BF16 || a->head_dim % 8 != 0 || a->head_dim > 160 ||
+        (a->stride_q | a->stride_k | a->stride_v | a->stride_o) % 8 != 0 ||
+        !dt_cuda_aligned(c->q, c->k, c->v, c->o, c->d_o, c->dq, c->dk, c->dv))
+        return false;
+    BY_DIM(a->head_dim, bytes = shared_bytes<D>(backward ? BACKWARD_TILES : FORWARD_TILES));
+    return bytes + 2 * TILE * sizeof(float) <= dt_cuda_shared(q); /* of the backward: lse, delta */
 }
 
 /* More shared memory than a kernel has without asking. */
@@ -418,7 +432,7 @@ void dt_cuda_mma_fwd(struct dt_device_queue *q, const struct dt_kernel_attention
                      const struct dt_cuda_attention *c)
 {
     BY_DIM(a->head_dim, {
-        size_t bytes = 3 * tile<D>::SIZE * sizeof(dt_cu_bf16);
+        size_t bytes = shared_bytes<D>(FORWARD_TILES);
         auto launch = [&](const struct dt_cuda_attention &part, dim3 grid) {
             DT_LAUNCH(q, grid, THREADS, bytes, mma_forward<D>, part);
         };
@@ -432,7 +446,7 @@ void dt_cuda_mma_bwd(struct dt_device_queue *q, const struct dt_kernel_attention
                      const struct dt_cuda_attention *c)
 {
     BY_DIM(a->head_dim, {
-        size_t bytes = 6 * tile<D>::SIZE * sizeof(dt_cu_bf16);
+        size_t bytes = shared_bytes<D>(BACKWARD_TILES);
         auto to_q = [&](const struct dt_cuda_attention &part, dim3 grid) {
             DT_LAUNCH(q, grid, THREADS, bytes, mma_dq<D>, part);
         };

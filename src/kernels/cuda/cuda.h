@@ -47,6 +47,8 @@ bool dt_cuda_ok(struct dt_device_queue *q, cudaError_t e, const char *what);
 void *dt_cuda_scratch(struct dt_device_queue *q, int region, size_t bytes);
 /* Processors of the card: launches of grid-stride loops are as large as they keep busy. */
 int dt_cuda_processors(const struct dt_device_queue *q);
+/* Shared memory that a block may have, in bytes, by asking. */
+size_t dt_cuda_shared(const struct dt_device_queue *q);
 
 /* kernel<<<grid, block>>>(...) on the queue; nothing when it has failed. */
 #define DT_LAUNCH(q, grid, block, shared, kernel, ...)                                             \

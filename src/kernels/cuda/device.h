@@ -14,6 +14,7 @@ struct dt_cuda {
     struct dt_device dev;
     struct dt_kernels k;
     int index, processors;
+    size_t shared;        /* of a block, at most */
     pthread_mutex_t lock; /* of what follows */
     struct dt_device_queue *queues;
     struct dt_cuda_memory *memory;

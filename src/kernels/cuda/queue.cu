@@ -44,6 +44,11 @@ int dt_cuda_processors(const struct dt_device_queue *q)
     return dt_cuda_of(q->dev)->processors;
 }
 
+size_t dt_cuda_shared(const struct dt_device_queue *q)
+{
+    return dt_cuda_of(q->dev)->shared;
+}
+
 /* ---- errors ---- */
 
 void dt_cuda_fail(struct dt_device_queue *q, enum dt_status status, const char *fmt, ...)
