@@ -44,16 +44,27 @@ struct xent_rows {
     float scale;
 };
 
+/* One block: tells of the first row whose target is outside. */
 __global__ void check_targets(int64_t rows, int64_t vocab, const int32_t *target, int *flag)
 {
-    for (int64_t r = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; r < rows;
-         r += (int64_t)gridDim.x * blockDim.x)
-        if (target[r] >= vocab) { /* of several, any one is told of */
-            flag[1] = target[r];
-            flag[2] = (int)r;
-            flag[3] = (int)vocab;
-            flag[0] = DT_FLAG_TARGET;
-        }
+    DT_SHARED(int64_t, first, FEW);
+    int64_t mine = rows;
+
+    for (int64_t r = threadIdx.x; r < rows && mine == rows; r += FEW)
+        if (target[r] >= vocab)
+            mine = r;
+    first[threadIdx.x] = mine;
+    __syncthreads();
+    if (threadIdx.x > 0)
+        return;
+    for (int i = 1; i < FEW; i++)
+        mine = first[i] < mine ? first[i] : mine;
+    if (mine == rows)
+        return;
+    flag[1] = target[mine];
+    flag[2] = (int)mine;
+    flag[3] = (int)vocab;
+    flag[0] = DT_FLAG_TARGET;
 }
 
 /* Largest logit; the first of equals in *at. */
@@ -314,8 +325,7 @@ static void xent(struct dt_device_queue *q, const struct dt_kernel_xent *c, cons
     h.sum = (double *)(room + bytes + d_bytes);
     h.max = (float *)(h.sum + 2 * chunk);
     h.token = h.max + chunk;
-    DT_LAUNCH(q, dt_cuda_grid(q, c->rows, 256), 256, 0, check_targets, c->rows, vocab, target,
-              q->flag);
+    DT_LAUNCH(q, 1, FEW, 0, check_targets, c->rows, vocab, target, q->flag);
     DT_BY_TYPE(c->dtype, head_rows<T>(q, c, &h, chunk, x, target, nll, best, dx, dw, add_dw));
 }
 
