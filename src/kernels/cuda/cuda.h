@@ -112,6 +112,12 @@ template <int V, typename T> __device__ __forceinline__ void dt_cu_store(T *p, c
     *reinterpret_cast<dt_cu_vec<T, V> *>(p) = a;
 }
 
+/* A loop of all threads of a launch over n elements, V of them, from i on, in each turn. */
+#define DT_CU_EACH(V, i, n)                                                                        \
+    for (int64_t i = (int64_t)V * (blockIdx.x * (int64_t)blockDim.x + threadIdx.x),                \
+                 step_ = (int64_t)V * gridDim.x * blockDim.x;                                      \
+         i < (n); i += step_)
+
 /* The same sum (maximum) in all lanes of a warp. */
 template <typename F> __device__ __forceinline__ F dt_cu_warp_sum(F x)
 {

@@ -5,17 +5,11 @@
 
 enum { THREADS = 256 };
 
-/* Index of the first element of this thread's turn, and the step to the next turn, V elements each. */
-#define EACH(V, i, n)                                                                              \
-    for (int64_t i = (int64_t)V * (blockIdx.x * (int64_t)blockDim.x + threadIdx.x),                \
-                 step_ = (int64_t)V * gridDim.x * blockDim.x;                                      \
-         i < (n); i += step_)
-
 /* ---- one in, one or two out ---- */
 
 template <typename A, typename B, int V> __global__ void cast_kernel(int64_t n, const A *x, B *y)
 {
-    EACH(V, i, n)
+    DT_CU_EACH(V, i, n)
     {
         float f[V];
 
@@ -52,7 +46,7 @@ static void cast(struct dt_device_queue *q, int64_t n, enum dt_dtype from, const
 
 template <typename T, int V> __global__ void add_kernel(int64_t n, const T *a, const T *b, T *y)
 {
-    EACH(V, i, n)
+    DT_CU_EACH(V, i, n)
     {
         float f[V], g[V];
 
@@ -77,7 +71,7 @@ static void add(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, const
 
 template <typename T, int V> __global__ void scale_kernel(int64_t n, float f, const T *x, T *y)
 {
-    EACH(V, i, n)
+    DT_CU_EACH(V, i, n)
     {
         float g[V];
 
@@ -104,7 +98,7 @@ template <typename T, int V>
 __global__ void mix_kernel(struct dt_kernel_items items, int64_t width, const float *a, const T *x,
                            const float *b, const T *z, T *y)
 {
-    EACH(V, i, items.rows * width)
+    DT_CU_EACH(V, i, items.rows * width)
     {
         int item = dt_cu_item_of(items, i / width);
         float f[V], g[V], s = a[item], t = b[item];
@@ -135,7 +129,7 @@ template <typename T, int V>
 __global__ void item_add_kernel(struct dt_kernel_items items, int64_t width, const T *x, const T *e,
                                 T *y)
 {
-    EACH(V, i, items.rows * width)
+    DT_CU_EACH(V, i, items.rows * width)
     {
         int64_t item = dt_cu_item_of(items, i / width);
         float f[V], g[V];

@@ -5,11 +5,6 @@
 
 enum { THREADS = 256 };
 
-#define EACH(V, i, n)                                                                              \
-    for (int64_t i = (int64_t)V * (blockIdx.x * (int64_t)blockDim.x + threadIdx.x),                \
-                 step_ = (int64_t)V * gridDim.x * blockDim.x;                                      \
-         i < (n); i += step_)
-
 /* Images of one size (items.cu NULL; hw NULL), or each of its own. */
 struct images {
     struct dt_kernel_images of;
@@ -45,7 +40,7 @@ __device__ __forceinline__ int64_t big_of(const struct images &a, int64_t i, int
 template <typename T, int V>
 __global__ void to_small(struct images a, int64_t n, float f, const T *big, T *small)
 {
-    EACH(V, i, n)
+    DT_CU_EACH(V, i, n)
     {
         int64_t line, at = big_of(a, i, &line);
         float s[V], t[V];
@@ -66,7 +61,7 @@ __global__ void to_small(struct images a, int64_t n, float f, const T *big, T *s
 template <typename T, int V>
 __global__ void to_big(struct images a, int64_t n, float f, const T *small, T *big)
 {
-    EACH(V, i, n)
+    DT_CU_EACH(V, i, n)
     {
         int64_t line, at = big_of(a, i, &line);
         float s[V];
@@ -142,7 +137,7 @@ template <typename T>
 __global__ void timestep_kernel(int64_t n, int64_t half, const float *t, float log_period,
                                 float shift, bool cos_first, T *y)
 {
-    EACH(1, i, n * half)
+    DT_CU_EACH(1, i, n * half)
     {
         int64_t r = i / half, j = i % half;
         /* t reaches 1,000 and is multiplied with it: the exponent in double, the angle rounded once */

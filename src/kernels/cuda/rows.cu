@@ -5,18 +5,13 @@
 
 enum { THREADS = 256 };
 
-#define EACH(V, i, n)                                                                              \
-    for (int64_t i = (int64_t)V * (blockIdx.x * (int64_t)blockDim.x + threadIdx.x),                \
-                 step_ = (int64_t)V * gridDim.x * blockDim.x;                                      \
-         i < (n); i += step_)
-
 /* ---- embedding ---- */
 
 template <typename T, int V>
 __global__ void embedding_kernel(int64_t n, int64_t width, int64_t vocab, const int32_t *id,
                                  const float *table, T *y, bool add)
 {
-    EACH(V, i, n)
+    DT_CU_EACH(V, i, n)
     {
         int32_t t = id[i / width];
         float f[V] = {}, g[V];
@@ -130,7 +125,7 @@ static void embedding_bwd(struct dt_device_queue *q, enum dt_dtype dtype, int64_
 
 __global__ void ids_kernel(int64_t n, const int32_t *id, int64_t first, int64_t count, int32_t *out)
 {
-    EACH(1, i, n)
+    DT_CU_EACH(1, i, n)
     {
         int64_t at = id[i] - first;
 
@@ -152,7 +147,7 @@ __global__ void rows_kernel(int64_t n, int64_t width, const T *src, const int32_
                             int64_t src_stride, T *dst, const int32_t *dst_row, int64_t dst_stride,
                             bool add)
 {
-    EACH(V, i, n)
+    DT_CU_EACH(V, i, n)
     {
         int64_t row = i / width, at = i % width;
         int64_t from = (src_row ? src_row[row] : row) * src_stride + at;
@@ -203,7 +198,7 @@ template <typename T, int V>
 __global__ void rope_kernel(int64_t n, int heads, int head_dim, int half, int64_t stride,
                             const int32_t *pos, const float *table, bool inverse, T *x)
 {
-    EACH(V, i, n) /* pairs */
+    DT_CU_EACH(V, i, n) /* pairs */
     {
         int64_t row = i / ((int64_t)heads * half), at = i % half;
         T *p = x + row * stride + i / half % heads * head_dim + at;
