@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * For tests of kernels: the CPU device with one thread and with two, and tensors that exist twice,
- * as device memory and as doubles.  Every kernel runs on both and must give the same bytes. */
+ * as device memory and as doubles.  Every kernel runs on both and must give the same bytes.
+ *
+ * Kernels are given memory of the device only, and the host reads and writes it by copies, so that the same tests
+ * run on a card. */
 #ifndef DT_TESTS_KERNEL_UTIL_H
 #define DT_TESTS_KERNEL_UTIL_H
 
@@ -18,8 +21,7 @@
  * C; up to KT_ALL_CASES also AVX-512 without bf16 and AVX512-BF16 without AMX, which differ only in
  * the kernels that have products of bf16.
  *
- * DISTTRAIN_TEST_DEVICE=NAME tests another device than the CPU, one whose memory the host shares; it has one
- * instruction set. */
+ * DISTTRAIN_TEST_DEVICE=NAME tests another device than the CPU; it has one instruction set. */
 static inline bool kt_is_cpu(void)
 {
     return !getenv("DISTTRAIN_TEST_DEVICE");
@@ -29,6 +31,11 @@ static inline bool kt_is_cpu(void)
 #define KT_CASES (2 * KT_ISAS)
 #define KT_ALL_CASES (2 * KT_ALL_ISAS)
 
+struct kt_given { /* device memory, freed by kt_close */
+    void *p;
+    struct kt_given *next;
+};
+
 struct kt {
     struct dt_device *dev[2];
     struct dt_device_queue *q[2];
@@ -36,6 +43,7 @@ struct kt {
     struct dt_rng rng;
     uint64_t seed;
     enum dt_dtype t;
+    struct kt_given *given;
 };
 
 struct buf {
@@ -43,8 +51,11 @@ struct buf {
     enum dt_dtype t;
     double *v;   /* values (of inputs), initial values (of outputs) */
     double *got; /* of outputs, after kt_same */
-    void *p;     /* device memory, host accessible on the CPU */
+    void *p;     /* device memory: what kernels are given */
+    void *
+        h; /* the same for the host, as of the last copy; p itself where the host shares the memory */
     void *saved; /* the one-thread result */
+    struct kt *k;
 };
 
 static inline void kt_open(struct kt *k, int i)
@@ -67,8 +78,64 @@ static inline void kt_open(struct kt *k, int i)
     k->k = k->dev[0]->k;
 }
 
+/* Memory of device 0, exactly as large as the contract says: sanitizers and guard pages watch the end. */
+static inline void *kt_alloc(struct kt *k, size_t bytes)
+{
+    struct dt_error err;
+    void *p;
+
+    if (k->dev[0]->info.host_memory)
+        return malloc(bytes > 0 ? bytes : 1);
+    dt_assert_ok(k->dev[0]->alloc(k->dev[0], bytes, &err, &p), err);
+    return p;
+}
+
+static inline void kt_free(struct kt *k, void *p)
+{
+    if (k->dev[0]->info.host_memory)
+        free(p);
+    else
+        k->dev[0]->free(k->dev[0], p);
+}
+
+/* Between host and device, in the order of queue `th`, which has done all then. */
+static inline void kt_copy(struct kt *k, int th, void *to, const void *from, size_t bytes,
+                           enum dt_device_copy dir)
+{
+    struct dt_error err;
+
+    if (to != from && bytes > 0)
+        k->dev[th]->copy(k->q[th], to, from, bytes, dir);
+    dt_assert_ok(k->dev[th]->queue_sync(k->q[th], &err), err);
+}
+
+/* A copy on the device of what the host holds, until kt_close. */
+static inline void *kt_give(struct kt *k, const void *host, size_t bytes)
+{
+    struct kt_given *g = malloc(sizeof(*g));
+
+    g->p = kt_alloc(k, bytes);
+    g->next = k->given;
+    k->given = g;
+    kt_copy(k, 0, g->p, host, bytes, DT_COPY_TO_DEVICE);
+    return g->p;
+}
+
+/* What queue `th` has left in device memory. */
+static inline void kt_take(struct kt *k, int th, void *host, const void *p, size_t bytes)
+{
+    kt_copy(k, th, host, p, bytes, DT_COPY_TO_HOST);
+}
+
 static inline void kt_close(struct kt *k)
 {
+    while (k->given) {
+        struct kt_given *g = k->given;
+
+        k->given = g->next;
+        kt_free(k, g->p);
+        free(g);
+    }
     for (int th = 0; th < 2; th++) {
         int64_t now, max;
 
@@ -105,9 +172,9 @@ static inline void buf_put(struct buf *b, int64_t i, double x)
 
     memcpy(&u, &f, 4);
     if (b->t == DT_F32)
-        ((float *)b->p)[i] = f;
+        ((float *)b->h)[i] = f;
     else
-        ((uint16_t *)b->p)[i] = (uint16_t)(u >> 16);
+        ((uint16_t *)b->h)[i] = (uint16_t)(u >> 16);
 }
 
 static inline double buf_get(const struct buf *b, int64_t i)
@@ -116,28 +183,47 @@ static inline double buf_get(const struct buf *b, int64_t i)
     float f;
 
     if (b->t == DT_F32)
-        return (double)((const float *)b->p)[i];
-    u = (uint32_t)((const uint16_t *)b->p)[i] << 16;
+        return (double)((const float *)b->h)[i];
+    u = (uint32_t)((const uint16_t *)b->h)[i] << 16;
     memcpy(&f, &u, 4);
     return (double)f;
+}
+
+static inline size_t buf_bytes(const struct buf *b)
+{
+    return (size_t)b->n * dt_dtype_bytes(b->t);
+}
+
+/* What the host has written is the device's. */
+static inline void buf_to_device(struct buf *b)
+{
+    kt_copy(b->k, 0, b->p, b->h, buf_bytes(b), DT_COPY_TO_DEVICE);
+}
+
+/* What queue `th` has left is the host's to read. */
+static inline void buf_to_host(struct buf *b, int th)
+{
+    kt_copy(b->k, th, b->h, b->p, buf_bytes(b), DT_COPY_TO_HOST);
 }
 
 static inline void buf_reset(struct buf *b)
 {
     for (int64_t i = 0; i < b->n; i++)
         buf_put(b, i, b->v[i]);
+    buf_to_device(b);
 }
 
 /* n normal values times scale, rounded to the type; plus an offset. */
 static inline struct buf buf_new(struct kt *k, int64_t n, enum dt_dtype t, double scale,
                                  double offset)
 {
-    struct buf b = {.n = n, .t = t};
-    size_t bytes = (size_t)n * dt_dtype_bytes(t);
+    struct buf b = {.n = n, .t = t, .k = k};
+    size_t bytes = buf_bytes(&b);
 
     b.v = calloc((size_t)n + 1, sizeof(double));
     b.got = calloc((size_t)n + 1, sizeof(double));
-    b.p = malloc(bytes + 1); /* exactly as large as the contract says: sanitizers watch the end */
+    b.p = kt_alloc(k, bytes);
+    b.h = k->dev[0]->info.host_memory ? b.p : malloc(bytes + 1);
     b.saved = malloc(bytes + 1);
     for (int64_t i = 0; i < n; i++)
         b.v[i] = kt_round(offset + scale * dt_rng_normal(&k->rng), t);
@@ -149,24 +235,25 @@ static inline void buf_free(struct buf *b)
 {
     free(b->v);
     free(b->got);
-    free(b->p);
+    if (b->h != b->p)
+        free(b->h);
+    kt_free(b->k, b->p);
     free(b->saved);
 }
 
 /* Queue th did all; what it left in b: one thread's bytes are kept, two threads' must be equal. */
 static inline void kt_same(struct kt *k, int th, struct buf *b)
 {
-    size_t bytes = (size_t)b->n * dt_dtype_bytes(b->t);
-    struct dt_error err;
+    size_t bytes = buf_bytes(b);
 
-    dt_assert_ok(k->dev[th]->queue_sync(k->q[th], &err), err);
+    buf_to_host(b, th);
     if (th == 0) {
-        memcpy(b->saved, b->p, bytes);
+        memcpy(b->saved, b->h, bytes);
         for (int64_t i = 0; i < b->n; i++)
             b->got[i] = buf_get(b, i);
         return;
     }
-    ck_assert_msg(memcmp(b->saved, b->p, bytes) == 0,
+    ck_assert_msg(memcmp(b->saved, b->h, bytes) == 0,
                   "one and two threads differ (seed %" PRIu64 ")", k->seed);
 }
 

@@ -5,17 +5,17 @@ builddir=$PWD module=$PWD/tests/modules/CPU
 [ -f "$module/disttrain-cuda.so" ] || { echo "SKIP: there is no C++20 compiler for $module/disttrain-cuda.so"; exit 77; }
 . "${srcdir:=.}/tests/shell.sh"
 
-# plain memory and no queues: tests of kernels hand over what the C library gave them; every block is on its own
-DISTTRAIN_MODULES=$module DISTTRAIN_TEST_DEVICE=cuda CUCPU_PLAIN=1 DISTTRAIN_CUDA_ARENA=0
-export DISTTRAIN_MODULES DISTTRAIN_TEST_DEVICE CUCPU_PLAIN DISTTRAIN_CUDA_ARENA
+# every block of memory is on its own, with a guard behind it
+DISTTRAIN_MODULES=$module DISTTRAIN_TEST_DEVICE=cuda DISTTRAIN_CUDA_ARENA=0
+export DISTTRAIN_MODULES DISTTRAIN_TEST_DEVICE DISTTRAIN_CUDA_ARENA
 for t in basic norm loss product attention; do
     "$builddir/tests/test_kernels_$t" >out 2>&1
     rc=$?
     tail -5 out
     check "kernels of cards: $t" '[ $rc = 0 ] && grep -q "100%: Checks: [1-9]" out'
 done
-# another order of threads
-CUCPU_SEED=2 "$builddir/tests/test_kernels_norm" >out 2>&1
+# another order of threads, and queues that dawdle
+CUCPU_SEED=2 CUCPU_SHARE=4 CUCPU_DELAY_US=300 "$builddir/tests/test_kernels_norm" >out 2>&1
 rc=$?
 check "norms with threads in another order" '[ $rc = 0 ]'
 
@@ -25,7 +25,6 @@ rc=$?
 check "attention with little shared memory" '[ $rc = 0 ]'
 
 # ---- the imitation finds what is wrong ----
-unset CUCPU_PLAIN
 faults=$builddir/tests/cuda_cpu/faults
 # fault WHAT TEXT: ends the program, saying so; TEXT empty: gives a wrong result in one of eight orders at least
 fault() {

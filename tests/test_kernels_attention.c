@@ -64,11 +64,17 @@ static void check(struct kt *k, const struct dt_kernel_attention *shape, int64_t
     double *want = calloc((size_t)no + 1, sizeof(double)),
            *l = calloc((size_t)lse.n + 1, sizeof(double));
 
+    struct dt_kernel_attention on_device = *a;
+    size_t cu = (size_t)(a->n_seq + 1) * sizeof(*a->cu_q);
+
+    on_device.cu_q = kt_give(k, a->cu_q, cu);
+    on_device.cu_k = a->cu_k == a->cu_q ? on_device.cu_q : kt_give(k, a->cu_k, cu);
     keep_columns(d_o.v, a->rows_q, a->stride_o, wq);
     for (int th = 0; th < 2; th++) {
         buf_reset(&o), buf_reset(&dq), buf_reset(&dk), buf_reset(&dv), buf_reset(&d_o);
-        k->k->attention_fwd(k->q[th], a, q.p, key.p, v.p, o.p, lse.p);
-        k->k->attention_bwd(k->q[th], a, q.p, key.p, v.p, o.p, lse.p, d_o.p, dq.p, dk.p, dv.p);
+        k->k->attention_fwd(k->q[th], &on_device, q.p, key.p, v.p, o.p, lse.p);
+        k->k->attention_bwd(k->q[th], &on_device, q.p, key.p, v.p, o.p, lse.p, d_o.p, dq.p, dk.p,
+                            dv.p);
         kt_same(k, th, &o), kt_same(k, th, &lse);
         kt_same(k, th, &dq), kt_same(k, th, &dk), kt_same(k, th, &dv);
     }
@@ -197,9 +203,11 @@ START_TEST(test_large_scores)
     struct buf q = buf_new(&k, 130 * 8, k.t, 2, 0), o = buf_new(&k, 130 * 8, k.t, 0, 0);
     struct buf lse = buf_new(&k, 130, DT_F32, 0, 0);
     double *want = calloc(130 * 8, sizeof(double)), *l = calloc(130, sizeof(double));
+    struct dt_kernel_attention on_device = a;
 
+    on_device.cu_q = on_device.cu_k = kt_give(&k, cu, sizeof(cu));
     for (int th = 0; th < 2; th++) {
-        k.k->attention_fwd(k.q[th], &a, q.p, q.p, q.p, o.p, lse.p);
+        k.k->attention_fwd(k.q[th], &on_device, q.p, q.p, q.p, o.p, lse.p);
         kt_same(&k, th, &o);
         kt_same(&k, th, &lse);
     }
@@ -233,20 +241,23 @@ START_TEST(test_rope)
     buf_reset(&table);
     for (int r = 0; r < ROWS; r++)
         pos[r] = (int32_t)dt_rng_below(&k.rng, POS);
+    const int32_t *places = kt_give(&k, pos, sizeof(pos));
+
     for (int inverse = 0; inverse < 2; inverse++) {
         for (int th = 0; th < 2; th++) {
             buf_reset(&x);
-            k.k->rope(k.q[th], k.t, ROWS, HEADS, HEAD_DIM, DIM, STRIDE, pos, table.p, inverse, x.p);
+            k.k->rope(k.q[th], k.t, ROWS, HEADS, HEAD_DIM, DIM, STRIDE, places, table.p, inverse,
+                      x.p);
             kt_same(&k, th, &x);
         }
         memcpy(want, x.v, sizeof(double) * ROWS * STRIDE);
-        ref_rope(ROWS, HEADS, HEAD_DIM, DIM, STRIDE, pos, table.p, inverse, want);
+        ref_rope(ROWS, HEADS, HEAD_DIM, DIM, STRIDE, pos, table.h, inverse, want);
         kt_all_near(&k, "rope", &x, want, kt_tol(k.t));
     }
     /* forward and inverse undo each other */
     buf_reset(&x);
-    k.k->rope(k.q[0], k.t, ROWS, HEADS, HEAD_DIM, DIM, STRIDE, pos, table.p, false, x.p);
-    k.k->rope(k.q[0], k.t, ROWS, HEADS, HEAD_DIM, DIM, STRIDE, pos, table.p, true, x.p);
+    k.k->rope(k.q[0], k.t, ROWS, HEADS, HEAD_DIM, DIM, STRIDE, places, table.p, false, x.p);
+    k.k->rope(k.q[0], k.t, ROWS, HEADS, HEAD_DIM, DIM, STRIDE, places, table.p, true, x.p);
     kt_same(&k, 0, &x);
     kt_all_near(&k, "rope and back", &x, x.v, 2 * kt_tol(k.t));
     free(want);

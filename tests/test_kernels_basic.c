@@ -93,7 +93,8 @@ START_TEST(test_glu)
             kt_gradient(&k, "glu gradient", &dh, NULL, c.h, glu_loss, &c, ref_slope, 20,
                         kt_tol(k.t));
             /* in place */
-            memcpy(dh.p, h.p, 2 * N * dt_dtype_bytes(k.t));
+            memcpy(dh.h, h.h, buf_bytes(&h));
+            buf_to_device(&dh);
             k.k->glu_bwd(k.q[1], c.act, k.t, ROWS, WIDTH, last, dh.p, dy.p, dh.p);
             kt_same(&k, 1, &dh);
         }
@@ -118,12 +119,14 @@ START_TEST(test_embedding)
 
     for (int r = 0; r < ROWS; r++)
         id[r] = (int32_t)dt_rng_below(&k.rng, VOCAB + 2) - 1; /* -1 and VOCAB among them */
+    const int32_t *ids = kt_give(&k, id, sizeof(id));
+
     for (int add = 0; add < 2; add++) {
         BOTH
         {
             buf_reset(&y), buf_reset(&dt);
-            k.k->embedding_fwd(k.q[th], k.t, ROWS, WIDTH, VOCAB, id, table.p, y.p, add);
-            k.k->embedding_bwd(k.q[th], k.t, ROWS, WIDTH, VOCAB, id, dy.p, dt.p);
+            k.k->embedding_fwd(k.q[th], k.t, ROWS, WIDTH, VOCAB, ids, table.p, y.p, add);
+            k.k->embedding_bwd(k.q[th], k.t, ROWS, WIDTH, VOCAB, ids, dy.p, dt.p);
             kt_same(&k, th, &y), kt_same(&k, th, &dt);
         }
         memcpy(grad, dt.v, sizeof(double) * (size_t)dt.n);
@@ -159,6 +162,8 @@ START_TEST(test_rows)
         from[i] = (int32_t)dt_rng_below(&k.rng, SRC);
         to[i] = (int32_t)((i * 7 + 3) % DST); /* 7 and 60 have no common factor: distinct */
     }
+    const int32_t *froms = kt_give(&k, from, sizeof(from)), *tos = kt_give(&k, to, sizeof(to));
+
     for (int mode = 0; mode < 6; mode++) {
         bool add = mode % 2;
         const int32_t *f = mode / 2 == 0 ? from : NULL, *t = mode / 2 == 1 ? to : NULL;
@@ -167,7 +172,8 @@ START_TEST(test_rows)
         {
             buf_reset(&dst);
             if (mode < 4)
-                k.k->rows_copy(k.q[th], k.t, N, WIDTH, src.p, f, dst.p, t, add);
+                k.k->rows_copy(k.q[th], k.t, N, WIDTH, src.p, f ? froms : NULL, dst.p,
+                               t ? tos : NULL, add);
             else
                 k.k->copy2d(k.q[th], k.t, N, WIDTH, src.p, STRIDE, dst.p, WIDTH + 5, add);
             kt_same(&k, th, &dst);
@@ -193,11 +199,12 @@ START_TEST(test_images)
     enum { N = 3, H = 4, W = 6, C = 5, SMALL = N * H * W * C, BIG = 4 * SMALL };
     static const int32_t cu[] = {0, H * W, 2 * H * W, N * H * W};
     static const int32_t hw[] = {2 * H, 2 * W, 2 * H, 2 * W, 2 * H, 2 * W};
-    const struct dt_kernel_images sizes = {{N, cu, N * H * W}, hw, 1};
     double want[BIG], down[SMALL];
     struct kt k;
 
     kt_open(&k, _i);
+    const struct dt_kernel_images sizes = {
+        {N, kt_give(&k, cu, sizeof(cu)), N * H * W}, kt_give(&k, hw, sizeof(hw)), 1};
     struct buf s = buf_new(&k, SMALL, k.t, 1, 0), b = buf_new(&k, BIG, k.t, 1, 0);
     struct buf s2 = buf_new(&k, SMALL, k.t, 1, 0), b2 = buf_new(&k, BIG, k.t, 1, 0);
 
@@ -245,10 +252,11 @@ START_TEST(test_images_of_any_size)
     static const int32_t hw[] = {6, 10,  0,  8,
                                  5, 122, 81, 66}; /* halved: 3 x 5, 0 x 4, 2 x 61, 40 x 33 */
     static const int32_t cu[] = {0, 15, 15, 15 + 122, ROWS};
-    const struct dt_kernel_images small = {{N, cu, ROWS}, hw, 1};
     struct kt k;
 
     kt_open(&k, _i);
+    const struct dt_kernel_images small = {
+        {N, kt_give(&k, cu, sizeof(cu)), ROWS}, kt_give(&k, hw, sizeof(hw)), 1};
     struct buf s = buf_new(&k, ROWS * C, k.t, 1, 0), b = buf_new(&k, 4 * ROWS * C, k.t, 1, 0);
     struct buf s2 = buf_new(&k, s.n, k.t, 1, 0), b2 = buf_new(&k, b.n, k.t, 1, 0);
     double *up = calloc((size_t)b.n, sizeof(*up)), *down = calloc((size_t)s.n, sizeof(*down));
@@ -289,13 +297,14 @@ START_TEST(test_timestep)
 
     kt_open(&k, _i);
     struct buf y = buf_new(&k, N * DIM, k.t, 1, 0);
+    const float *times = kt_give(&k, t, sizeof(t));
 
     for (int mode = 0; mode < 4; mode++) {
         double shift = mode / 2, half = DIM / 2;
 
         BOTH
         {
-            k.k->timestep(k.q[th], k.t, N, DIM, t, 10000, (float)shift, mode % 2, y.p);
+            k.k->timestep(k.q[th], k.t, N, DIM, times, 10000, (float)shift, mode % 2, y.p);
             kt_same(&k, th, &y);
         }
         for (int r = 0; r < N; r++)
@@ -316,12 +325,13 @@ START_TEST(test_elementwise)
 {
     enum { ITEMS = 5, ROWS = 415, WIDTH = 21, N = ROWS * WIDTH };
     static const int32_t cu[] = {0, 83, 84, 84, 301, ROWS};
-    const struct dt_kernel_items items = {ITEMS, cu, ROWS};
     float fa[ITEMS] = {1.5f, -0.3f, 0, 2.385f, 1}, fb[ITEMS] = {0.1f, 0.9f, 1, -1.25f, 0};
     enum { ADD, SCALE, MIX, ITEM_ADD, CAST, KINDS };
     struct kt k;
 
     kt_open(&k, _i);
+    const struct dt_kernel_items items = {ITEMS, kt_give(&k, cu, sizeof(cu)), ROWS};
+    const float *pa = kt_give(&k, fa, sizeof(fa)), *pb = kt_give(&k, fb, sizeof(fb));
     struct buf x = buf_new(&k, N, k.t, 1, 0.3), z = buf_new(&k, N, k.t, 1, 0);
     struct buf e = buf_new(&k, ITEMS * WIDTH, k.t, 1, 0), y = buf_new(&k, N, k.t, 1, 0);
     struct buf other = buf_new(&k, N, k.t == DT_BF16 ? DT_F32 : DT_BF16, 1, 0);
@@ -338,7 +348,7 @@ START_TEST(test_elementwise)
             else if (kind == SCALE)
                 k.k->scale(k.q[th], k.t, N, -1.375f, x.p, y.p);
             else if (kind == MIX)
-                k.k->mix(k.q[th], k.t, &items, WIDTH, fa, x.p, fb, z.p, y.p);
+                k.k->mix(k.q[th], k.t, &items, WIDTH, pa, x.p, pb, z.p, y.p);
             else if (kind == ITEM_ADD)
                 k.k->item_add(k.q[th], k.t, &items, WIDTH, x.p, e.p, y.p);
             else
@@ -389,13 +399,18 @@ START_TEST(test_bf16_rounding)
 {
     const float in[] = {1.00390625f, 1.01171875f, 0x1.fep127f, INFINITY, -INFINITY,
                         NAN,         0x1p-140f,   -0.0f,       3.0e38f};
-    uint16_t out[9];
+    const uint16_t out[9] = {0};
     float back[9];
     struct kt k;
 
     kt_open(&k, _i / 2 * 2);
-    k.k->cast(k.q[0], 9, DT_F32, in, DT_BF16, out);
-    k.k->cast(k.q[0], 9, DT_BF16, out, DT_F32, back);
+    const float *from = kt_give(&k, in, sizeof(in));
+    uint16_t *rounded = kt_give(&k, out, sizeof(out));
+    float *to = kt_give(&k, in, sizeof(in));
+
+    k.k->cast(k.q[0], 9, DT_F32, from, DT_BF16, rounded);
+    k.k->cast(k.q[0], 9, DT_BF16, rounded, DT_F32, to);
+    kt_take(&k, 0, back, to, sizeof(back));
     ck_assert(back[0] == 1.0f);        /* half way: to even */
     ck_assert(back[1] == 1.015625f);   /* half way: to even, upwards */
     ck_assert(back[2] == 0x1.fep127f); /* the largest */
@@ -412,10 +427,11 @@ START_TEST(test_random)
     enum { WIDTH = 21, ROWS = 2381, N = ROWS * WIDTH, FIRST = 900 };
     static const int32_t cu[] = {0, 500, 501, 501, 1700, ROWS};
     static const uint64_t stream[] = {5, 6, 7, 8, 9};
-    const struct dt_kernel_items items = {5, cu, ROWS};
     struct kt k;
 
     kt_open(&k, _i);
+    const struct dt_kernel_items items = {5, kt_give(&k, cu, sizeof(cu)), ROWS};
+    const uint64_t *streams = kt_give(&k, stream, sizeof(stream));
     struct buf y = buf_new(&k, N, k.t, 1, 0), x = buf_new(&k, N, k.t, 1, 3);
     double *want = calloc(N, sizeof(double)), mean = 0;
     int dropped = 0;
@@ -430,7 +446,7 @@ START_TEST(test_random)
     kt_all_near(&k, "normal", &y, want, kt_tol(k.t));
     BOTH
     {
-        k.k->item_normal(k.q[th], k.t, &items, WIDTH, 77, stream, 0.5f, y.p);
+        k.k->item_normal(k.q[th], k.t, &items, WIDTH, 77, streams, 0.5f, y.p);
         kt_same(&k, th, &y);
     }
     for (int i = 0, item = 0; i < N; i++) {
@@ -441,7 +457,7 @@ START_TEST(test_random)
     kt_all_near(&k, "normal values of items", &y, want, kt_tol(k.t));
     BOTH
     {
-        k.k->dropout(k.q[th], k.t, &items, WIDTH, 77, stream, 0, ROWS, 0.25f, x.p, y.p);
+        k.k->dropout(k.q[th], k.t, &items, WIDTH, 77, streams, 0, ROWS, 0.25f, x.p, y.p);
         kt_same(&k, th, &y);
     }
     for (int i = 0; i < N; i++) {
@@ -456,15 +472,17 @@ START_TEST(test_random)
     memcpy(want, y.got, sizeof(double) * N);
     for (int item = 0; item < 5; item++) {
         const int32_t own[] = {0, cu[item + 1] - cu[item]};
-        const struct dt_kernel_items alone = {1, own, own[1]};
+        const struct dt_kernel_items alone = {1, kt_give(&k, own, sizeof(own)), own[1]};
 
-        k.k->dropout(k.q[0], k.t, &alone, WIDTH, 77, &stream[item], 0, own[1], 0.25f,
+        k.k->dropout(k.q[0], k.t, &alone, WIDTH, 77, &streams[item], 0, own[1], 0.25f,
                      (char *)x.p + (size_t)(cu[item] * WIDTH) * dt_dtype_bytes(k.t), y.p);
+        buf_to_host(&y, 0);
         for (int i = 0; i < own[1] * WIDTH; i++)
             ck_assert(buf_get(&y, i) == want[cu[item] * WIDTH + i]);
     }
-    k.k->dropout(k.q[0], k.t, &items, WIDTH, 77, stream, FIRST, ROWS - FIRST - 1, 0.25f,
+    k.k->dropout(k.q[0], k.t, &items, WIDTH, 77, streams, FIRST, ROWS - FIRST - 1, 0.25f,
                  (char *)x.p + (size_t)(FIRST * WIDTH) * dt_dtype_bytes(k.t), y.p);
+    buf_to_host(&y, 0);
     for (int i = 0; i < (ROWS - FIRST - 1) * WIDTH; i++)
         ck_assert(buf_get(&y, i) == want[FIRST * WIDTH + i]);
     free(want);

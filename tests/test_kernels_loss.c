@@ -38,6 +38,9 @@ static void check_xent(struct kt *k, int64_t rows, int64_t vocab, int64_t width,
         wr[i] = kt_round(w.v[i], k->t);
     for (int64_t r = 0; r < rows; r++)
         target[r] = r % 5 == 3 ? -1 : (int32_t)dt_rng_below(&k->rng, (uint64_t)vocab);
+    const int32_t *targets = kt_give(k, target, (size_t)rows * sizeof(*target));
+    int32_t *bests = kt_give(k, best, (size_t)rows * sizeof(*best));
+
     for (int th = 0; th < 2; th++) {
         struct dt_device_weight_shape s = {k->t, vocab, width, 0};
         struct dt_device_weight *wd = NULL;
@@ -47,9 +50,10 @@ static void check_xent(struct kt *k, int64_t rows, int64_t vocab, int64_t width,
         dt_assert_ok(k->dev[th]->weight_new(k->dev[th], &s, w.p, NULL, &err, &wd), err);
         struct dt_kernel_xent head = {k->t, rows, wd, (float)c.scale, NULL};
 
-        k->k->xent(k->q[th], &head, x.p, target, nll.p, best, dx.p, dw.p, add);
-        k->k->xent(k->q[th], &head, x.p, target, alone.p, NULL, NULL, NULL, false);
+        k->k->xent(k->q[th], &head, x.p, targets, nll.p, bests, dx.p, dw.p, add);
+        k->k->xent(k->q[th], &head, x.p, targets, alone.p, NULL, NULL, NULL, false);
         kt_same(k, th, &nll), kt_same(k, th, &alone), kt_same(k, th, &dx), kt_same(k, th, &dw);
+        kt_take(k, th, best, bests, (size_t)rows * sizeof(*best));
         k->dev[th]->weight_free(wd);
     }
     for (int64_t r = 0; r < rows; r++) {
@@ -102,45 +106,59 @@ struct meeting {
     void *x[2];
 };
 
+struct results {
+    float nll[PARTS_ROWS], dx[PARTS_ROWS * PARTS_WIDTH], dw[PARTS_VOCAB * PARTS_WIDTH];
+    int32_t best[PARTS_ROWS];
+};
+
 struct member {
     struct kt *k;
     struct meeting *meeting;
     int me;
     const struct buf *x, *w;
     const int32_t *target;
-    float nll[PARTS_ROWS], dx[PARTS_ROWS * PARTS_WIDTH], dw[PARTS_VOCAB * PARTS_WIDTH];
-    int32_t best[PARTS_ROWS];
+    struct results *on_device;
 };
 
-/* Both write their sums apart, so that neither reads what the other has replaced. */
+/* x of both members, on the host: x[0] and x[1] of the meeting, until leave(). */
+static void *meet(struct member *m, const void *x, size_t bytes)
+{
+    void *mine = malloc(bytes);
+
+    kt_take(m->k, m->me, mine, x, bytes);
+    m->meeting->x[m->me] = mine;
+    pthread_barrier_wait(&m->meeting->gate);
+    return malloc(bytes);
+}
+
+static void leave(struct member *m, void *result, void *x, size_t bytes)
+{
+    pthread_barrier_wait(&m->meeting->gate);
+    free(m->meeting->x[m->me]);
+    kt_copy(m->k, m->me, x, result, bytes, DT_COPY_TO_DEVICE);
+    free(result);
+}
+
 static void meet_sum(struct dt_device_queue *q, void *arg, int64_t n, double *x)
 {
     struct member *m = arg;
-    double *sum = malloc((size_t)n * sizeof(*sum));
+    double *sum = meet(m, x, (size_t)n * sizeof(*sum));
 
     (void)q;
-    m->meeting->x[m->me] = x;
-    pthread_barrier_wait(&m->meeting->gate);
     for (int64_t i = 0; i < n; i++)
         sum[i] = ((double *)m->meeting->x[0])[i] + ((double *)m->meeting->x[1])[i];
-    pthread_barrier_wait(&m->meeting->gate);
-    memcpy(x, sum, (size_t)n * sizeof(*sum));
-    free(sum);
+    leave(m, sum, x, (size_t)n * sizeof(*sum));
 }
 
 static void meet_max(struct dt_device_queue *q, void *arg, int64_t n, float *x)
 {
     struct member *m = arg;
-    float *max = malloc((size_t)n * sizeof(*max));
+    float *max = meet(m, x, (size_t)n * sizeof(*max));
 
     (void)q;
-    m->meeting->x[m->me] = x;
-    pthread_barrier_wait(&m->meeting->gate);
     for (int64_t i = 0; i < n; i++)
         max[i] = fmaxf(((float *)m->meeting->x[0])[i], ((float *)m->meeting->x[1])[i]);
-    pthread_barrier_wait(&m->meeting->gate);
-    memcpy(x, max, (size_t)n * sizeof(*max));
-    free(max);
+    leave(m, max, x, (size_t)n * sizeof(*max));
 }
 
 static void *member_runs(void *arg)
@@ -156,8 +174,8 @@ static void *member_runs(void *arg)
 
     dev->weight_new(dev, &s, (const float *)m->w->p + first * PARTS_WIDTH, NULL, &err, &w);
     head.w = w;
-    m->k->k->xent(m->k->q[m->me], &head, m->x->p, m->target, m->nll, m->best, m->dx,
-                  m->dw + first * PARTS_WIDTH, false);
+    m->k->k->xent(m->k->q[m->me], &head, m->x->p, m->target, m->on_device->nll, m->on_device->best,
+                  m->on_device->dx, m->on_device->dw + first * PARTS_WIDTH, false);
     dev->weight_free(w);
     return NULL;
 }
@@ -168,7 +186,8 @@ START_TEST(test_xent_in_parts)
     struct dt_device_weight *w = NULL;
     struct dt_error err;
     struct meeting meeting;
-    struct member *m = calloc(3, sizeof(*m)); /* the two, and one alone */
+    struct member m[3]; /* the two, and one alone */
+    struct results *r = calloc(3, sizeof(*r));
     int32_t target[PARTS_ROWS];
     pthread_t other;
     struct kt k;
@@ -177,38 +196,40 @@ START_TEST(test_xent_in_parts)
     struct buf x = buf_new(&k, PARTS_ROWS * PARTS_WIDTH, DT_F32, 1.2, 0);
     struct buf wb = buf_new(&k, PARTS_VOCAB * PARTS_WIDTH, DT_F32, 0.8, 0);
 
-    for (int r = 0; r < PARTS_ROWS; r++)
-        target[r] = r % 5 == 3 ? -1 : (int32_t)dt_rng_below(&k.rng, PARTS_VOCAB);
+    for (int i = 0; i < PARTS_ROWS; i++)
+        target[i] = i % 5 == 3 ? -1 : (int32_t)dt_rng_below(&k.rng, PARTS_VOCAB);
+    const int32_t *targets = kt_give(&k, target, sizeof(target));
+
     /* two equal rows of the table, one in each part: the lower token is the best of the two */
-    memcpy((float *)wb.p + 40 * PARTS_WIDTH, (float *)wb.p + 7 * PARTS_WIDTH,
+    memcpy((float *)wb.h + 40 * PARTS_WIDTH, (float *)wb.h + 7 * PARTS_WIDTH,
            PARTS_WIDTH * sizeof(float));
+    buf_to_device(&wb);
+    for (int i = 0; i < 3; i++)
+        m[i] = (struct member){&k, &meeting, i, &x, &wb, targets, kt_give(&k, &r[i], sizeof(r[i]))};
     dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, wb.p, NULL, &err, &w), err);
     struct dt_kernel_xent head = {DT_F32, PARTS_ROWS, w, 0.37f, NULL};
 
-    k.k->xent(k.q[0], &head, x.p, target, m[2].nll, m[2].best, m[2].dx, m[2].dw, false);
+    k.k->xent(k.q[0], &head, x.p, targets, m[2].on_device->nll, m[2].on_device->best,
+              m[2].on_device->dx, m[2].on_device->dw, false);
     ck_assert_int_eq(pthread_barrier_init(&meeting.gate, NULL, 2), 0);
-    for (int i = 0; i < 2; i++) {
-        m[i].k = &k, m[i].meeting = &meeting, m[i].me = i;
-        m[i].x = &x, m[i].w = &wb, m[i].target = target;
-    }
     ck_assert_int_eq(pthread_create(&other, NULL, member_runs, &m[1]), 0);
     member_runs(&m[0]);
     pthread_join(other, NULL);
-    for (int i = 0; i < 2; i++)
-        dt_assert_ok(k.dev[i]->queue_sync(k.q[i], &err), err);
-    for (int r = 0; r < PARTS_ROWS; r++)
+    for (int i = 0; i < 3; i++)
+        kt_take(&k, i % 2, &r[i], m[i].on_device, sizeof(r[i]));
+    for (int j = 0; j < PARTS_ROWS; j++)
         for (int i = 0; i < 2; i++) {
-            ck_assert_float_eq_tol(m[i].nll[r], m[2].nll[r], 1e-5f * (1 + m[2].nll[r]));
-            ck_assert_int_eq(m[i].best[r], m[2].best[r]);
+            ck_assert_float_eq_tol(r[i].nll[j], r[2].nll[j], 1e-5f * (1 + r[2].nll[j]));
+            ck_assert_int_eq(r[i].best[j], r[2].best[j]);
         }
     for (int i = 0; i < PARTS_ROWS * PARTS_WIDTH; i++)
-        ck_assert_float_eq_tol(m[0].dx[i] + m[1].dx[i], m[2].dx[i], 1e-5f);
+        ck_assert_float_eq_tol(r[0].dx[i] + r[1].dx[i], r[2].dx[i], 1e-5f);
     for (int i = 0; i < PARTS_VOCAB * PARTS_WIDTH; i++)
-        ck_assert_float_eq_tol(m[i >= PARTS_FIRST * PARTS_WIDTH].dw[i], m[2].dw[i], 1e-3f);
+        ck_assert_float_eq_tol(r[i >= PARTS_FIRST * PARTS_WIDTH].dw[i], r[2].dw[i], 1e-3f);
     pthread_barrier_destroy(&meeting.gate);
     k.dev[0]->weight_free(w);
     buf_free(&x), buf_free(&wb);
-    free(m);
+    free(r);
     kt_close(&k);
 }
 END_TEST
@@ -216,11 +237,13 @@ END_TEST
 START_TEST(test_ids_part)
 {
     const int32_t id[7] = {-1, 0, 9, 10, 14, 15, INT32_MAX}, want[7] = {-1, -1, -1, 0, 4, -1, -1};
-    int32_t got[7];
+    int32_t got[7] = {0}, *out;
     struct kt k;
 
     kt_open(&k, 0);
-    k.k->ids_part(k.q[0], 7, id, 10, 5, got);
+    out = kt_give(&k, got, sizeof(got));
+    k.k->ids_part(k.q[0], 7, kt_give(&k, id, sizeof(id)), 10, 5, out);
+    kt_take(&k, 0, got, out, sizeof(got));
     ck_assert_int_eq(memcmp(got, want, sizeof(got)), 0);
     kt_close(&k);
 }
@@ -230,28 +253,33 @@ END_TEST
 START_TEST(test_bad_target)
 {
     struct dt_device_weight_shape s = {DT_F32, 5, 4, 0};
-    float master[20] = {1}, x[4] = {1, 2, 3, 4}, nll = -1;
+    float table[20] = {1}, values[4] = {1, 2, 3, 4}, loss = -1, *master, *x, *nll;
     struct dt_device_weight *w = NULL;
-    int32_t target = 5;
+    int32_t wrong = 5, right = 4;
     struct dt_error err;
     struct kt k;
 
     kt_open(&k, 0);
+    master = kt_give(&k, table, sizeof(table));
+    x = kt_give(&k, values, sizeof(values));
+    nll = kt_give(&k, &loss, sizeof(loss));
+    const int32_t *target[] = {kt_give(&k, &wrong, sizeof(wrong)),
+                               kt_give(&k, &right, sizeof(right))};
+
     dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, master, NULL, &err, &w), err);
     struct dt_kernel_xent head = {DT_F32, 1, w, 1, NULL};
 
-    k.k->xent(k.q[0], &head, x, &target, &nll, NULL, NULL, NULL, false);
+    k.k->xent(k.q[0], &head, x, target[0], nll, NULL, NULL, NULL, false);
     k.k->scale(k.q[0], DT_F32, 4, 2, x, x); /* not run */
     if (kt_is_cpu())                        /* others know when they come to it */
         ck_assert(k.dev[0]->queue_state(k.q[0]) == DT_ERR_INPUT);
     ck_assert_int_eq(k.dev[0]->queue_sync(k.q[0], &err), DT_ERR_INPUT);
     dt_assert_has(err.message, "target 5 of row 0 is outside the vocabulary of 5");
     if (kt_is_cpu())
-        ck_assert(nll == -1 && x[0] == 1);
-    target = 4;
-    k.k->xent(k.q[0], &head, x, &target, &nll, NULL, NULL, NULL, false);
-    dt_assert_ok(k.dev[0]->queue_sync(k.q[0], &err), err);
-    ck_assert(nll > 0);
+        ck_assert(*nll == -1 && x[0] == 1);
+    k.k->xent(k.q[0], &head, x, target[1], nll, NULL, NULL, NULL, false);
+    kt_take(&k, 0, &loss, nll, sizeof(loss));
+    ck_assert(loss > 0);
     k.dev[0]->weight_free(w);
     kt_close(&k);
 }
@@ -261,11 +289,11 @@ START_TEST(test_mse)
 {
     enum { ITEMS = 5, ROWS = 955, WIDTH = 7 };
     static const int32_t cu[] = {0, 191, 192, 192, 700, ROWS};
-    const struct dt_kernel_items items = {ITEMS, cu, ROWS};
     double want[ITEMS] = {0}, grad[ROWS * WIDTH];
     struct kt k;
 
     kt_open(&k, _i);
+    const struct dt_kernel_items items = {ITEMS, kt_give(&k, cu, sizeof(cu)), ROWS};
     struct buf p = buf_new(&k, ROWS * WIDTH, k.t, 1.3, 0), z = buf_new(&k, p.n, k.t, 1, 0.2);
     struct buf d = buf_new(&k, p.n, k.t, 1, 0), sse = buf_new(&k, ITEMS, DT_F32, 1, 0);
 
@@ -330,8 +358,8 @@ START_TEST(test_adamw)
     struct buf m = buf_new(&k, N, DT_F32, 0, 0), v = buf_new(&k, N, DT_F32, 0, 0);
     double *rp = calloc(N, sizeof(double)), *rm = calloc(N, sizeof(double));
     double *rv = calloc(N, sizeof(double));
-    uint16_t *copy = calloc(N, sizeof(*copy));
-    float coef = 0.625f;
+    uint16_t *copy = calloc(N, sizeof(*copy)), *copies = kt_give(&k, copy, N * sizeof(*copy));
+    const float *coef = kt_give(&k, &(float){0.625f}, sizeof(float));
 
     for (int th = 0; th < 2; th++) {
         memcpy(rp, p.v, sizeof(double) * N);
@@ -345,11 +373,11 @@ START_TEST(test_adamw)
                                                         (float *)g.p + at,
                                                         (float *)m.p + at,
                                                         (float *)v.p + at,
-                                                        i != 3 ? copy + at : NULL,
+                                                        i != 3 ? copies + at : NULL,
                                                         i % 2 == 0};
-            k.k->adamw(k.q[th], &h, PARTS, part, h.step == 3 ? NULL : &coef);
+            k.k->adamw(k.q[th], &h, PARTS, part, h.step == 3 ? NULL : coef);
             for (int i = 0; i < N; i++) {
-                double x = g.v[i] * (h.step == 3 ? 1 : (double)coef), s = (double)h.step;
+                double x = g.v[i] * (h.step == 3 ? 1 : 0.625), s = (double)h.step;
                 double b1 = (double)h.beta1, b2 = (double)h.beta2, lr = (double)h.lr;
 
                 rm[i] = b1 * rm[i] + (1 - b1) * x;
@@ -360,12 +388,14 @@ START_TEST(test_adamw)
             }
         }
         kt_same(&k, th, &p), kt_same(&k, th, &m), kt_same(&k, th, &v);
+        kt_take(&k, th, copy, copies, N * sizeof(*copy));
         for (int i = 0; i < N; i++) {
             bool left_out = i >= n[0] + n[2] && i < n[0] + n[2] + n[3];
 
-            ck_assert_uint_eq(copy[i], left_out ? 0 : dt_bf16_from_f32(((float *)p.p)[i]));
+            ck_assert_uint_eq(copy[i], left_out ? 0 : dt_bf16_from_f32(((float *)p.h)[i]));
         }
         memset(copy, 0, N * sizeof(*copy));
+        kt_copy(&k, th, copies, copy, N * sizeof(*copy), DT_COPY_TO_DEVICE);
     }
     kt_all_near(&k, "p", &p, rp, 1e-6);
     kt_all_near(&k, "m", &m, rm, 1e-5);
@@ -385,11 +415,13 @@ START_TEST(test_sums_and_clipping)
     for (int s = 0; s < 6; s++) {
         struct buf x = buf_new(&k, sizes[s], DT_F32, 1.7, 0.3);
         double got[2][2] = {{3, 4}, {3, 4}}, sum = 3, sq = 4;
-        float norm, coef;
+        double *d[] = {kt_give(&k, got[0], sizeof(got[0])), kt_give(&k, got[1], sizeof(got[1]))};
+        float f[2] = {0}, *df = kt_give(&k, f, sizeof(f)); /* norm and coefficient */
 
         for (int th = 0; th < 2; th++) {
-            k.k->sum(k.q[th], x.n, x.p, &got[th][0], true);
-            k.k->sum_sq(k.q[th], 1, &(struct dt_kernel_span){x.n, x.p}, &got[th][1], true);
+            k.k->sum(k.q[th], x.n, x.p, d[th], true);
+            k.k->sum_sq(k.q[th], 1, &(struct dt_kernel_span){x.n, x.p}, d[th] + 1, true);
+            kt_take(&k, th, got[th], d[th], sizeof(got[th]));
         }
         for (int64_t i = 0; i < x.n; i++) {
             sum += x.v[i];
@@ -398,23 +430,27 @@ START_TEST(test_sums_and_clipping)
         ck_assert(memcmp(got[0], got[1], sizeof(got[0])) == 0);
         kt_near(&k, "sum", got[0][0], sum, sq, 1e-12);
         kt_near(&k, "sum of squares", got[0][1], sq, sq, 1e-12);
-        k.k->clip_coef(k.q[0], &got[0][1], 1.5f, &norm, &coef);
-        kt_near(&k, "norm", (double)norm, sqrt(sq), sqrt(sq), 1e-6);
-        kt_near(&k, "coef", (double)coef, fmin(1, 1.5 / (sqrt(sq) + 1e-6)), 1, 1e-6);
-        k.k->clip_coef(k.q[0], &got[0][1], 0, NULL, &coef);
-        ck_assert(coef == 1);
+        k.k->clip_coef(k.q[0], d[0] + 1, 1.5f, df, df + 1);
+        kt_take(&k, 0, f, df, sizeof(f));
+        kt_near(&k, "norm", (double)f[0], sqrt(sq), sqrt(sq), 1e-6);
+        kt_near(&k, "coef", (double)f[1], fmin(1, 1.5 / (sqrt(sq) + 1e-6)), 1, 1e-6);
+        k.k->clip_coef(k.q[0], d[0] + 1, 0, NULL, df + 1);
+        kt_take(&k, 0, f, df, sizeof(f));
+        ck_assert(f[1] == 1);
         buf_free(&x);
     }
     /* not finite: the step sees a zero gradient */
-    double bad = INFINITY;
-    float coef = 1, p = 2, g = NAN, m = 0, v = 0;
+    enum { COEF, P, G, M, V, ALL };
+    float host[ALL] = {1, 2, NAN, 0, 0}, *f = kt_give(&k, host, sizeof(host));
     struct dt_kernel_adamw h = {0.1f, 0.9f, 0.99f, 1e-8f, 0, 1};
 
-    k.k->clip_coef(k.q[0], &bad, 1, NULL, &coef);
-    ck_assert(coef == 0);
-    k.k->adamw(k.q[0], &h, 1, &(struct dt_kernel_adamw_part){1, &p, &g, &m, &v, NULL, false},
-               &coef);
-    ck_assert(p == 2 && m == 0 && v == 0);
+    k.k->clip_coef(k.q[0], kt_give(&k, &(double){INFINITY}, sizeof(double)), 1, NULL, f + COEF);
+    k.k->adamw(k.q[0], &h, 1,
+               &(struct dt_kernel_adamw_part){1, f + P, f + G, f + M, f + V, NULL, false},
+               f + COEF);
+    kt_take(&k, 0, host, f, sizeof(host));
+    ck_assert(host[COEF] == 0);
+    ck_assert(host[P] == 2 && host[M] == 0 && host[V] == 0);
     kt_close(&k);
 }
 END_TEST
@@ -425,7 +461,7 @@ START_TEST(test_tables)
     static const int64_t n[] = {3, 0, 1 << 14, (1 << 14) + 17, 5, 3 * (1 << 14) + 1};
     enum { PARTS = sizeof(n) / sizeof(n[0]), GAP = 7 };
     struct dt_kernel_span part[PARTS];
-    double all[2], one = 2;
+    double one = 2, got = 2, *sum;
     int64_t size = 0;
     struct kt k;
 
@@ -433,25 +469,31 @@ START_TEST(test_tables)
     for (int i = 0; i < PARTS; i++)
         size += n[i] + GAP;
     struct buf x = buf_new(&k, size, DT_F32, 1.1, 0.2);
-    float *p = x.p, *at = p;
+    float *at = x.p;
 
     for (int i = 0; i < PARTS; at += n[i++] + GAP)
         part[i] = (struct dt_kernel_span){n[i], at};
+    sum = kt_give(&k, &one, sizeof(one));
     for (int i = 0; i < PARTS; i++)
-        k.k->sum_sq(k.q[0], 1, &part[i], &one, true);
+        k.k->sum_sq(k.q[0], 1, &part[i], sum, true);
+    kt_take(&k, 0, &one, sum, sizeof(one));
     for (int th = 0; th < 2; th++) {
-        all[th] = 2;
-        k.k->sum_sq(k.q[th], PARTS, part, &all[th], true);
-        ck_assert(memcmp(&all[th], &one, sizeof(one)) == 0);
+        kt_copy(&k, th, sum, &(double){2}, sizeof(got), DT_COPY_TO_DEVICE);
+        k.k->sum_sq(k.q[th], PARTS, part, sum, true);
+        kt_take(&k, th, &got, sum, sizeof(got));
+        ck_assert(memcmp(&got, &one, sizeof(one)) == 0);
     }
-    k.k->sum_sq(k.q[0], 0, NULL, &all[0], true);
-    ck_assert(all[0] == one);
-    k.k->sum_sq(k.q[0], 0, NULL, &all[0], false);
-    ck_assert(all[0] == 0);
+    k.k->sum_sq(k.q[0], 0, NULL, sum, true);
+    kt_take(&k, 0, &got, sum, sizeof(got));
+    ck_assert(got == one);
+    k.k->sum_sq(k.q[0], 0, NULL, sum, false);
+    kt_take(&k, 0, &got, sum, sizeof(got));
+    ck_assert(got == 0);
     k.k->zero(k.q[0], PARTS, part);
+    buf_to_host(&x, 0);
     for (int i = 0; i < PARTS; i++)
         for (int64_t j = -(i > 0); j < n[i] + 1; j++)
-            ck_assert((part[i].x[j] == 0) == (j >= 0 && j < n[i]));
+            ck_assert((((float *)x.h)[part[i].x - (float *)x.p + j] == 0) == (j >= 0 && j < n[i]));
     buf_free(&x);
     kt_close(&k);
 }

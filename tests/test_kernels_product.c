@@ -172,22 +172,26 @@ START_TEST(test_rounded_copy)
         struct dt_kernel_conv c = {k.t, 1, SIDE, SIDE, C, C, 3, 1, 1};
         struct buf x = buf_new(&k, rows * in, k.t, 1, 0), dy = buf_new(&k, rows * out, k.t, 1, 0);
         struct buf w = buf_new(&k, n, DT_F32, 1, 0), y[2], dx[2];
-        uint16_t *rounded = malloc((size_t)n * sizeof(*rounded));
-        float *wrong = calloc((size_t)n, sizeof(*wrong));
+        uint16_t *rounded = calloc((size_t)n, sizeof(*rounded));
+        uint16_t *copy = kt_give(&k, rounded, (size_t)n * sizeof(*rounded));
+        float *zeros = calloc((size_t)n, sizeof(*zeros)),
+              *wrong = kt_give(&k, zeros, (size_t)n * sizeof(*zeros));
         struct dt_device_weight *wd[2];
         struct dt_error err;
 
         dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, w.p, NULL, &err, &wd[0]), err);
-        dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, wrong, rounded, &err, &wd[1]), err);
+        dt_assert_ok(k.dev[0]->weight_new(k.dev[0], &s, wrong, copy, &err, &wd[1]), err);
         for (int b = 0; b < 2; b++) {
             y[b] = buf_new(&k, rows * out, k.t, 1, 0);
             dx[b] = buf_new(&k, rows * in, k.t, 1, 0);
         }
         for (int step = 0; step < 2; step++) { /* changed after it was packed */
             for (int64_t i = 0; i < n; i++) {
-                ((float *)w.p)[i] = (float)dt_rng_normal(&k.rng);
-                rounded[i] = dt_bf16_from_f32(((float *)w.p)[i]);
+                ((float *)w.h)[i] = (float)dt_rng_normal(&k.rng);
+                rounded[i] = dt_bf16_from_f32(((float *)w.h)[i]);
             }
+            buf_to_device(&w);
+            kt_copy(&k, 0, copy, rounded, (size_t)n * sizeof(*rounded), DT_COPY_TO_DEVICE);
             for (int b = 0; b < 2; b++) {
                 k.dev[0]->weight_changed(k.q[0], wd[b]);
                 if (kernel) {
@@ -198,16 +202,17 @@ START_TEST(test_rounded_copy)
                     k.k->linear_bwd_input(k.q[0], M, dy.p, wd[b], dx[b].p, false);
                 }
             }
-            dt_assert_ok(k.dev[0]->queue_sync(k.q[0], &err), err);
-            ck_assert_mem_eq(y[0].p, y[1].p, (size_t)(rows * out) * 2);
-            ck_assert_mem_eq(dx[0].p, dx[1].p, (size_t)(rows * in) * 2);
+            for (int b = 0; b < 2; b++)
+                buf_to_host(&y[b], 0), buf_to_host(&dx[b], 0);
+            ck_assert_mem_eq(y[0].h, y[1].h, (size_t)(rows * out) * 2);
+            ck_assert_mem_eq(dx[0].h, dx[1].h, (size_t)(rows * in) * 2);
         }
         for (int b = 0; b < 2; b++) {
             k.dev[0]->weight_free(wd[b]);
             buf_free(&y[b]), buf_free(&dx[b]);
         }
         buf_free(&x), buf_free(&dy), buf_free(&w);
-        free(rounded), free(wrong);
+        free(rounded), free(zeros);
     }
     kt_close(&k);
 }

@@ -9,8 +9,6 @@
 //   streams   threads that run closures in their order; one in CUCPU_SHARE (256) waits up to CUCPU_DELAY_US (0)
 //             microseconds before it, as CUCPU_SEED (1) says, which also draws the order of threads in blocks
 //   events    counters, as CUDA has them: a wait means the record before it
-//   plain     CUCPU_PLAIN=1: memory is the host's own, and a call has run when it returns.  Tests of kernels hand
-//             over what the C library gave them, whose ends AddressSanitizer watches
 //   errors    of calls with wrong arguments end the program: the module may not make any
 #include "cuda_cpu_impl.h"
 
@@ -64,13 +62,6 @@ uint64_t setting(const char *name, uint64_t otherwise)
     const char *s = getenv(name);
 
     return s && *s ? strtoull(s, nullptr, 10) : otherwise;
-}
-
-bool plain()
-{
-    static const bool is = setting("CUCPU_PLAIN", 0) != 0;
-
-    return is;
 }
 
 uint64_t mix(uint64_t x)
@@ -133,8 +124,6 @@ bool is_pinned(const void *p)
 // Where kernels find the `bytes` at p, which lie in one live block; what for is said where they do not.
 void *alias(const void *p, size_t bytes, const char *what)
 {
-    if (plain())
-        return const_cast<void *>(p);
     std::lock_guard<std::mutex> hold(mem.lock);
 
     if (!is_device(p))
@@ -231,10 +220,6 @@ void put(cudaStream_t s, const char *what, std::function<void()> run)
 {
     if (!s)
         stop("%s goes to the stream that everything waits for", what);
-    if (plain()) {
-        run();
-        return;
-    }
     std::lock_guard<std::mutex> hold(s->lock);
 
     s->tasks.push_back({what, std::move(run)});
@@ -281,7 +266,7 @@ void *cucpu_seen(const void *p, const char *kernel)
 {
     if (!p)
         return nullptr;
-    if (!plain() && !is_device(p)) {
+    if (!is_device(p)) {
         std::lock_guard<std::mutex> hold(mem.lock);
 
         if (is_pinned(p))
@@ -415,12 +400,6 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
         stop("cudaMalloc of nothing");
     if (mem.live + bytes > card_bytes())
         return last_error = cudaErrorMemoryAllocation;
-    if (plain()) {
-        if (posix_memalign(p, ALIGN, bytes) != 0)
-            return last_error = cudaErrorMemoryAllocation;
-        memset(*p, FRESH, bytes);
-        return cudaSuccess;
-    }
     mem.open();
     size_t pages_at = mem.end, at = pages_at + pages - used;
 
@@ -448,10 +427,6 @@ cudaError_t cudaFree(void *p)
 
     if (!p)
         return cudaSuccess;
-    if (plain()) {
-        free(p);
-        return cudaSuccess;
-    }
     size_t at = static_cast<size_t>(static_cast<char *>(p) - mem.base);
     auto it = mem.blocks.find(at);
 
@@ -501,7 +476,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
     bool from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     bool to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
 
-    if (!plain() && (from != is_device(src) || to != is_device(dst)))
+    if (from != is_device(src) || to != is_device(dst))
         stop("a copy of kind %d from %p to %p", int(kind), src, dst);
     if (from)
         src = alias(src, bytes, "a copy");
@@ -645,7 +620,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int
 // Where the host may look at what lies at p, once nothing is under way.
 extern "C" void *cucpu_host(const void *p)
 {
-    if (plain() || !is_device(p))
+    if (!is_device(p))
         return const_cast<void *>(p);
     cudaDeviceSynchronize();
     return alias(p, 0, "a test");
