@@ -80,6 +80,18 @@ expect 0 "^hint: train.schedule=interleaved search.max_vpp=[0-9]* would take [0-
 check "plans without ranking: $(tail -1 unranked)" '! grep -q "would make a plan fit" unranked && grep -q "layouts costed" unranked'
 hints "schedule recompute" mllm-9b-96 train.microbatch=1 train.recompute=full train.zero=1 train.schedule=1f1b
 hints "microbatch schedule recompute" mllm-9b-96 train.microbatch=8 train.recompute=full train.zero=1 train.schedule=1f1b
-# a manual plan is not searched for, and gets no advice
-expect 0 '"hints": \[\]' "$DISTTRAIN" plan --json gpt3-175b-1024
+# experts that are not dealt out
+hints "zero ep" qwen3-30b-a3b-64 -s disttrain search.max_ep=1
+# a stated plan, in a map or in a file that the job names: what the search gives with the other keys as they are
+hints "strategy" gpt3-175b-1024
+"$DISTTRAIN" plan -o stated.json gpt3-175b-1024 >/dev/null
+sed 's/^plan:.*/plan: stated.json/; /^  llm: {tp: 8/d' "$srcdir/traces/jobs/gpt3-175b-1024.yaml" >stated.yaml
+hints "strategy" stated.yaml
+hints "strategy" mllm-nano-train
+expect 0 "^hint: search.strategy=disttrain would take [0-9.]* s on 4 GPUs, [0-9.]* % less" "$DISTTRAIN" plan mllm-nano-train
+# a plan that the search finds, or that is given beside the job, has none
+"$DISTTRAIN" plan -o found.json gpt3-175b-1024 -s disttrain >/dev/null
+sed 's/^plan:.*/plan: found.json/; /^  llm: {tp: 8/d' "$srcdir/traces/jobs/gpt3-175b-1024.yaml" >found.yaml
+hints "" found.yaml
+expect 0 '"hints": \[\]' "$DISTTRAIN" plan --json -p stated.json gpt3-175b-1024
 totals

@@ -3,15 +3,45 @@
  * What one change of a job would bring, for people and programs. */
 #include "cli/rows.h"
 #include "cli/session.h"
+#include "base/text.h"
+
+/* A stated plan is compared with what would be found; *asked false where that cannot be. */
+static enum dt_status as_searched(const struct dt_session *s, struct dt_error *err,
+                                  struct dt_search_input *in, bool *asked)
+{
+    struct dt_cost_modes modes = {0};
+    struct dt_error why;
+    enum dt_status st;
+
+    *asked = false;
+    if (s->job->plan_file[0])
+        return DT_OK;
+    st = dt_job_as_searched(s->job, &why, in);
+    if (st ==
+        DT_ERR_INPUT) /* a plan.json that is named without `train` has all that a plan needs, not a search */
+        return DT_OK;
+    if (st != DT_OK)
+        return dt_error_pass(err, &why);
+    modes.tp = in->opt.tp_mask;
+    for (int m = 0; m < in->model->n_modules; m++)
+        modes.recompute[m] = 1U << in->recompute[m];
+    st = dt_cost_survey(s->cost, &modes, &why);
+    *asked = st == DT_OK;
+    return st == DT_OK || st == DT_ERR_MISSING_PROFILE ? DT_OK : dt_error_pass(err, &why);
+}
 
 enum dt_status dt_session_advise(const struct dt_session *s, bool fits, struct dt_error *err,
                                  struct dt_orch_advice *out)
 {
+    const struct dt_plan *now = fits ? &s->search.plans[0] : NULL;
     struct dt_search_input in;
+    bool asked = true;
 
     dt_session_search_input(s, &in);
-    return dt_orch_advise(s->job->strategy, &in, fits ? &s->search.plans[0] : NULL,
-                          s->search.stats.candidates, err, out);
+    if (s->job->strategy == DT_STRATEGY_MANUAL)
+        DT_TRY(as_searched(s, err, &in, &asked));
+    return dt_orch_advise(s->job->strategy, asked ? &in : NULL, now, s->search.stats.candidates,
+                          err, out);
 }
 
 static void items(struct dt_cli_rows *r, const struct dt_orch_advice *a)
@@ -27,14 +57,21 @@ static void items(struct dt_cli_rows *r, const struct dt_orch_advice *a)
     }
 }
 
+static void print_hint(const struct dt_orch_advice *a, const struct dt_orch_advice_item *x)
+{
+    printf("hint: %s would take %.3f s", x->set, x->iteration_s);
+    if (x->gpus != a->now_gpus)
+        printf(" on %d GPU%s", x->gpus, dt_plural(x->gpus));
+    printf(", %.1f %% less\n", 100 * (1 - x->iteration_s / a->now_s));
+}
+
 void dt_cli_print_advice(const struct dt_orch_advice *a)
 {
     struct dt_cli_rows r;
 
     if (a->now_s > 0) {
         for (int i = 0; i < a->n; i++)
-            printf("hint: %s would take %.3f s, %.1f %% less\n", a->item[i].set,
-                   a->item[i].iteration_s, 100 * (1 - a->item[i].iteration_s / a->now_s));
+            print_hint(a, &a->item[i]);
         for (int i = 0; i < a->n_left_out; i++)
             printf("%s%s%s", i ? ", " : "no hint was looked for, which would take long: ",
                    dt_orch_advice_names[a->left_out[i]], i + 1 == a->n_left_out ? "\n" : "");

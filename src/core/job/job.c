@@ -248,7 +248,8 @@ const struct dt_key dt_job_keys[] = {
     {.name = NULL},
 };
 
-static enum dt_status read_root(struct dt_node root, struct dt_job *j, struct dt_error *err)
+/* All but samples and profile. */
+static enum dt_status read_stated(struct dt_node root, struct dt_job *j, struct dt_error *err)
 {
     bool shallow = j->shallow;
     struct dt_node train = dt_map_get(root, "train");
@@ -276,14 +277,19 @@ static enum dt_status read_root(struct dt_node root, struct dt_job *j, struct dt
     j->policy.exact_vectors = dt_cluster_is_cpu(&j->cluster); /* a plan file may be of another */
     j->cost_opt.fp32 = j->policy.fp32;
     j->cost_opt.stepccl = j->policy.stepccl;
-    DT_TRY(dt_job_plan_finish(root, frozen_stated, shallow, j, err));
-    if (!shallow) {
+    return dt_job_plan_finish(root, frozen_stated, shallow, j, err);
+}
+
+static enum dt_status read_root(struct dt_node root, struct dt_job *j, struct dt_error *err)
+{
+    DT_TRY(read_stated(root, j, err));
+    if (!j->shallow) {
         DT_TRY(read_samples(root, j, err));
         DT_TRY(dt_preset_error_place(
             dt_map_get(root, "model"),
             dt_samples_check_work(j->samples, j->model, j->policy.global_batch, err), err));
     }
-    return read_profile(root, shallow, j, err);
+    return read_profile(root, j->shallow, j, err);
 }
 
 /* A plan file beside the job states layouts and policies: of the job's `train` only what no plan holds remains, of its
@@ -328,6 +334,31 @@ enum dt_status dt_job_read_source(const struct dt_job_source *src, struct dt_err
     }
     *out = j;
     return DT_OK;
+}
+
+enum dt_status dt_job_as_searched(const struct dt_job *j, struct dt_error *err,
+                                  struct dt_search_input *in)
+{
+    struct dt_job *s = dt_calloc(1, sizeof(*s));
+    enum dt_status st;
+
+    if (!s)
+        return dt_error_nomem(err, "a job");
+    dt_job_defaults(s);
+    memcpy(s->name, j->name, sizeof(s->name));
+    s->searched = true;
+    s->doc = j->doc;
+    st = read_stated(dt_doc_root(s->doc), s, err);
+    if (st == DT_OK) {
+        in->policy = s->policy;
+        memcpy(in->frozen, s->frozen, sizeof(in->frozen));
+        memcpy(in->recompute, s->recompute, sizeof(in->recompute));
+        memcpy(in->zero, s->zero, sizeof(in->zero));
+        in->opt = s->search;
+    }
+    s->doc = NULL;
+    dt_job_free(s);
+    return st;
 }
 
 enum dt_status dt_job_parse(const char *name, const char *text, size_t len,

@@ -91,8 +91,9 @@ struct dt_job {
     const char *plan_text; /* what is in it, while the job is being read; NULL: it is read */
     bool plan_from_file;   /* the plan brought policies along */
     char plan_changes
-        [1024];   /* where the job's policies are others than its plan file's, for people; "" */
-    bool shallow; /* being read without looking for the files that it names */
+        [1024];    /* where the job's policies are others than its plan file's, for people; "" */
+    bool shallow;  /* being read without looking for the files that it names */
+    bool searched; /* being read as if its strategy were disttrain */
     struct dt_job_inputs *inputs; /* whose samples and profile these are; NULL: the job's own */
 };
 /* Every key of a job, maps within maps, into a struct dt_job: what readers, `disttrain keys` and the completion go by. */
@@ -114,6 +115,10 @@ enum dt_status dt_job_read_planned(const char *path, const char *plan_file,
                                    const char *const *overrides, int n_overrides,
                                    struct dt_error *err, struct dt_job **out);
 void dt_job_free(struct dt_job *j);
+/* What the search would be asked if the job did not state its plan (search.strategy=disttrain): policies, what modules have in
+ * common and options of *in are set, the rest is left.  Not for a job with a plan file beside it, whose `train` map is gone. */
+enum dt_status dt_job_as_searched(const struct dt_job *j, struct dt_error *err,
+                                  struct dt_search_input *in);
 
 /* ---- many jobs that differ in a few keys (job_inputs.c) ---- */
 

@@ -555,6 +555,8 @@ enum dt_status dt_job_search(struct dt_node map, struct dt_node train, struct dt
         s->tp_mask &= ~(1u << (31 - __builtin_clz(s->tp_mask)));
     s->guests = dt_cluster_is_cpu(&j->cluster) ? 0 : ~0u;
     DT_TRY(dt_keys_read(map, "search", dt_job_search_keys, j, err));
+    if (j->searched)
+        j->strategy = DT_STRATEGY_DISTTRAIN;
     dt_job_open_search(train, j);
     return check_vpp(map, j, err);
 }

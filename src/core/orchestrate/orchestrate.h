@@ -167,11 +167,13 @@ void dt_search_result_free(struct dt_search_result *r);
 /* ---- what one change of the job would bring (orchestrate_advice.c) ---- */
 
 enum dt_orch_advice_key {
+    DT_ADVICE_STRATEGY,
     DT_ADVICE_ZERO,
     DT_ADVICE_MICROBATCH,
     DT_ADVICE_SCHEDULE,
     DT_ADVICE_RECOMPUTE,
     DT_ADVICE_CP,
+    DT_ADVICE_EP,
     DT_ADVICE_TP,
     DT_ADVICE_GPUS,
     DT_ADVICE_MEMORY,
@@ -188,6 +190,7 @@ struct dt_orch_advice_item {
 struct dt_orch_advice {
     double
         now_s; /* of the best plan, by timeline (by the formula without ranking); 0: no plan fits */
+    int now_gpus; /* that it uses */
     int searches; /* that were made */
     int n, n_left_out;
     struct dt_orch_advice_item item[DT_ADVICE_N];
@@ -195,8 +198,9 @@ struct dt_orch_advice {
         left_out[DT_ADVICE_N]; /* stated, but looking would have taken too long */
 };
 /* No plan fits (`now` NULL): the least change of each key alone with which one does.  Otherwise what is stated and would
- * make the best plan `now`, for which `layouts` were costed, more than 3 % faster if the search might choose it.  Nothing
- * for strategy manual. */
+ * make the best plan `now`, for which `layouts` were costed, more than 3 % faster if the search might choose it.  For
+ * strategy manual `in` is what strategy disttrain would search with, and that is all that is looked
+ * at; NULL: nothing is. */
 enum dt_status dt_orch_advise(enum dt_plan_strategy strategy, const struct dt_search_input *in,
                               const struct dt_plan *now, int64_t layouts, struct dt_error *err,
                               struct dt_orch_advice *out);

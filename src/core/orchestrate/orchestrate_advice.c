@@ -31,11 +31,13 @@ enum {
 };
 
 const char *const dt_orch_advice_names[DT_ADVICE_N + 1] = {
+    [DT_ADVICE_STRATEGY] = "strategy",
     [DT_ADVICE_RECOMPUTE] = "recompute",
     [DT_ADVICE_ZERO] = "zero",
     [DT_ADVICE_MICROBATCH] = "microbatch",
     [DT_ADVICE_SCHEDULE] = "schedule",
     [DT_ADVICE_CP] = "cp",
+    [DT_ADVICE_EP] = "ep",
     [DT_ADVICE_TP] = "tp",
     [DT_ADVICE_GPUS] = "gpus",
     [DT_ADVICE_MEMORY] = "memory",
@@ -144,6 +146,10 @@ static bool open_key(struct asked *a, enum dt_orch_advice_key key)
         narrow = o->max_cp > 0 && !cpu;
         o->max_cp = 0;
         return narrow;
+    case DT_ADVICE_EP:
+        narrow = o->max_ep > 0;
+        o->max_ep = 0;
+        return narrow;
     case DT_ADVICE_TP:
         all = 0;
         for (int bit = 0; bit < 4; bit++)
@@ -151,6 +157,7 @@ static bool open_key(struct asked *a, enum dt_orch_advice_key key)
         narrow = (o->tp_mask & all) != all && o->tp_mask != 0;
         o->tp_mask |= all;
         return narrow;
+    case DT_ADVICE_STRATEGY:
     case DT_ADVICE_GPUS:
     case DT_ADVICE_MEMORY:
     case DT_ADVICE_N:
@@ -208,12 +215,16 @@ static void note_open(struct advisor *v, const struct asked *a, enum dt_orch_adv
     case DT_ADVICE_CP:
         note(v, key, best, "search.max_cp=%d", llm->cp);
         break;
+    case DT_ADVICE_EP:
+        note(v, key, best, "search.max_ep=%d", llm->ep);
+        break;
     case DT_ADVICE_TP:
         for (int bit = 0; bit < 31 && n < sizeof(text); bit++)
             if (a->in.opt.tp_mask >> bit & 1)
                 n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%d", n ? "," : "", 1 << bit);
         note(v, key, best, "search.tp=[%s]", text);
         break;
+    case DT_ADVICE_STRATEGY:
     case DT_ADVICE_GPUS:
     case DT_ADVICE_MEMORY:
     case DT_ADVICE_N:
@@ -268,7 +279,11 @@ static void state_value(struct asked *a, const struct dt_search_input *stated,
     case DT_ADVICE_CP:
         o->max_cp = llm->cp;
         break;
+    case DT_ADVICE_EP:
+        o->max_ep = llm->ep;
+        break;
     case DT_ADVICE_TP: /* the list is the value */
+    case DT_ADVICE_STRATEGY:
     case DT_ADVICE_GPUS:
     case DT_ADVICE_MEMORY:
     case DT_ADVICE_N:
@@ -282,7 +297,8 @@ static enum dt_status advise_open(struct advisor *v, enum dt_orch_advice_key key
     /* of the layouts that the search costed: how many times as many there are with this key open, as seen */
     static const double times[DT_ADVICE_N] = {
         [DT_ADVICE_RECOMPUTE] = 3, [DT_ADVICE_ZERO] = 1, [DT_ADVICE_MICROBATCH] = 2,
-        [DT_ADVICE_SCHEDULE] = 6,  [DT_ADVICE_CP] = 2,   [DT_ADVICE_TP] = 4,
+        [DT_ADVICE_SCHEDULE] = 6,  [DT_ADVICE_CP] = 2,   [DT_ADVICE_EP] = 3,
+        [DT_ADVICE_TP] = 4,
     };
     struct dt_plan best;
     struct asked a;
@@ -393,6 +409,24 @@ static enum dt_status advise_gpus(struct advisor *v, struct dt_error *err)
     return advise_amount(v, DT_ADVICE_GPUS, all, per_node, most * per_node, err);
 }
 
+/* ---- a stated plan ---- */
+
+static enum dt_status advise_search(struct advisor *v, struct dt_error *err)
+{
+    struct dt_plan best;
+    struct asked a;
+    bool fits;
+
+    start(v, &a);
+    a.in.manual = NULL;
+    v->strategy = DT_STRATEGY_DISTTRAIN;
+    DT_TRY(ask(v, &a, err, &fits, &best));
+    if (fits)
+        note(v, DT_ADVICE_STRATEGY, &best, "search.strategy=%s",
+             dt_plan_strategy_names[v->strategy]);
+    return DT_OK;
+}
+
 /* ---- */
 
 enum dt_status dt_orch_advise(enum dt_plan_strategy strategy, const struct dt_search_input *in,
@@ -400,16 +434,20 @@ enum dt_status dt_orch_advise(enum dt_plan_strategy strategy, const struct dt_se
                               struct dt_orch_advice *out)
 {
     bool ranked = now && now->predicted.timeline_s > 0;
+    bool stated = strategy == DT_STRATEGY_MANUAL;
     struct dt_orch_advice got = {.now_s = !now     ? 0
                                           : ranked ? now->predicted.timeline_s
-                                                   : now->predicted.staged_s};
+                                                   : now->predicted.staged_s,
+                                 .now_gpus = now ? dt_plan_gpus(now) : 0};
     struct advisor v = {strategy, in, &got, 0};
 
-    if (strategy == DT_STRATEGY_MANUAL || (now && !ranked)) {
+    if (!in || (stated && !now) || (now && !ranked)) {
         *out = got;
         return DT_OK;
     }
-    for (int key = 0; key < DT_ADVICE_GPUS; key++)
+    if (stated)
+        DT_TRY(advise_search(&v, err));
+    for (int key = 0; !stated && key < DT_ADVICE_GPUS; key++)
         DT_TRY(advise_open(&v, (enum dt_orch_advice_key)key, now, (double)layouts, err));
     if (!now) {
         DT_TRY(advise_gpus(&v, err));
