@@ -201,7 +201,22 @@ struct rank {
     int tp, pp;
     uint64_t allocations;
     double wall_s; /* of the last step */
+    uint64_t
+        asked; /* times at which the main thread asked in it whether something of the data transport is over */
+    enum dt_status (*test)(struct dt_transport *t, struct dt_req *r, bool *done,
+                           struct dt_error *err); /* of the data transport */
 };
+
+static struct rank ranks[RANKS];
+
+static enum dt_status counting_test(struct dt_transport *t, struct dt_req *req, bool *done,
+                                    struct dt_error *err)
+{
+    struct rank *r = &ranks[t->rank];
+
+    r->asked += pthread_equal(pthread_self(), r->thread) != 0;
+    return r->test(t, req, done, err);
+}
 
 static void *live(void *arg)
 {
@@ -228,6 +243,8 @@ static void *live(void *arg)
     if (r->t->rank == 0)
         dt_fake_waits(r->dev, NULL, 0);
     r->allocations = dt_fake_allocations(r->dev);
+    r->thread = pthread_self();
+    r->asked = 0;
     pthread_barrier_wait(r->together);
     t0 = dt_clock_ns();
     ef_step(f, WARM + 1);
@@ -239,8 +256,8 @@ static void *live(void *arg)
     return NULL;
 }
 
-/* Steps with delays; *waits of the last one, and how many. */
-static size_t run_both(int tp, int pp, struct rank ranks[RANKS], struct dt_fake_wait waits[WAITS])
+/* Steps with delays; *waits of the last one, and how many.  Data goes over the device's queues, or by the host. */
+static size_t run_both(int tp, int pp, bool staged, struct dt_fake_wait waits[WAITS])
 {
     const struct dt_device_options o = {.threads = 1, .no_bf16 = true};
     struct dt_transport *t[RANKS], *data[RANKS];
@@ -255,15 +272,22 @@ static size_t run_both(int tp, int pp, struct rank ranks[RANKS], struct dt_fake_
     dt_assert_ok(dt_fake_device_open(&o, &err, &dev), err);
     for (int k = 0; k < RANKS; k++)
         devices[k] = dev;
-    dt_assert_ok(dt_transport_open_threads_on(RANKS, devices, &err, data), err);
-    ck_assert(data[0]->on_queue);
     dt_fake_share(dev);
     pthread_barrier_init(&together, NULL, RANKS);
     dt_assert_ok(dt_transport_open_threads(RANKS, &err, t), err);
+    if (!staged)
+        dt_assert_ok(dt_transport_open_threads_on(RANKS, devices, &err, data), err);
+    for (int k = 0; k < RANKS && staged; k++)
+        dt_assert_ok(dt_transport_open_staged(t[k], dev, &err, &data[k]), err);
+    ck_assert(data[0]->on_queue == !staged);
     for (int k = 0; k < RANKS; k++) {
         ranks[k] = (struct rank){.t = t[k], .data = data[k], .dev = dev, .together = &together};
         ranks[k].tp = tp;
         ranks[k].pp = pp;
+        ranks[k].test = data[k]->test;
+        data[k]->test = counting_test;
+    }
+    for (int k = 0; k < RANKS; k++) {
         ck_assert_int_eq(pthread_create(&ranks[k].thread, NULL, live, &ranks[k]), 0);
     }
     for (int k = 0; k < RANKS; k++)
@@ -279,12 +303,12 @@ static size_t run_both(int tp, int pp, struct rank ranks[RANKS], struct dt_fake_
     return n;
 }
 
-/* Of every layer and microbatch there are four collectives and more: waits and memory for them would be hundreds. */
+/* Of every layer and microbatch there are four collectives and more: waits and memory for them would be hundreds.
+ * Loop: over queues, by the host. */
 START_TEST(tensor_parallelism_neither_waits_nor_allocates)
 {
     struct dt_fake_wait waits[WAITS];
-    struct rank ranks[RANKS];
-    size_t n = run_both(RANKS, 1, ranks, waits), syncs = 0;
+    size_t n = run_both(RANKS, 1, _i == 1, waits), syncs = 0;
 
     for (size_t k = 0; k < n; k++)
         syncs += waits[k].kind != DT_FAKE_EVENT_SYNC;
@@ -292,9 +316,11 @@ START_TEST(tensor_parallelism_neither_waits_nor_allocates)
     /* losses and norm, the end of the step, the queues of the communication thread; places of batches */
     ck_assert_uint_le(syncs, 16 * RANKS);
     ck_assert_uint_le(n - syncs, SEQS * RANKS);
-    for (int k = 0; k < RANKS;
-         k++) /* of both: a spare place, a request that is the first of its queue */
+    for (int k = 0; k < RANKS; k++) {
+        /* of both: a spare place, a request that is the first of its queue */
         ck_assert_uint_le(ranks[k].allocations, 2 * PLACE_ALLOCATIONS * RANKS);
+        ck_assert_uint_eq(ranks[k].asked, 0);
+    }
 }
 END_TEST
 
@@ -302,9 +328,8 @@ END_TEST
 START_TEST(waiting_is_that_of_the_compute_queue)
 {
     struct dt_fake_wait waits[WAITS];
-    struct rank ranks[RANKS];
 
-    run_both(1, RANKS, ranks, waits);
+    run_both(1, RANKS, false, waits);
     for (int k = 0; k < RANKS; k++) {
         const struct exec_fixture *f = &ranks[k].f;
 
@@ -325,7 +350,7 @@ int main(void)
     setenv("DISTTRAIN_FAKE_DEVICE", "1", 1);
     tcase_add_loop_test(t, launches_do_not_grow_with_what_a_microbatch_holds, 0, 4);
     tcase_add_loop_test(t, a_step_is_few_launches, 0, 2);
-    tcase_add_test(t, tensor_parallelism_neither_waits_nor_allocates);
+    tcase_add_loop_test(t, tensor_parallelism_neither_waits_nor_allocates, 0, 2);
     tcase_add_test(t, waiting_is_that_of_the_compute_queue);
     return dt_test_run(s);
 }

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "comm/transport.h"
 
+#include <pthread.h>
 #include <string.h>
 
 /* ---- the device ---- */
@@ -500,6 +501,123 @@ START_TEST(on_a_queue_the_host_goes_on)
 }
 END_TEST
 
+/* ---- collectives on the caller's queue, of a transport that is not ---- */
+
+static void *run_in_thread(void *q)
+{
+    run(q);
+    return NULL;
+}
+
+/* Both ranks' queues run, as each waits for the other. */
+static void run_both(struct pair *p)
+{
+    pthread_t other;
+
+    ck_assert_int_eq(pthread_create(&other, NULL, run_in_thread, p->q[0]), 0);
+    run(p->q[1]);
+    pthread_join(other, NULL);
+}
+
+static void open_tp(struct pair *p, struct dt_tp tp[2])
+{
+    int both[2] = {0, 1};
+
+    open_pair(p);
+    for (int k = 0; k < 2; k++) {
+        ck_assert(!p->t[k]->on_queue && p->t[k]->collectives_on_queue);
+        tp[k] = (struct dt_tp){.rank = k, .size = 2};
+        dt_assert_ok(p->t[k]->comm_new(p->t[k], both, 2, &p->err, &tp[k].comm), p->err);
+    }
+}
+
+static void close_tp(struct pair *p, struct dt_tp tp[2])
+{
+    for (int k = 0; k < 2; k++)
+        p->t[k]->comm_free(tp[k].comm);
+    close_pair(p);
+}
+
+static void add_one(void *x)
+{
+    *(float *)x += 1;
+}
+
+/* Three in a row, of which the last is the largest, are there before any of them has begun.  What they take is taken
+ * once. */
+START_TEST(the_queue_meets_the_other_ranks)
+{
+    struct dt_tp tp[2];
+    struct pair p;
+    int allocs = 0;
+
+    open_tp(&p, tp);
+    for (int i = 0; i < 6; i++) {
+        float x[2] = {0, 0}, rows[2][3] = {{0, 0, 0}, {0, 0, 0}}, wide[2][8];
+
+        if (i == 2) {
+            dt_mem_fail_at(0);
+            allocs = lazy.host_allocs;
+        }
+        for (int k = 0; k < 2; k++) {
+            x[k] = (float)(10 * k + i);
+            rows[k][0] = rows[k][1] = rows[k][2] =
+                (float)(k + 1); /* two of the first, one of the other */
+            for (int j = 0; j < 8; j++)
+                wide[k][j] = (float)(j * (k + 1));
+            queue_call(p.q[k], add_one, &x[k]);
+            dt_tp_all_reduce(p.q[k], &tp[k], DT_F32, 1, &x[k]);
+            dt_tp_all_gather(p.q[k], &tp[k], DT_F32, 3, 1, rows[k]);
+            dt_tp_reduce_scatter(p.q[k], &tp[k], DT_F32, 2, 4, wide[k]);
+            dt_assert_ok(dt_tp_state(&tp[k], &p.err), p.err);
+        }
+        ck_assert(x[0] == (float)i && x[1] == (float)(10 + i)); /* nothing has run */
+        run_both(&p);
+        for (int k = 0; k < 2; k++) {
+            ck_assert(x[k] == (float)(12 + 2 * i));
+            ck_assert(rows[k][0] == 1 && rows[k][1] == 1 && rows[k][2] == 2);
+            for (int j = 4 * k; j < 4 * k + 4; j++)
+                ck_assert(wide[k][j] == (float)(3 * j));
+            dt_assert_ok(p.t[k]->state(p.t[k], &p.err), p.err);
+        }
+    }
+    ck_assert_uint_eq(dt_mem_count(), 0);
+    ck_assert_int_eq(lazy.host_allocs, allocs);
+    close_tp(&p, tp);
+}
+END_TEST
+
+/* Loop: the other rank does not come in time; it never will, and this one gives up.  The queue goes on, and whoever posts
+ * or asks is told. */
+START_TEST(a_queue_is_let_go)
+{
+    float x[2] = {1, 1}, behind = 0;
+    struct dt_error e = {0};
+    struct dt_tp tp[2];
+    struct pair p;
+    pthread_t thread;
+
+    open_tp(&p, tp);
+    if (_i == 0)
+        p.t[0]->limit_s = 0.05;
+    dt_tp_all_reduce(p.q[0], &tp[0], DT_F32, 1, &x[0]);
+    dt_tp_all_reduce(p.q[0], &tp[0], DT_F32, 1, &x[1]);
+    queue_call(p.q[0], add_one, &behind);
+    ck_assert_int_eq(pthread_create(&thread, NULL, run_in_thread, p.q[0]), 0);
+    if (_i == 1)
+        p.t[0]->give_up(p.t[0]);
+    pthread_join(thread, NULL);
+    ck_assert(behind == 1);
+    ck_assert_int_eq(p.t[0]->state(p.t[0], &e), _i == 0 ? DT_ERR_TIMEOUT : DT_ERR_PEER);
+    dt_assert_has(e.message,
+                  _i == 0 ? "rank 0 waited 0.05 s for an all-reduce" : "rank 0 has given up");
+    dt_tp_all_reduce(p.q[0], &tp[0], DT_F32, 1, &x[0]);
+    ck_assert_int_eq(dt_tp_state(&tp[0], &p.err), e.status);
+    dt_assert_ok(p.t[1]->state(p.t[1], &p.err), p.err);
+    close_tp(&p, tp);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("staged");
@@ -511,5 +629,7 @@ int main(void)
     tcase_add_test(c, nothing_is_allocated_twice);
     tcase_add_test(c, no_copies_where_the_host_may_touch);
     tcase_add_test(c, on_a_queue_the_host_goes_on);
+    tcase_add_test(c, the_queue_meets_the_other_ranks);
+    tcase_add_loop_test(c, a_queue_is_let_go, 0, 2);
     return dt_test_run(s);
 }

@@ -23,6 +23,8 @@ libdtcomm_a_SOURCES = \
 	src/comm/transport_reduce.c \
 	src/comm/transport_request.c \
 	src/comm/transport_staged.c \
+	src/comm/transport_staged.h \
+	src/comm/transport_staged_post.c \
 	src/comm/transport_tasks.c \
 	src/comm/transport_threads.c \
 	src/comm/transport_tp.c

@@ -82,8 +82,14 @@ static void pause_after(uint64_t waited_ns)
     nanosleep(&t, NULL);
 }
 
-enum dt_status dt_transport_wait(struct dt_transport *t, struct dt_req *r, double limit_s,
-                                 const char *what, struct dt_error *err)
+static bool stopped(const atomic_bool *stop)
+{
+    return stop && atomic_load_explicit(stop, memory_order_acquire);
+}
+
+enum dt_status dt_transport_wait_unless(struct dt_transport *t, struct dt_req *r, double limit_s,
+                                        const char *what, const atomic_bool *stop,
+                                        struct dt_error *err)
 {
     uint64_t begin, now, eager;
     bool done = false;
@@ -107,6 +113,9 @@ enum dt_status dt_transport_wait(struct dt_transport *t, struct dt_req *r, doubl
                 t->waiting(t->waiting_ctx, false);
             return DT_OK;
         }
+        if (stopped(stop))
+            return dt_error_set(err, DT_ERR_PEER, "rank %d waits no more for %s", t->rank,
+                                what ? what : "another rank");
         now = dt_clock_ns();
         if ((double)(now - begin) > limit_s * 1e9)
             return dt_error_set(err, DT_ERR_TIMEOUT, "rank %d waited %g s for %s", t->rank, limit_s,
@@ -116,4 +125,10 @@ enum dt_status dt_transport_wait(struct dt_transport *t, struct dt_req *r, doubl
         else if (dt_transport_crowded(t))
             sched_yield(); /* to the rank that is waited for, maybe */
     }
+}
+
+enum dt_status dt_transport_wait(struct dt_transport *t, struct dt_req *r, double limit_s,
+                                 const char *what, struct dt_error *err)
+{
+    return dt_transport_wait_unless(t, r, limit_s, what, NULL, err);
 }

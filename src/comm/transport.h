@@ -21,6 +21,10 @@
  *   otherwise   it is over when `test` says so; any queue, and the host, may then use the buffer.  The
  *               caller keeps `q` from writing it in the meantime
  *
+ * collectives_on_queue: where the transport as a whole is not on_queue, a collective is nevertheless put on `q`
+ * if its `out` is NULL.  A comm has either only such collectives, all on one queue, or none.  They may hold up
+ * host functions of other queues (dt_device.call), so only what no other rank waits for comes behind those.
+ *
  * Order.  Between two ranks, messages of one tag meet in the order of their posts; on one comm all
  * members post the same operations in the same order.  A caller that posts in the program's order
  * therefore needs no further agreement, and dt_program_check's proof that the program has no cycle
@@ -39,7 +43,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DT_TRANSPORT_ABI 3u
+#define DT_TRANSPORT_ABI 4u
 
 struct dt_transport;
 struct dt_comm; /* belongs to one transport */
@@ -51,6 +55,7 @@ struct dt_transport {
     uint32_t abi;                    /* DT_TRANSPORT_ABI */
     enum dt_transport_memory memory; /* of all buffers */
     bool on_queue;                   /* see above; only of device memory */
+    bool collectives_on_queue;       /* the same */
     int rank, size;
     int local_rank, local_size; /* among the ranks of this host */
     int cores;                  /* that this rank may run on */
@@ -66,6 +71,9 @@ struct dt_transport {
     /* For a rank that has failed: its queues stop waiting for other ranks, what they wait for remains
      * undefined, and later posts fail.  So queues that are on_queue can be synchronised and freed. */
     void (*give_up)(struct dt_transport *t);
+    /* What has failed on queues so far, the first of it, which a post would be told as well.  For whoever has seen
+     * a queue pass, and relies on what came from other ranks. */
+    enum dt_status (*state)(struct dt_transport *t, struct dt_error *err);
 
     /* Collective over the named ranks (ascending or not; their order is the order of members), in
      * the same order at all of them; this rank is one of them. */
@@ -169,9 +177,10 @@ enum dt_status dt_transport_open_staged(struct dt_transport *inner, const struct
 
 /* ---- tensor parallelism: collectives inside an op, in queue order ----
  *
- * Where the transport is on_queue these are put on the queue; else they have happened when they return.
- * Failures stick to the dt_tp: later calls do nothing, and dt_tp_state tells.  (What fails on the queue
- * sticks to that.)  A NULL dt_tp is one rank alone: calls do nothing. */
+ * Where the transport puts collectives on queues these are put there; else they have happened when they
+ * return.  Failures stick to the dt_tp: later calls do nothing, and dt_tp_state tells.  (What fails on the
+ * queue is told by a later call, and by the transport's `state`.)  A NULL dt_tp is one rank alone: calls do
+ * nothing. */
 struct dt_tp {
     struct dt_comm *comm; /* of device memory */
     int rank, size;       /* members of comm */

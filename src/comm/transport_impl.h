@@ -199,6 +199,11 @@ enum dt_status dt_coll_reduce_scatter(struct dt_comm *c, enum dt_reduce_type typ
                                       const size_t *counts, struct dt_device_queue *q,
                                       struct dt_error *err, struct dt_req **out);
 
+/* dt_transport_wait; once *stop is true, DT_ERR_PEER. */
+enum dt_status dt_transport_wait_unless(struct dt_transport *t, struct dt_req *r, double limit_s,
+                                        const char *what, const atomic_bool *stop,
+                                        struct dt_error *err);
+
 /* Memory of the device, or the host's for copies, that a transport keeps until it is closed.  It is nobody's: it outlives
  * the lane in whose name the thread that posts allocates. */
 enum dt_status dt_transport_alloc(const struct dt_device *dev, bool host, size_t bytes,

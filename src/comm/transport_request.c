@@ -562,6 +562,13 @@ static void nothing_on_queues(struct dt_transport *t)
     (void)t;
 }
 
+static enum dt_status nothing_failed(struct dt_transport *t, struct dt_error *err)
+{
+    (void)t;
+    (void)err;
+    return DT_OK;
+}
+
 enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_transport_wire *wire,
                                       struct dt_error *err)
 {
@@ -579,6 +586,7 @@ enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_tr
     }
     t->abi = DT_TRANSPORT_ABI;
     t->give_up = t->give_up ? t->give_up : nothing_on_queues;
+    t->state = t->state ? t->state : nothing_failed;
     t->comm_new = comm_new;
     t->comm_free = comm_free;
     t->post_send = post_send;

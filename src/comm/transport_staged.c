@@ -6,78 +6,29 @@
  *   send     ready? -- copy --> page-locked memory -- inner --> over
  *   receive  inner --> page-locked memory -- copy, after ready --> over
  *
+ * Collectives may be put on the caller's queue instead (transport_staged_post.c).
+ *
  * Nobody waits: whoever tests a request asks its events, and takes all requests that are not yet with
  * `inner` as far as they go, since another rank may wait for any of them.  They are given to `inner` in
  * the order of their posts, as far as it matters: per comm, and per peer, tag and direction. */
-#include "comm/transport_impl.h"
+#include "comm/transport_staged.h"
 
 #include "base/mem.h"
 
-#include <string.h>
-
-enum { ALIGN = 64 };
-enum kind { SEND, RECV, BROADCAST, ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL };
-enum state { POSTED, COPYING_OUT, TO_POST, UNDER_WAY, COPYING_IN };
-
-struct range { /* of the caller's buffer, and where it stands in the host's */
-    char *device;
-    size_t at, bytes;
-};
-
-/* What the table's struct dt_req is here. */
-struct request {
-    struct request *next; /* waiting, or free */
-    struct request *all;  /* every one there is */
-    enum kind kind;
-    enum state state;
-    enum dt_status failed;
-    struct dt_error error;
-    struct dt_req *inner;
-    struct dt_device_event *ready, *copied;
-    /* what was asked for */
-    int peer, tag;
-    struct dt_comm *comm;
-    enum dt_reduce_type type;
-    char *buf;
-    const char *send;
-    size_t n; /* bytes, or elements of an all-reduce */
-    size_t *counts, *send_counts;
-    /* by way of the host */
-    char *host;
-    size_t bytes, recv_at; /* in `host`; where an all-to-all receives */
-    struct range out, in[2];
-    int n_in;
-    size_t host_cap, counts_cap, send_counts_cap;
-};
-
-struct staged {
-    struct dt_transport t, *inner;
-    const struct dt_device *dev;
-    bool direct; /* no copies */
-    struct dt_device_queue *q;
-    pthread_mutex_t lock; /* of q, the lists, and requests on the list of those that wait */
-    struct request *waiting, *free, *all;
-    atomic_int n_waiting;
-};
-
-static struct staged *staged_of(const struct dt_transport *t)
+static struct dt_transport_staged_request *request_of(struct dt_req *r)
 {
-    return t->impl;
-}
-static struct request *request_of(struct dt_req *r)
-{
-    return (struct request *)(void *)r;
+    return (struct dt_transport_staged_request *)(void *)r;
 }
 
 /* ---- requests ---- */
 
 /* The smallest that is large enough, else the largest. */
-static struct request *take_free(struct staged *s, size_t bytes)
+static struct dt_transport_staged_request *take_free(struct dt_transport_staged *s, size_t bytes)
 {
-    struct request **best = NULL, *r;
+    struct dt_transport_staged_request **best = NULL, *r;
 
     pthread_mutex_lock(&s->lock);
-    for (struct request **at = &s->free; *at; at = &(*at)->next) {
+    for (struct dt_transport_staged_request **at = &s->free; *at; at = &(*at)->next) {
         bool fits = (*at)->host_cap >= bytes, had = best && (*best)->host_cap >= bytes;
 
         if (!best || (fits && (!had || (*at)->host_cap < (*best)->host_cap)) ||
@@ -91,7 +42,8 @@ static struct request *take_free(struct staged *s, size_t bytes)
     return r;
 }
 
-static void put_free(struct staged *s, struct request *r)
+void dt_transport_staged_put_free(struct dt_transport_staged *s,
+                                  struct dt_transport_staged_request *r)
 {
     r->inner = NULL;
     pthread_mutex_lock(&s->lock);
@@ -100,7 +52,7 @@ static void put_free(struct staged *s, struct request *r)
     pthread_mutex_unlock(&s->lock);
 }
 
-static void request_free(struct staged *s, struct request *r)
+static void request_free(struct dt_transport_staged *s, struct dt_transport_staged_request *r)
 {
     if (r->ready)
         s->dev->event_free(r->ready);
@@ -112,13 +64,15 @@ static void request_free(struct staged *s, struct request *r)
     dt_free(r);
 }
 
-static enum dt_status request_make(struct staged *s, struct dt_error *err, struct request **out)
+static enum dt_status request_make(struct dt_transport_staged *s, struct dt_error *err,
+                                   struct dt_transport_staged_request **out)
 {
-    struct request *r = dt_calloc(1, sizeof(*r));
+    struct dt_transport_staged_request *r = dt_calloc(1, sizeof(*r));
     enum dt_status st;
 
     if (!r)
         return dt_error_nomem(err, "a request of the transport");
+    r->staged = s;
     st = s->dev->event_new(s->dev, err, &r->ready);
     if (st == DT_OK)
         st = s->dev->event_new(s->dev, err, &r->copied);
@@ -135,7 +89,8 @@ static enum dt_status request_make(struct staged *s, struct dt_error *err, struc
 }
 
 /* Room in the host's memory; it grows by half as much again, as allocating it may stop the device. */
-static enum dt_status host_room(struct staged *s, struct request *r, size_t bytes,
+static enum dt_status host_room(struct dt_transport_staged *s,
+                                struct dt_transport_staged_request *r, size_t bytes,
                                 struct dt_error *err)
 {
     void *p;
@@ -152,17 +107,19 @@ static enum dt_status host_room(struct staged *s, struct request *r, size_t byte
     return DT_OK;
 }
 
-static enum dt_status request_new(struct staged *s, enum kind kind, size_t bytes,
-                                  struct dt_error *err, struct request **out)
+enum dt_status dt_transport_staged_new(struct dt_transport_staged *s,
+                                       enum dt_transport_staged_kind kind, size_t bytes,
+                                       bool on_queue, struct dt_error *err,
+                                       struct dt_transport_staged_request **out)
 {
-    struct request *r = take_free(s, bytes);
+    struct dt_transport_staged_request *r = take_free(s, on_queue ? 0 : bytes);
     enum dt_status st;
 
     if (!r)
         DT_TRY(request_make(s, err, &r));
-    st = host_room(s, r, bytes, err);
+    st = host_room(s, r, on_queue ? 0 : bytes, err);
     if (st != DT_OK) {
-        put_free(s, r);
+        dt_transport_staged_put_free(s, r);
         return st;
     }
     r->next = NULL;
@@ -170,34 +127,25 @@ static enum dt_status request_new(struct staged *s, enum kind kind, size_t bytes
     r->state = POSTED;
     r->failed = DT_OK;
     r->comm = NULL;
+    r->stand = r->host;
     r->bytes = bytes;
     r->recv_at = 0;
-    r->out = (struct range){0};
+    r->out = (struct dt_transport_staged_range){0};
     r->n_in = 0;
     *out = r;
     return DT_OK;
 }
 
-/* Bytes [at, at + bytes) of the buffer come back, to the same place. */
-static void comes_back(struct request *r, size_t at, size_t bytes)
-{
-    if (bytes > 0)
-        r->in[r->n_in++] = (struct range){r->buf + at, r->recv_at + at, bytes};
-}
-
-static void goes_out(struct request *r, const char *from, size_t at, size_t bytes)
-{
-    r->out = (struct range){(char *)(uintptr_t)from + at, at, bytes}; /* only read */
-}
-
 /* ---- to the transport below ---- */
 
-static enum dt_status post_inner(struct staged *s, struct request *r, struct dt_error *err)
+enum dt_status dt_transport_staged_post_inner(struct dt_transport_staged *s,
+                                              struct dt_transport_staged_request *r,
+                                              struct dt_error *err)
 {
     struct dt_transport *t = s->inner;
     struct dt_comm *c = r->comm ? r->comm->inner : NULL;
-    char *buf = s->direct ? r->buf : r->host + r->recv_at;
-    const char *send = s->direct ? r->send : r->host;
+    char *buf = s->direct ? r->buf : r->stand + r->recv_at;
+    const char *send = s->direct ? r->send : r->stand;
 
     switch (r->kind) {
     case SEND:
@@ -219,29 +167,31 @@ static enum dt_status post_inner(struct staged *s, struct request *r, struct dt_
 }
 
 /* Must `b` come to the transport below after `a`? */
-static bool follows(const struct request *a, const struct request *b)
+static bool follows(const struct dt_transport_staged_request *a,
+                    const struct dt_transport_staged_request *b)
 {
     if (a->comm || b->comm)
         return a->comm == b->comm;
     return a->kind == b->kind && a->peer == b->peer && a->tag == b->tag;
 }
 
-static bool may_post(const struct staged *s, const struct request *r)
+static bool may_post(const struct dt_transport_staged *s,
+                     const struct dt_transport_staged_request *r)
 {
-    const struct request *a = s->waiting;
+    const struct dt_transport_staged_request *a = s->waiting;
 
     while (a != r && !follows(a, r))
         a = a->next;
     return a == r;
 }
 
-static enum dt_status queue_failed(struct staged *s, struct dt_error *err)
+static enum dt_status queue_failed(struct dt_transport_staged *s, struct dt_error *err)
 {
     return s->dev->queue_state(s->q) == DT_OK ? DT_OK : s->dev->queue_sync(s->q, err);
 }
 
 /* As far as it goes now, towards UNDER_WAY.  Locked. */
-static void advance(struct staged *s, struct request *r)
+static void advance(struct dt_transport_staged *s, struct dt_transport_staged_request *r)
 {
     const struct dt_device *d = s->dev;
     bool copies = !s->direct && r->out.bytes > 0;
@@ -249,7 +199,7 @@ static void advance(struct staged *s, struct request *r)
     if (r->state == POSTED && (s->direct || copies) && !d->event_done(r->ready))
         return;
     if (r->state == POSTED && copies) {
-        d->copy(s->q, r->host + r->out.at, r->out.device, r->out.bytes, DT_COPY_TO_HOST);
+        d->copy(s->q, r->stand + r->out.at, r->out.device, r->out.bytes, DT_COPY_TO_HOST);
         d->event_record(s->q, r->copied);
     }
     if (r->state == POSTED)
@@ -260,18 +210,18 @@ static void advance(struct staged *s, struct request *r)
     }
     if (r->state == TO_POST && may_post(s, r)) {
         if (r->failed == DT_OK)
-            r->failed = post_inner(s, r, &r->error);
+            r->failed = dt_transport_staged_post_inner(s, r, &r->error);
         r->state = UNDER_WAY;
     }
 }
 
-static void advance_all(struct staged *s)
+static void advance_all(struct dt_transport_staged *s)
 {
     if (atomic_load_explicit(&s->n_waiting, memory_order_acquire) == 0)
         return;
     pthread_mutex_lock(&s->lock);
-    for (struct request **at = &s->waiting; *at;) {
-        struct request *r = *at;
+    for (struct dt_transport_staged_request **at = &s->waiting; *at;) {
+        struct dt_transport_staged_request *r = *at;
 
         advance(s, r);
         if (r->state == UNDER_WAY) {
@@ -286,15 +236,17 @@ static void advance_all(struct staged *s)
 
 /* ---- posting ---- */
 
-static enum dt_status post(struct staged *s, struct request *r, struct dt_device_queue *q,
-                           struct dt_error *err, struct dt_req **out)
+enum dt_status dt_transport_staged_post(struct dt_transport_staged *s,
+                                        struct dt_transport_staged_request *r,
+                                        struct dt_device_queue *q, struct dt_error *err,
+                                        struct dt_req **out)
 {
-    struct request **end;
+    struct dt_transport_staged_request **end;
     enum dt_status st = s->dev->queue_state(q);
 
     if (st != DT_OK) {
         st = s->dev->queue_sync(q, err);
-        put_free(s, r);
+        dt_transport_staged_put_free(s, r);
         return st;
     }
     s->dev->event_record(q, r->ready);
@@ -312,164 +264,19 @@ static enum dt_status post(struct staged *s, struct request *r, struct dt_device
         st = r->failed;
         if (err)
             *err = r->error;
-        put_free(s, r);
+        dt_transport_staged_put_free(s, r);
         return st;
     }
     *out = (struct dt_req *)(void *)r;
     return DT_OK;
 }
 
-static enum dt_status post_send(struct dt_transport *t, int to, int tag, const void *buf,
-                                size_t bytes, struct dt_device_queue *q, struct dt_error *err,
-                                struct dt_req **out)
-{
-    struct request *r;
-
-    DT_TRY(dt_req_check_queue(t, q, err));
-    DT_TRY(request_new(staged_of(t), SEND, bytes, err, &r));
-    r->peer = to;
-    r->tag = tag;
-    r->n = bytes;
-    r->buf = (char *)(uintptr_t)buf; /* only read */
-    goes_out(r, buf, 0, bytes);
-    return post(staged_of(t), r, q, err, out);
-}
-
-static enum dt_status post_recv(struct dt_transport *t, int from, int tag, void *buf, size_t bytes,
-                                struct dt_device_queue *q, struct dt_error *err,
-                                struct dt_req **out)
-{
-    struct request *r;
-
-    DT_TRY(dt_req_check_queue(t, q, err));
-    DT_TRY(request_new(staged_of(t), RECV, bytes, err, &r));
-    r->peer = from;
-    r->tag = tag;
-    r->n = bytes;
-    r->buf = buf;
-    comes_back(r, 0, bytes);
-    return post(staged_of(t), r, q, err, out);
-}
-
-static enum dt_status coll_new(struct dt_comm *c, enum kind kind, void *buf, size_t bytes,
-                               struct dt_device_queue *q, struct dt_error *err,
-                               struct request **out)
-{
-    DT_TRY(dt_req_check_queue(c->t, q, err));
-    DT_TRY(request_new(staged_of(c->t), kind, bytes, err, out));
-    (*out)->comm = c;
-    (*out)->buf = buf;
-    return DT_OK;
-}
-
-/* Counts of all members stay with the request. */
-static enum dt_status keep(struct dt_comm *c, struct request *r, const size_t *counts,
-                           size_t **kept, size_t *cap, struct dt_error *err)
-{
-    if (dt_grow((void **)kept, cap, (size_t)c->n, sizeof(**kept)) != 0) {
-        put_free(staged_of(c->t), r);
-        return dt_error_nomem(err, "the pieces of a collective");
-    }
-    memcpy(*kept, counts, (size_t)c->n * sizeof(**kept));
-    return DT_OK;
-}
-
-static size_t sum(const size_t *counts, int n)
-{
-    size_t all = 0;
-
-    for (int k = 0; k < n; k++)
-        all += counts[k];
-    return all;
-}
-
-static enum dt_status post_broadcast(struct dt_comm *c, int root, void *buf, size_t bytes,
-                                     struct dt_device_queue *q, struct dt_error *err,
-                                     struct dt_req **out)
-{
-    struct request *r;
-
-    DT_TRY(coll_new(c, BROADCAST, buf, bytes, q, err, &r));
-    r->peer = root;
-    r->n = bytes;
-    if (root == c->me)
-        goes_out(r, buf, 0, bytes);
-    else
-        comes_back(r, 0, bytes);
-    return post(staged_of(c->t), r, q, err, out);
-}
-
-static enum dt_status post_all_reduce(struct dt_comm *c, enum dt_reduce_type type, void *buf,
-                                      size_t n, struct dt_device_queue *q, struct dt_error *err,
-                                      struct dt_req **out)
-{
-    size_t e = dt_reduce_bytes(type);
-    struct request *r;
-
-    if (n > SIZE_MAX / 2 / e)
-        return dt_error_set(err, DT_ERR_INTERNAL, "all-reduce of %zu elements", n);
-    DT_TRY(coll_new(c, ALL_REDUCE, buf, n * e, q, err, &r));
-    r->type = type;
-    r->n = n;
-    goes_out(r, buf, 0, n * e);
-    comes_back(r, 0, n * e);
-    return post(staged_of(c->t), r, q, err, out);
-}
-
-static enum dt_status post_reduce_scatter(struct dt_comm *c, enum dt_reduce_type type, void *buf,
-                                          const size_t *counts, struct dt_device_queue *q,
-                                          struct dt_error *err, struct dt_req **out)
-{
-    size_t e = dt_reduce_bytes(type), all = sum(counts, c->n) * e;
-    struct request *r;
-
-    DT_TRY(coll_new(c, REDUCE_SCATTER, buf, all, q, err, &r));
-    DT_TRY(keep(c, r, counts, &r->counts, &r->counts_cap, err));
-    r->type = type;
-    goes_out(r, buf, 0, all);
-    comes_back(r, sum(counts, c->me) * e, counts[c->me] * e);
-    return post(staged_of(c->t), r, q, err, out);
-}
-
-static enum dt_status post_all_gather(struct dt_comm *c, void *buf, const size_t *bytes,
-                                      struct dt_device_queue *q, struct dt_error *err,
-                                      struct dt_req **out)
-{
-    size_t all = sum(bytes, c->n), mine = sum(bytes, c->me), after = mine + bytes[c->me];
-    struct request *r;
-
-    DT_TRY(coll_new(c, ALL_GATHER, buf, all, q, err, &r));
-    DT_TRY(keep(c, r, bytes, &r->counts, &r->counts_cap, err));
-    goes_out(r, buf, mine, bytes[c->me]);
-    comes_back(r, 0, mine);
-    comes_back(r, after, all - after);
-    return post(staged_of(c->t), r, q, err, out);
-}
-
-static enum dt_status post_all_to_all(struct dt_comm *c, const void *send, const size_t *send_bytes,
-                                      void *recv, const size_t *recv_bytes,
-                                      struct dt_device_queue *q, struct dt_error *err,
-                                      struct dt_req **out)
-{
-    size_t sends = sum(send_bytes, c->n), receives = sum(recv_bytes, c->n);
-    size_t at = (sends + ALIGN - 1) / ALIGN * ALIGN;
-    struct request *r;
-
-    DT_TRY(coll_new(c, ALL_TO_ALL, recv, at + receives, q, err, &r));
-    DT_TRY(keep(c, r, recv_bytes, &r->counts, &r->counts_cap, err));
-    DT_TRY(keep(c, r, send_bytes, &r->send_counts, &r->send_counts_cap, err));
-    r->send = send;
-    r->recv_at = at;
-    goes_out(r, send, 0, sends);
-    comes_back(r, 0, receives);
-    return post(staged_of(c->t), r, q, err, out);
-}
-
 /* ---- progress ---- */
 
-static enum state state_of(struct staged *s, const struct request *r)
+static enum dt_transport_staged_state state_of(struct dt_transport_staged *s,
+                                               const struct dt_transport_staged_request *r)
 {
-    enum state state;
+    enum dt_transport_staged_state state;
 
     pthread_mutex_lock(&s->lock);
     state = r->state;
@@ -478,20 +285,20 @@ static enum state state_of(struct staged *s, const struct request *r)
 }
 
 /* What came lies in the host's memory: onto the device, behind those that may still read there. */
-static void copy_in(struct staged *s, struct request *r)
+static void copy_in(struct dt_transport_staged *s, struct dt_transport_staged_request *r)
 {
     pthread_mutex_lock(&s->lock);
     s->dev->event_wait(s->q, r->ready);
     for (int i = 0; i < r->n_in; i++)
-        s->dev->copy(s->q, r->in[i].device, r->host + r->in[i].at, r->in[i].bytes,
+        s->dev->copy(s->q, r->in[i].device, r->stand + r->in[i].at, r->in[i].bytes,
                      DT_COPY_TO_DEVICE);
     s->dev->event_record(s->q, r->copied);
     r->state = COPYING_IN;
     pthread_mutex_unlock(&s->lock);
 }
 
-static enum dt_status progress(struct staged *s, struct request *r, bool *over,
-                               struct dt_error *err)
+static enum dt_status progress(struct dt_transport_staged *s, struct dt_transport_staged_request *r,
+                               bool *over, struct dt_error *err)
 {
     if (r->failed != DT_OK) {
         if (err)
@@ -512,8 +319,8 @@ static enum dt_status progress(struct staged *s, struct request *r, bool *over,
 static enum dt_status test(struct dt_transport *t, struct dt_req *req, bool *done,
                            struct dt_error *err)
 {
-    struct staged *s = staged_of(t);
-    struct request *r = request_of(req);
+    struct dt_transport_staged *s = dt_transport_staged_of(t);
+    struct dt_transport_staged_request *r = request_of(req);
     enum dt_status st = DT_OK;
 
     *done = false;
@@ -523,14 +330,15 @@ static enum dt_status test(struct dt_transport *t, struct dt_req *req, bool *don
     if (st != DT_OK)
         *done = false;
     if (st != DT_OK || *done)
-        put_free(s, r);
+        dt_transport_staged_put_free(s, r);
     return st;
 }
 
 /* As long as the copies may take at 1 GB/s, too. */
 static uint64_t eager_ns(const struct dt_transport *t, const struct dt_req *req)
 {
-    const struct request *r = (const struct request *)(const void *)req;
+    const struct dt_transport_staged_request *r =
+        (const struct dt_transport_staged_request *)(const void *)req;
 
     (void)t;
     return 100000 + r->bytes;
@@ -542,19 +350,22 @@ static void comm_free(struct dt_comm *c)
 {
     if (!c)
         return;
-    staged_of(c->t)->inner->comm_free(c->inner);
+    dt_transport_staged_of(c->t)->inner->comm_free(c->inner);
+    dt_transport_staged_room_free(dt_transport_staged_of(c->t),
+                                  (struct dt_transport_staged_comm *)(void *)c);
     dt_free(c);
 }
 
 static enum dt_status comm_new(struct dt_transport *t, const int *ranks, int n,
                                struct dt_error *err, struct dt_comm **out)
 {
-    struct dt_comm *c = dt_calloc(1, sizeof(*c));
+    struct dt_comm *c = dt_calloc(1, sizeof(struct dt_transport_staged_comm));
     enum dt_status st;
 
     if (!c)
         return dt_error_nomem(err, "a group of ranks");
-    st = staged_of(t)->inner->comm_new(staged_of(t)->inner, ranks, n, err, &c->inner);
+    st = dt_transport_staged_of(t)->inner->comm_new(dt_transport_staged_of(t)->inner, ranks, n, err,
+                                                    &c->inner);
     if (st != DT_OK) {
         dt_free(c);
         return st;
@@ -571,14 +382,14 @@ static enum dt_status comm_new(struct dt_transport *t, const int *ranks, int n,
  * itself: that memory is left to the end of the process. */
 static void close_staged(struct dt_transport *t)
 {
-    struct staged *s;
+    struct dt_transport_staged *s;
 
     if (!t)
         return;
-    s = staged_of(t);
+    s = dt_transport_staged_of(t);
     if (s->q)
         s->dev->queue_free(s->q);
-    for (struct request *r = s->all, *next; r; r = next) {
+    for (struct dt_transport_staged_request *r = s->all, *next; r; r = next) {
         next = r->all;
         if (r->inner)
             r->host = NULL;
@@ -590,7 +401,7 @@ static void close_staged(struct dt_transport *t)
 
 static void abort_inner(struct dt_transport *t, int exit_status)
 {
-    staged_of(t)->inner->abort(staged_of(t)->inner, exit_status);
+    dt_transport_staged_of(t)->inner->abort(dt_transport_staged_of(t)->inner, exit_status);
 }
 
 static void tell_waiting(void *ctx, bool waits)
@@ -601,31 +412,28 @@ static void tell_waiting(void *ctx, bool waits)
         inner->waiting(inner->waiting_ctx, waits);
 }
 
-static void give_up_inner(struct dt_transport *t)
+static void give_up(struct dt_transport *t)
 {
-    staged_of(t)->inner->give_up(staged_of(t)->inner);
+    dt_transport_staged_stop(dt_transport_staged_of(t));
+    dt_transport_staged_of(t)->inner->give_up(dt_transport_staged_of(t)->inner);
 }
 
-static void fill_table(struct staged *s)
+static void fill_table(struct dt_transport_staged *s)
 {
     struct dt_transport *t = &s->t;
 
     *t = *s->inner; /* who is where, and the limit */
     t->memory = DT_TRANSPORT_DEVICE;
     t->on_queue = false;
+    t->collectives_on_queue = !s->direct;
     t->impl = s;
     t->close = close_staged;
     t->abort = abort_inner;
-    t->give_up = give_up_inner;
+    t->give_up = give_up;
+    t->state = dt_transport_staged_state;
     t->comm_new = comm_new;
     t->comm_free = comm_free;
-    t->post_send = post_send;
-    t->post_recv = post_recv;
-    t->post_broadcast = post_broadcast;
-    t->post_all_reduce = post_all_reduce;
-    t->post_reduce_scatter = post_reduce_scatter;
-    t->post_all_gather = post_all_gather;
-    t->post_all_to_all = post_all_to_all;
+    dt_transport_staged_fill_posts(t);
     t->test = test;
     t->eager_ns = eager_ns;
     t->waiting = tell_waiting;
@@ -635,7 +443,7 @@ static void fill_table(struct staged *s)
 enum dt_status dt_transport_open_staged(struct dt_transport *inner, const struct dt_device *device,
                                         struct dt_error *err, struct dt_transport **out)
 {
-    struct staged *s;
+    struct dt_transport_staged *s;
     enum dt_status st = DT_OK;
 
     if (inner->memory != DT_TRANSPORT_HOST)
@@ -651,6 +459,8 @@ enum dt_status dt_transport_open_staged(struct dt_transport *inner, const struct
     s->inner = inner;
     s->dev = device;
     s->direct = device->info.host_memory;
+    atomic_init(&s->n_waiting, 0);
+    atomic_init(&s->stop, false);
     fill_table(s);
     if (!s->direct)
         st = device->queue_new(device, true, err, &s->q);

@@ -473,6 +473,11 @@ static void give_up(struct dt_transport *t)
         dt_transport_meet_give_up(meet_of(t), t->rank, rank_of(t)->q);
 }
 
+static enum dt_status state(struct dt_transport *t, struct dt_error *err)
+{
+    return meet_of(t) ? dt_transport_meet_state(meet_of(t), t->rank, err) : DT_OK;
+}
+
 /* ---- opening and closing ---- */
 
 static void device_close(struct rank *r)
@@ -577,6 +582,7 @@ static enum dt_status rank_new(struct house *h, int k, const char *name,
     r->t.close = close_rank;
     r->t.abort = abort_process;
     r->t.give_up = give_up;
+    r->t.state = state;
     snprintf(r->t.name, sizeof(r->t.name), "%s", name);
     if (gethostname(r->t.host, sizeof(r->t.host) - 1) != 0)
         snprintf(r->t.host, sizeof(r->t.host), "localhost");

@@ -33,7 +33,7 @@ static void run(struct dt_device_queue *q, struct dt_tp *tp, const struct job *j
     struct dt_req *r;
     enum dt_status st;
 
-    if (t->on_queue) {
+    if (t->on_queue || t->collectives_on_queue) {
         st = j->post(tp, j, x, q, NULL);
     } else {
         st = j->post(tp, j, x, q, &r);

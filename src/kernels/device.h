@@ -117,7 +117,8 @@ struct dt_device {
     void (*copy)(struct dt_device_queue *q, void *dst, const void *src, size_t bytes,
                  enum dt_device_copy dir);
     void (*zero)(struct dt_device_queue *q, void *p, size_t bytes);
-    /* A host function run in queue order; it may not touch the device. */
+    /* A host function run in queue order; it may not touch the device.  It may wait for other processes, and the
+     * functions of other queues may have to wait for it. */
     void (*call)(struct dt_device_queue *q, void (*fn)(void *), void *arg);
 
     /* ---- events ---- */

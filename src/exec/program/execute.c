@@ -317,7 +317,9 @@ static enum dt_status decide(struct dt_exec *x, struct dt_error *err)
     if (x->it.decided)
         return DT_OK;
     DT_TRY(x->env.dev->queue_sync(x->env.q, err));
-    if (!x->ranks.t)
+    if (x->ranks.t) /* a collective that has failed on the queue has let it pass */
+        DT_TRY(x->ranks.data->state(x->ranks.data, err));
+    else
         dt_exec_loss_sum(&x->losses, &x->it);
     *r = (struct dt_exec_result){.grad_norm = x->norm.known ? (double)*x->norm.host : 0,
                                  .lr = dt_optimizer_lr(&x->env.o.optimizer, x->it.in->step)};
@@ -559,6 +561,8 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
         st = decide(x, err);
     if (st == DT_OK)
         st = step_late(x, err);
+    if (st != DT_OK && x->ranks.t) /* its queue may wait for ranks that do not come */
+        x->ranks.data->give_up(x->ranks.data);
     if (st == DT_OK)
         st = dt_exec_env_sync(&x->env, err);
     else
