@@ -27,7 +27,7 @@ for plan in "llama-70b-96 own" "mllm-15b-96 own" "mllm-15b-96 auto" "mllm-9b-96 
         echo "${key#*=}" | tr , '\n' >values
         while read -r value; do seconds -p plan.json $job "cluster.$name=$value"; done <values >times
         never_slower "$job, placement $placement, cluster.$name from worst to best"
-        case $name in *latency) ;; *) counts "$job, placement $placement, cluster.$name" ;; esac # rows have latencies of their own
+        counts "$job, placement $placement, cluster.$name"
     done
 done
 # without rows the latencies count, too
@@ -40,7 +40,22 @@ for name in nvlink_latency nic_latency; do
     counts "cluster.$name without a profile"
 done
 
+# a latency that is not stated is that of the rows, which the preset states, too; without tensor parallelism it only delays messages
+seconds llama-70b-96 >times
+seconds llama-70b-96 'cluster={name: mine, device: a800, nodes: 12, gpus_per_node: 8, peak_flops: 312 TFLOP/s, memory: 80 GB,
+    memory_reserve: 4 GB, hbm_bandwidth: 2 TB/s, nvlink_bandwidth: 160 GB/s, nics_per_node: 4, nic_bandwidth: 200 Gb/s, nic_efficiency: 0.94}' >>times
+check "latencies that are not stated: $(tr '\n' ' ' <times)" '[ "$(wc -l <times)" = 2 ] && [ "$(sort -u times | wc -l)" = 1 ]'
+# two stages on nodes of their own, one microbatch: a message there and one back, and two steps of the all-reduce of the
+# gradient's norm, each later by what the latency grows
+for value in 22.885 1022.885; do
+    seconds llama-70b-96 model=llama-7b search.strategy=manual 'plan={llm: {tp: 8, pp: 2, dp: 1}}' train.global_batch=1 \
+        "cluster.nic_latency=$value us"
+done >times
+check "four times a millisecond: $(tr '\n' ' ' <times)" 'awk "{ t[NR] = \$1 } END { d = t[2] - t[1]; exit NR != 2 || d < 0.003999 || d > 0.004001 }" times'
+
 # --- devices ---
+expect 0 "profiled kernels take as long as on A800-SXM4-80GB with 312 TFLOP/s and 2 TB/s, but no less than" \
+    "$DISTTRAIN" simulate --no-runs llama-70b-96 cluster.peak_flops="624 TFLOP/s"
 expect 0 "kernels of H800-SXM5-80GB are those of H100-SXM5-80GB, the same chip; collectives .* from rows over 371 GB/s for 165 GB/s" \
     "$DISTTRAIN" simulate --no-runs llama-70b-96 'cluster={preset: h100, nodes: 12}' profile=h100 cluster.device=h800
 expect 0 '"profile_note": "kernels of H800' "$DISTTRAIN" plan --json llama-70b-96 'cluster={preset: h800, nodes: 12}' profile=h100

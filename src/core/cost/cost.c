@@ -52,6 +52,7 @@ enum dt_status dt_cost_new(const struct dt_model *model, const struct dt_cluster
     c->tuning = opt->tuning ? *opt->tuning : dt_cost_tuning_default;
     c->opt.tuning = NULL;
     c->link_ratio = dt_cost_link_ratio(profile, cluster);
+    c->message_ns[0] = c->message_ns[1] = -1;
     c->blocks = dt_calloc(BLOCK_ENTRIES, sizeof(*c->blocks));
     c->stages = dt_calloc(STAGE_ENTRIES, sizeof(*c->stages));
     c->recipes = dt_calloc(RECIPES, sizeof(*c->recipes));

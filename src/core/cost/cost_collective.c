@@ -100,12 +100,65 @@ static bool all_reduce(int family)
     return family == DT_KOP_ALL_REDUCE;
 }
 
+static double ring_steps(int family, int gpus)
+{
+    return (all_reduce(family) ? 2.0 : 1.0) * (gpus - 1);
+}
+
+/* ---- latencies ---- */
+
+/* Times of one pair over the bytes it moves, from rows of the class (1 = between nodes, 2 = inside); NULL when the
+ * profile has none of that class. */
+static struct dt_cost_surface *pair_surface(struct dt_cost *c, bool same_node)
+{
+    int64_t d[6] = {same_node ? 2 : 1};
+    struct dt_cost_surface *s = dt_cost_surface(c, DT_KOP_SEND_RECV, DT_PHASE_FWD, d);
+
+    return s && s->slow_inside && s->slow_exact ? s : NULL;
+}
+
+/* Time of the smallest measured message of the class; 0 without rows. */
+static double measured_alpha_ns(struct dt_cost *c, bool same_node)
+{
+    double *kept = &c->message_ns[same_node];
+    struct dt_cost_surface *s;
+    enum dt_cost_prov prov;
+    bool below;
+
+    if (*kept < 0) {
+        s = pair_surface(c, same_node);
+        *kept = s ? exp(s->lu[0] - dt_cost_surface_eval(s, -1, 0, &prov, &below)) : 0;
+    }
+    return *kept;
+}
+
+/* The cluster's latency of a message; where it states none, or the same, what is contained in times already. */
+static double latency_ns(const struct dt_cost *c, bool same_node, double contained)
+{
+    double stated = 1e9 * (same_node ? c->cluster->nvlink_latency_s : c->cluster->nic_latency_s);
+
+    return stated < 0 || fabs(stated - contained) < 1e-6 * contained ? contained : stated;
+}
+
+/* What it adds to each step of a collective.  Rows, and without them NCCL's terms, have a latency in them already: that of
+ * the smallest measured message, or base and one step.  A lower one is not taken off, since how much of a step is the
+ * wire's is not known. */
+static double step_late_ns(struct dt_cost *c, bool same_node)
+{
+    double contained = measured_alpha_ns(c, same_node);
+    double step_us = (same_node ? ring_nvlink_us : ring_net_us)[PROTO_SIMPLE];
+
+    if (contained <= 0)
+        contained = 1e3 * (ring_base_us[PROTO_SIMPLE] + step_us);
+    return fmax(0, latency_ns(c, same_node, contained) - contained);
+}
+
 /* ---- inside a node ---- */
 
 /* No rows: ring over NVLink, the fastest protocol. */
 static double ring_intra_ns(const struct dt_cost *c, int family, int gpus, double bytes)
 {
-    double steps = (all_reduce(family) ? 2.0 : 1.0) * (gpus - 1), best = INFINITY;
+    double steps = ring_steps(family, gpus), best = INFINITY;
     double bus = bytes * dt_cost_bus_factor(family, gpus);
 
     for (int p = 0; p < PROTO_N; p++) {
@@ -131,20 +184,37 @@ double dt_cost_link_ratio(const struct dt_profile *p, const struct dt_cluster *c
     return d ? d->link_bytes_per_s / cl->nvlink_bytes_per_s : 1;
 }
 
+static bool differ(double stated, double of_rows)
+{
+    return fabs(stated - of_rows) > 0.01 * of_rows;
+}
+
 void dt_cost_note(const struct dt_cost *c, char *buf, size_t size)
 {
-    const char *rows = c->profile->device, *here = c->cluster->device;
-    double link = c->cluster->nvlink_bytes_per_s;
+    const struct dt_cluster *cl = c->cluster;
+    const char *rows = c->profile->device;
+    const struct dt_cluster_gpu *d = dt_cluster_gpu_find(rows);
+    double link = cl->nvlink_bytes_per_s;
     size_t n = 0;
 
     buf[0] = '\0';
-    if (c->profile->n_rows > 0 && strcmp(rows, here) != 0)
-        n = (size_t)snprintf(buf, size, "kernels of %s are those of %s, the same chip", here, rows);
-    if (c->profile->n_rows > 0 && c->link_ratio != 1 && n < size)
+    if (c->profile->n_rows <= 0)
+        return;
+    if (strcmp(rows, cl->device) != 0)
+        n = (size_t)snprintf(buf, size, "kernels of %s are those of %s, the same chip", cl->device,
+                             rows);
+    if (c->link_ratio != 1 && n < size)
+        n += (size_t)snprintf(
+            buf + n, size - n,
+            "%scollectives and transfers inside a node are computed from rows over %.4g GB/s "
+            "for %.4g GB/s",
+            n ? "; " : "", 1e-9 * link * c->link_ratio, 1e-9 * link);
+    if (d && n < size &&
+        (differ(cl->peak_flops, d->peak_flops) || differ(cl->hbm_bytes_per_s, d->hbm_bytes_per_s)))
         snprintf(buf + n, size - n,
-                 "%scollectives and transfers inside a node are computed from rows over %.4g GB/s "
-                 "for %.4g GB/s",
-                 n ? "; " : "", 1e-9 * link * c->link_ratio, 1e-9 * link);
+                 "%sprofiled kernels take as long as on %s with %.4g TFLOP/s and %.4g TB/s, but no "
+                 "less than the stated peak_flops and hbm_bandwidth allow",
+                 n ? "; " : "", d->name, 1e-12 * d->peak_flops, 1e-12 * d->hbm_bytes_per_s);
 }
 
 static void intra(struct dt_cost *c, int family, int gpus, double bytes, struct dt_cost_time *out)
@@ -152,11 +222,13 @@ static void intra(struct dt_cost *c, int family, int gpus, double bytes, struct 
     int64_t d[6] = {gpus, gpus, 1};
     struct dt_cost_surface *s = dt_cost_surface(c, family, DT_PHASE_FWD, d);
     double bus = bytes * dt_cost_bus_factor(family, gpus), z, ns, alpha;
+    double late = step_late_ns(c, true);
     enum dt_cost_prov prov, smallest;
     bool below;
 
+    late *= family == DT_KOP_ALL_TO_ALL ? 1 : ring_steps(family, gpus); /* its pairs move at once */
     if (!s) {
-        dt_cost_time_set(out, ring_intra_ns(c, family, gpus, bytes), DT_PROV_COMPUTED);
+        dt_cost_time_set(out, ring_intra_ns(c, family, gpus, bytes) + late, DT_PROV_COMPUTED);
         return;
     }
     z = dt_cost_surface_eval(s, log(bytes), 0, &prov, &below);
@@ -169,7 +241,7 @@ static void intra(struct dt_cost *c, int family, int gpus, double bytes, struct 
         ns = rescale(c, alpha, ns);
         prov = DT_PROV_COMPUTED;
     }
-    dt_cost_time_set(out, ns, prov);
+    dt_cost_time_set(out, ns + late, late > 0 ? DT_PROV_COMPUTED : prov);
 }
 
 double dt_cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus)
@@ -201,6 +273,8 @@ struct inter {
     double gpus, nodes, per_node;
     double line;   /* bytes/s of NIC line rate one such group has in each node */
     double usable; /* the same, usable, and no more than NVLink carries inside the node */
+    /* of each step between nodes and inside one, beyond what NCCL's terms and rows contain */
+    double late_ns, late_inside_ns;
 };
 
 static double ring_inter_ns(struct dt_cost *c, int family, const struct inter *g, double bytes)
@@ -208,6 +282,7 @@ static double ring_inter_ns(struct dt_cost *c, int family, const struct inter *g
     double k = all_reduce(family) ? 2 : 1, best = INFINITY, table;
     double bus = bytes * k * (g->gpus - 1) / g->gpus;
     double hops = k * (g->nodes - 1), inside = k * (g->gpus - 1) - hops;
+    double late = hops * g->late_ns + inside * g->late_inside_ns;
 
     for (int p = 0; p < PROTO_N; p++) {
         /* a step inside a node is no faster than the network's posting overhead, 1 us, 3 for Simple
@@ -218,14 +293,14 @@ static double ring_inter_ns(struct dt_cost *c, int family, const struct inter *g
 
         if (p == PROTO_SIMPLE && all_reduce(family))
             lat *= RING_SIMPLE_MULTINODE;
-        lat = 1e3 * lat + 1e9 * bus / (g->usable * proto_bw[p]);
+        lat = 1e3 * lat + late + 1e9 * bus / (g->usable * proto_bw[p]);
         best = lat < best ? lat : best;
     }
     /* the published table contains the latency, so the slower of the two views holds, not their
      * sum; it starts at 16 MB, below which its ratio would be a guess */
     if (bytes < 16.0 * (1 << 20))
         return best;
-    table = 1e9 * bus / (g->line * nic_share(c, (int)g->gpus, bytes));
+    table = late + 1e9 * bus / (g->line * nic_share(c, (int)g->gpus, bytes));
     return table > best ? table : best;
 }
 
@@ -240,7 +315,8 @@ static double tree_inter_ns(const struct inter *g, double bytes)
 
         if (p == PROTO_SIMPLE)
             bw *= tree_correction(bytes);
-        lat = 1e3 * lat + 1e9 * 2 * bytes / bw; /* up and down: each byte crosses every NIC twice */
+        lat = 1e3 * lat + 2 * ((g->per_node - 1) * g->late_inside_ns + log2(g->nodes) * g->late_ns);
+        lat += 1e9 * 2 * bytes / bw; /* up and down: each byte crosses every NIC twice */
         best = lat < best ? lat : best;
     }
     return best;
@@ -252,8 +328,8 @@ static double all_to_all_ns(const struct dt_cost *c, const struct inter *g, doub
     double out = g->per_node * bytes * (g->gpus - g->per_node) / g->gpus / g->usable;
     double in = bytes * (g->per_node - 1) / g->gpus / c->cluster->nvlink_bytes_per_s;
 
-    return 1e3 * (ring_base_us[PROTO_SIMPLE] + ring_net_us[PROTO_SIMPLE]) +
-           1e9 * (out > in ? out : in);
+    return 1e3 * (ring_base_us[PROTO_SIMPLE] + ring_net_us[PROTO_SIMPLE]) + g->late_ns +
+           g->late_inside_ns + 1e9 * (out > in ? out : in);
 }
 
 static void collective(struct dt_cost *c, enum dt_kop_family family, int gpus, int per_node,
@@ -275,6 +351,8 @@ static void collective(struct dt_cost *c, enum dt_kop_family family, int gpus, i
     }
     g.per_node = per_node;
     g.nodes = ceil((double)gpus / per_node);
+    g.late_ns = step_late_ns(c, false);
+    g.late_inside_ns = step_late_ns(c, true);
     all_nics = cl->nics_per_node * cl->nic_bytes_per_s / (share > 1 ? share : 1);
     one_nic_each = per_node * cl->nic_bytes_per_s;
     g.line = all_nics < one_nic_each ? all_nics : one_nic_each;
@@ -301,40 +379,26 @@ void dt_cost_collective(struct dt_cost *c, enum dt_kop_family family, int gpus, 
 
 /* ---- point to point ---- */
 
-/* Time of one pair moving `bytes`, from rows of the class (1 = between nodes, 2 = inside); NULL
- * surface when the profile has none of that class. */
-static struct dt_cost_surface *pair_surface(struct dt_cost *c, bool same_node)
-{
-    int64_t d[6] = {same_node ? 2 : 1};
-    struct dt_cost_surface *s = dt_cost_surface(c, DT_KOP_SEND_RECV, DT_PHASE_FWD, d);
-
-    return s && s->slow_inside && s->slow_exact ? s : NULL;
-}
-
 void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes,
                  struct dt_cost_time *out, double *alpha_ns, double *bytes_per_s)
 {
     const struct dt_cluster *cl = c->cluster;
     struct dt_cost_surface *s = pair_surface(c, same_node);
-    double w = width > 1 ? width : 1, part = bytes / w, alpha, rate, ns, z;
+    double w = width > 1 ? width : 1, part = bytes / w, alpha, rate, ns, z, measured;
     enum dt_cost_prov prov = DT_PROV_COMPUTED;
     bool below = true;
 
-    if (s) {
-        z = dt_cost_surface_eval(s, -1, 0, &prov, &below);
-        alpha = exp(s->lu[0] - z); /* the smallest measured message */
-    } else {
-        alpha = 1e9 * (same_node ? cl->nvlink_latency_s : cl->nic_latency_s);
-    }
+    measured = measured_alpha_ns(c, same_node);
+    alpha = latency_ns(c, same_node, measured);
     if (same_node) {
         rate = cl->nvlink_bytes_per_s;
         if (s && part > 0) {
             z = dt_cost_surface_eval(s, log(part), 0, &prov, &below);
-            ns = rescale(c, alpha, part / exp(z));
-            prov = c->link_ratio != 1 ? DT_PROV_COMPUTED : prov;
-            /* the rate beside alpha, so that alpha + bytes/rate is the measured time */
-            if (ns > alpha * 1.001 && 1e9 * part / (ns - alpha) < rate)
-                rate = 1e9 * part / (ns - alpha);
+            ns = rescale(c, measured, part / exp(z));
+            prov = c->link_ratio != 1 || alpha != measured ? DT_PROV_COMPUTED : prov;
+            /* the rate beside the latency, so that both together are the measured time */
+            if (ns > measured * 1.001 && 1e9 * part / (ns - measured) < rate)
+                rate = 1e9 * part / (ns - measured);
         }
     } else { /* measured NICs are another machine's: only their latency is taken */
         rate = cl->nics_per_node * cl->nic_bytes_per_s / cl->gpus_per_node;

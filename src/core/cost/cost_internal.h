@@ -118,6 +118,8 @@ struct dt_cost {
     const struct dt_profile *profile;
     struct dt_cost_options opt;
     struct dt_cost_tuning tuning;
+    double message_ns
+        [2]; /* the smallest measured message between nodes, inside one; below 0: not looked up yet */
     double link_ratio; /* time of the bytes inside a node / that of the rows (dt_cost_link_ratio) */
     bool oom; /* a lazily built table could not be allocated; analytical times were used instead */
     struct dt_cost_group_table groups[DT_KOP_FAMILY_N][DT_PHASE_N];

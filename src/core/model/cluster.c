@@ -53,6 +53,7 @@ static enum dt_status read_device(struct dt_node n, const struct dt_key *key, vo
         c->mem_bytes = d->mem_bytes;
         c->hbm_bytes_per_s = d->hbm_bytes_per_s;
         c->nvlink_bytes_per_s = d->link_bytes_per_s;
+        c->nvlink_latency_s = -1;
     }
     memcpy(c->device, name, sizeof(c->device));
     return DT_OK;
@@ -148,7 +149,8 @@ const struct dt_key dt_cluster_keys[] = {
      .min = 0,
      .max = 1,
      .unit = "s",
-     .help = "of a message inside a node"},
+     .fallback = "that of the profile's rows",
+     .help = "of a small message inside a node"},
     {.name = "nics_per_node",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_cluster, nics_per_node),
@@ -176,7 +178,8 @@ const struct dt_key dt_cluster_keys[] = {
      .min = 0,
      .max = 1,
      .unit = "s",
-     .help = "of a message between nodes"},
+     .fallback = "that of the profile's rows",
+     .help = "of a small message between nodes"},
     {.name = "oversubscription",
      .type = DT_KEY_NUMBER,
      DT_KEY_INTO(struct dt_cluster, fabric_oversubscription),
@@ -219,8 +222,11 @@ const struct dt_key dt_cluster_keys[] = {
      .help = "carbon dioxide in grams emitted for a kilowatt hour"},
     {.name = NULL},
 };
-const struct dt_cluster dt_cluster_defaults = {
-    .name = "cluster", .nic_efficiency = 1, .fabric_oversubscription = 1};
+const struct dt_cluster dt_cluster_defaults = {.name = "cluster",
+                                               .nvlink_latency_s = -1,
+                                               .nic_efficiency = 1,
+                                               .nic_latency_s = -1,
+                                               .fabric_oversubscription = 1};
 
 static enum dt_status read_node(struct dt_node node, int depth, struct dt_cluster *c,
                                 struct dt_error *err);

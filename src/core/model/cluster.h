@@ -19,11 +19,11 @@ struct dt_cluster {
     double mem_reserve_bytes; /* CUDA context, NCCL buffers, fragmentation */
     double hbm_bytes_per_s;
     double nvlink_bytes_per_s; /* per GPU, per direction, usable */
-    double nvlink_latency_s;
+    double nvlink_latency_s;   /* of a small message; below 0: not stated, that of measured ones */
     int nics_per_node;
-    double nic_bytes_per_s; /* per NIC, per direction, line rate */
-    double nic_efficiency;  /* usable share of line rate */
-    double nic_latency_s;
+    double nic_bytes_per_s;         /* per NIC, per direction, line rate */
+    double nic_efficiency;          /* usable share of line rate */
+    double nic_latency_s;           /* as nvlink_latency_s */
     double fabric_oversubscription; /* 1 = full bisection */
     double mtbf_gpu_hours;          /* 0 = failures not modelled */
     /* what it costs: 0 = not stated, and nothing is taken for it (pue: 1, the GPUs' own share) */
