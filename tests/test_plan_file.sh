@@ -130,6 +130,25 @@ check "points of another plan are others" '[ "$(cut -d, -f6 kept.csv | sort -u |
 sed -e '/^search:/d' -e 's/^  global_batch: .*/&\n  recompute: full/' "$srcdir/traces/jobs/$job.yaml" >named.yaml
 printf 'search: {strategy: manual}\nplan: as-job.json\n' >>named.yaml
 expect 0 "overruled: train.recompute is full, not selective" "$DISTTRAIN" simulate --no-runs named.yaml
+# keys of the plan change that one, too, as beside the job
+"$DISTTRAIN" simulate --no-runs -p as-job.json $job train.recompute=full plan.llm.tp=$((tp * 2)) plan.llm.dp=$((dp / 2)) >a 2>err </dev/null
+expect 0 "overruled: plan.llm.tp is $((tp * 2)), not $tp; plan.llm.dp is $((dp / 2)), not $dp; train.recompute is full, not selective" \
+    "$DISTTRAIN" simulate --no-runs named.yaml plan.llm.tp=$((tp * 2)) plan.llm.dp=$((dp / 2))
+cp out b
+same "plan.llm.tp and dp of the plan that a job names"
+expect 0 "" "$DISTTRAIN" whatif named.yaml --vary plan.llm.recompute=none,full --no-runs --csv named.csv
+check "points of another plan that a job names are others" '[ "$(cut -d, -f6 named.csv | sort -u | wc -l)" = 3 ]'
+expect 0 "^hint: search.strategy=disttrain would take" "$DISTTRAIN" plan named.yaml plan.llm.tp=$((tp * 2)) plan.llm.dp=$((dp / 2))
+expect 2 'unknown key "lm" in plan; did you mean "llm"' "$DISTTRAIN" plan named.yaml plan.lm.tp=2
+expect 2 'unknown key "tpp"' "$DISTTRAIN" plan named.yaml plan.llm.tpp=2
+# of one module is more than of all
+expect 0 "overruled: plan.llm.recompute is none, not [a-z]*; train.recompute is encoder full, llm none, generator full, not " \
+    "$DISTTRAIN" simulate --no-runs -p as-job.json $job train.recompute=full plan.llm.recompute=none
+expect 2 'module "encoder" is missing: a plan states every module' "$DISTTRAIN" plan named.yaml plan.llm.tp=2 "plan={llm: {tp: 8}}"
+"$DISTTRAIN" plan -o again.json named.yaml plan=as-job.json plan.llm.tp=$((tp * 2)) plan.llm.dp=$((dp / 2)) >/dev/null 2>err </dev/null
+check "the last plan named is the one that is changed" '[ "$(sed -n "/\"name\": \"llm\"/,/}/s/.*\"dp\": \([0-9]*\),*/\1/p" again.json)" = $((dp / 2)) ]'
+expect 0 "overruled: plan.llm.recompute is full, not selective" "$DISTTRAIN" plan -p as-job.json named.yaml plan.llm.recompute=full
+expect 2 'no file "gone.json"' "$DISTTRAIN" plan named.yaml plan=gone.json plan.llm.dp=1
 # what cannot be both
 expect 2 "command line:1:17: strategy: the plan is given by as-job.json" \
     "$DISTTRAIN" simulate --no-runs -p as-job.json $job search.strategy=distmm

@@ -49,12 +49,30 @@ enum dt_status dt_job_widen(struct dt_doc *doc, const char *override, struct dt_
     return DT_OK;
 }
 
-static enum dt_status apply_overrides(struct dt_doc *doc, const char *const *overrides, int n,
+/* The same for "plan.llm.tp=4" of a job whose plan is a file: that is put aside, and its changes take its place.  The file of
+ * --plan comes before it. */
+static enum dt_status widen_plan(struct dt_job *j, const char *override, struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(dt_doc_root(j->doc), "plan");
+
+    if (strncmp(override, "plan=", 5) == 0)
+        j->plan_named[0] = '\0'; /* another plan */
+    if (strncmp(override, "plan.", 5) != 0 || !dt_node_is_scalar(n) || dt_node_is_null(n))
+        return DT_OK;
+    if (j->shallow)
+        snprintf(j->plan_named, sizeof(j->plan_named), "%s", dt_node_text(n));
+    else if (!j->plan_file[0])
+        DT_TRY(dt_preset_relative(n, dt_node_text(n), err, j->plan_named, sizeof(j->plan_named)));
+    return dt_doc_override(j->doc, "plan={}", err);
+}
+
+static enum dt_status apply_overrides(struct dt_job *j, const char *const *overrides, int n,
                                       struct dt_error *err)
 {
     for (int i = 0; i < n; i++) {
-        DT_TRY(dt_job_widen(doc, overrides[i], err));
-        DT_TRY(dt_doc_override(doc, overrides[i], err));
+        DT_TRY(dt_job_widen(j->doc, overrides[i], err));
+        DT_TRY(widen_plan(j, overrides[i], err));
+        DT_TRY(dt_doc_override(j->doc, overrides[i], err));
     }
     return DT_OK;
 }
@@ -304,7 +322,7 @@ static enum dt_status open_doc(const struct dt_job_source *src, struct dt_job *j
         DT_TRY(dt_doc_keep(j->doc, "train", not_in_plans, err));
         DT_TRY(dt_doc_keep(j->doc, "plan", none, err));
     }
-    return apply_overrides(j->doc, src->overrides, src->n_overrides, err);
+    return apply_overrides(j, src->overrides, src->n_overrides, err);
 }
 
 enum dt_status dt_job_read_source(const struct dt_job_source *src, struct dt_error *err,
@@ -346,6 +364,7 @@ enum dt_status dt_job_as_searched(const struct dt_job *j, struct dt_error *err,
         return dt_error_nomem(err, "a job");
     dt_job_defaults(s);
     memcpy(s->name, j->name, sizeof(s->name));
+    memcpy(s->plan_named, j->plan_named, sizeof(s->plan_named));
     s->searched = true;
     s->doc = j->doc;
     st = read_stated(dt_doc_root(s->doc), s, err);

@@ -87,7 +87,10 @@ struct dt_job {
     bool has_plan;
     /* for strategy manual: from `plan:` (map or path of a plan.json) or plan_file */
     struct dt_plan plan;
-    char plan_file[4096];  /* beside the job (dt_job_read_planned); "" = none */
+    char plan_file[4096]; /* beside the job (dt_job_read_planned); "" = none */
+    /* named by `plan:`, of which the command line changes something ("plan.llm.tp=4"): where `plan` stood are its changes
+     * now, and the file's path is here; "" = none */
+    char plan_named[4096];
     const char *plan_text; /* what is in it, while the job is being read; NULL: it is read */
     bool plan_from_file;   /* the plan brought policies along */
     char plan_changes

@@ -135,7 +135,7 @@ static void compare_layouts(struct dt_job *j, const struct dt_plan *stated, int 
         tell(j, "plan.%s.split is another", j->model->modules[m].name);
 }
 
-/* What the command line says of a plan beside the job. */
+/* What the command line says of a plan beside the job, or of one that the job names. */
 static enum dt_status change_file(struct dt_node n, struct dt_job *j, struct dt_error *err)
 {
     struct dt_plan stated = j->plan;
@@ -167,6 +167,10 @@ enum dt_status dt_job_plan_file(struct dt_node root, struct dt_job *j, struct dt
 
     if (j->plan_file[0]) {
         DT_TRY(read_file(none, j->plan_file, j, err));
+        return change_file(n, j, err);
+    }
+    if (j->plan_named[0] && !is_file(n)) {
+        DT_TRY(read_file(none, j->plan_named, j, err));
         return change_file(n, j, err);
     }
     if (!is_file(n))
@@ -239,6 +243,21 @@ static void compare_frozen(struct dt_job *j)
                  j->frozen[m] ? "frozen, not trained" : "trained, not frozen");
 }
 
+/* What the command line says of one module of the file's plan is more than what `train` says of all. */
+static void keep_changes(struct dt_node n, struct dt_job *j)
+{
+    for (int m = 0; m < j->model->n_modules; m++) {
+        struct dt_node of = dt_map_get(n, j->model->modules[m].name);
+
+        if (dt_node_present(dt_map_get(of, "frozen")))
+            j->frozen[m] = j->plan.modules[m].frozen;
+        if (dt_node_present(dt_map_get(of, "recompute")))
+            j->recompute[m] = j->plan.modules[m].recompute;
+        if (dt_node_present(dt_map_get(of, "zero")))
+            j->zero[m] = j->plan.modules[m].zero;
+    }
+}
+
 /* ---- the plan in the end ---- */
 
 static enum dt_status from_map(struct dt_node n, bool frozen_stated, struct dt_job *j,
@@ -268,7 +287,7 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
     struct dt_node n = dt_map_get(root, "plan");
     bool present = dt_node_present(n) && !dt_node_is_null(n);
 
-    if (shallow && is_file(n))
+    if (shallow && (is_file(n) || j->plan_named[0]))
         return DT_OK;
     if (j->strategy == DT_STRATEGY_MANUAL && !present && !j->has_plan)
         return dt_node_error(
@@ -281,6 +300,8 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
     if (!j->has_plan)
         DT_TRY(from_map(n, frozen_stated, j, err));
     if (j->plan_from_file) {
+        if (dt_node_is_map(n))
+            keep_changes(n, j);
         compare_policies(j, &j->plan.policy);
         compare_frozen(j);
     }
