@@ -17,12 +17,12 @@ static int layers_of(const struct dt_module *m)
 }
 
 struct tried {
-    int tp, pp, vpp, dp, microbatch;
+    int tp, cp, ep, pp, vpp, dp, microbatch;
     enum dt_block_recompute recompute;
 };
 
 /* Timeline of a configuration by the rules: one TP, PP and DP, even layers, encoders and generators a stage each whose
- * TP ranks take different images; INFINITY where it cannot be or is not sure to fit. */
+ * TP and CP ranks take different images; INFINITY where it cannot be or is not sure to fit. */
 static double timeline_of(const struct world *w, const struct dt_search_input *in,
                           const struct tried *c)
 {
@@ -35,7 +35,9 @@ static double timeline_of(const struct world *w, const struct dt_search_input *i
 
     if (layers % parts != 0 || (c->vpp > 1 && c->pp == 1) ||
         in->policy.global_batch % ((int64_t)c->dp * c->microbatch) != 0 ||
-        c->dp * c->tp * (c->pp + in->model->n_modules - 1) > dt_cluster_gpus(&w->fx.cluster))
+        (c->ep > 1 && (c->dp * c->cp % c->ep != 0 || llm->blocks[layers].n_experts % c->ep != 0)) ||
+        c->dp * c->tp * c->cp * (c->pp + in->model->n_modules - 1) >
+            dt_cluster_gpus(&w->fx.cluster))
         return INFINITY;
     dt_search_plan_init(in, &p);
     p.policy.microbatch = c->microbatch;
@@ -44,9 +46,9 @@ static double timeline_of(const struct world *w, const struct dt_search_input *i
         bool is_llm = m == in->model->llm;
 
         p.modules[m].recompute = c->recompute;
-        p.modules[m].layout = is_llm
-                                  ? (struct dt_plan_layout){c->tp, 1, 1, c->pp, c->vpp, c->dp, 1, 0}
-                                  : (struct dt_plan_layout){1, 1, 1, 1, 1, c->dp, c->tp, 0};
+        p.modules[m].layout =
+            is_llm ? (struct dt_plan_layout){c->tp, c->cp, c->ep, c->pp, c->vpp, c->dp, 1, 0}
+                   : (struct dt_plan_layout){1, 1, 1, 1, 1, c->dp, c->tp * c->cp, 0};
     }
     for (int k = 1; k < parts; k++) /* the embedding is block 0 */
         p.modules[in->model->llm].split[k] = (uint16_t)(1 + layers / parts * k);
@@ -64,15 +66,24 @@ static double best_of_all(const struct world *w, const struct dt_search_input *i
                           struct tried *best)
 {
     int layers = layers_of(&in->model->modules[in->model->llm]);
+    int experts = in->model->modules[in->model->llm].blocks[layers].n_experts;
+    int lanes = in->policy.seq_len / 8192 < 1 ? 1 : in->policy.seq_len / 8192; /* at most, of CP */
     double least = INFINITY;
 
-    for (int tp = 1; tp <= 4; tp *= 2)
+    for (int lane = 0; lane < 3 * lanes * (experts + 1); lane++)
         for (int pp = 1; pp <= layers; pp++)
             for (int vpp = 1; vpp <= layers; vpp++)
                 for (int dp = 1; dp <= 16; dp++)
                     for (int mb = 1; mb <= 4; mb++)
                         for (int r = 0; r <= DT_RECOMPUTE_FULL; r++) {
-                            struct tried c = {tp, pp, vpp, dp, mb, (enum dt_block_recompute)r};
+                            struct tried c = {1 << lane % 3,
+                                              1 + lane / 3 % lanes,
+                                              1 + lane / 3 / lanes,
+                                              pp,
+                                              vpp,
+                                              dp,
+                                              mb,
+                                              (enum dt_block_recompute)r};
                             double s = timeline_of(w, in, &c);
 
                             if (s < least) {
@@ -93,6 +104,14 @@ static void open_all(struct dt_search_input *in)
         in->opt.recompute[m] = (1U << DT_ORCH_RECOMPUTE_N) - 1;
 }
 
+/* Sequences that CP is for. */
+static void lengthen(struct world *w, int tokens)
+{
+    for (int i = 0; i < w->samples.n; i++)
+        w->tokens[i] = (uint32_t)tokens;
+    w->in.policy.seq_len = tokens;
+}
+
 START_TEST(no_configuration_is_faster)
 {
     int searched = 0, gained = 0;
@@ -107,6 +126,10 @@ START_TEST(no_configuration_is_faster)
 
         build_world(&w, below(2), below(2), 24);
         open_all(&w.in);
+        if (round % 4 == 1)
+            add_experts(&w);
+        if (round % 4 == 2)
+            lengthen(&w, 16384 << below(2));
         if (below(2))
             set_memory(&w, uniform(0.5, 2));
         in = w.in;
@@ -121,10 +144,10 @@ START_TEST(no_configuration_is_faster)
         }
         searched++;
         ck_assert_msg(r.plans[0].predicted.timeline_s <= 1.0011 * least,
-                      "seed %" PRIu64 " round %d: %g s, but tp %d pp %d vpp %d dp %d microbatch %d "
-                      "recompute %d take %g s",
-                      seed, round, r.plans[0].predicted.timeline_s, c.tp, c.pp, c.vpp, c.dp,
-                      c.microbatch, (int)c.recompute, least);
+                      "seed %" PRIu64 " round %d: %g s, but tp %d cp %d ep %d pp %d vpp %d dp %d "
+                      "microbatch %d recompute %d take %g s",
+                      seed, round, r.plans[0].predicted.timeline_s, c.tp, c.cp, c.ep, c.pp, c.vpp,
+                      c.dp, c.microbatch, (int)c.recompute, least);
         ck_assert(r.plans[0].policy.schedule != DT_SCHED_ZB_H1);
         w.in.opt.megatron_pp = DT_MEGATRON_PUBLISHED;
         if (dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &published) == DT_OK) {
@@ -139,6 +162,62 @@ START_TEST(no_configuration_is_faster)
     }
     ck_assert_int_gt(searched, 6);
     ck_assert_int_gt(gained, 3); /* the search is worth its name */
+}
+END_TEST
+
+/* The LLM's layout in the best plan, all 0 where none fits; the others are as wide. */
+static struct dt_plan_layout best_llm(const struct world *w)
+{
+    struct dt_plan_layout l = {0};
+    struct dt_search_result r;
+    struct dt_error err;
+
+    if (dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w->in, &err, &r) != DT_OK)
+        return l;
+    l = r.plans[0].modules[w->in.model->llm].layout;
+    for (int m = 0; m < w->in.model->n_modules; m++)
+        if (m != w->in.model->llm)
+            ck_assert_int_eq(r.plans[0].modules[m].layout.ip, l.tp * l.cp);
+    dt_search_result_free(&r);
+    return l;
+}
+
+/* Two long sequences on 16 GPUs leave nothing else to divide. */
+START_TEST(long_sequences_are_divided)
+{
+    struct world w;
+
+    dt_rng_init(&rng, 3, 7);
+    build_world(&w, 1, 0, 2);
+    lengthen(&w, 32768);
+    w.in.opt.rank = true;
+    w.in.opt.tp_mask = 1;
+    ck_assert_int_gt(best_llm(&w).cp, 1);
+    w.in.opt.max_cp = 1;
+    ck_assert_int_eq(best_llm(&w).cp, 1);
+    free_world(&w);
+}
+END_TEST
+
+/* Where memory does not hold all experts on a rank, they are dealt out. */
+START_TEST(experts_are_dealt_where_they_must)
+{
+    struct world w;
+    double bytes;
+
+    dt_rng_init(&rng, 3, 7);
+    build_world(&w, 1, 0, 24);
+    add_experts(&w);
+    w.in.opt.rank = true;
+    w.in.opt.tp_mask = 1;
+    w.in.opt.megatron_pp = 1;
+    bytes = set_memory(&w, 1);
+    w.in.opt.max_ep = 1;
+    while (best_llm(&w).ep == 1)
+        w.fx.cluster.mem_bytes -= bytes / 50;
+    w.in.opt.max_ep = 0;
+    ck_assert_int_gt(best_llm(&w).ep, 1);
+    free_world(&w);
 }
 END_TEST
 
@@ -182,6 +261,8 @@ int main(void)
 
     tcase_add_checked_fixture(c, setup_seed, NULL);
     tcase_add_test(c, no_configuration_is_faster);
+    tcase_add_test(c, long_sequences_are_divided);
+    tcase_add_test(c, experts_are_dealt_where_they_must);
     tcase_add_test(c, stated_keys_stay);
     return dt_test_run(u);
 }

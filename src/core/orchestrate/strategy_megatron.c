@@ -4,7 +4,9 @@
  * it.
  *
  * The encoder and the generator are one extra pipeline stage each, as wide as the LLM's lanes and with its DP; they are
- * replicated over the TP ranks, which work on different images (ip = the LLM's tp).
+ * replicated over the TP ranks, which work on different images (ip = the LLM's tp); where the LLM has context parallelism,
+ * over these ranks, too, as Megatron Core deals images to them (models/multimodal/context_parallel.py there).  Experts are
+ * dealt to DP times CP ranks, each split over TP, which is Megatron Core's default.
  *
  * Within that the fastest configuration is searched for, so that the baseline is not weaker than it has to be; or it is
  * the published one, as recalled: TP 8 and PP_lm 1 / 2 / 10 for the 7B / 13B / 70B LLM; other sizes take the shallowest
@@ -53,20 +55,21 @@ static void even_layers(const struct dt_module *mod, int layers, int pp, uint16_
     split[pp] = (uint16_t)mod->n_blocks;
 }
 
-/* TP 8, or the widest allowed below it. */
-static int megatron_tp(const struct dt_orch_table *t)
+/* TP 8, or the widest allowed below it; 0: none is. */
+static struct dt_orch_lane published_lane(const struct dt_orch_table *t)
 {
     const struct dt_orch_modes *o = &t->space.of[t->in->model->llm];
-    int widest = 0;
+    struct dt_orch_lane widest = {0, 1, 1};
 
     for (int i = 0; i < o->n_lanes; i++)
-        if (o->lane[i].tp <= 8 && o->lane[i].cp == 1 && o->lane[i].tp > widest)
-            widest = o->lane[i].tp;
+        if (o->lane[i].tp <= 8 && o->lane[i].tp > widest.tp)
+            widest.tp = o->lane[i].tp;
     return widest;
 }
 
 struct config { /* one layout for the whole model */
-    int tp, pp, vpp, microbatch;
+    struct dt_orch_lane lane;
+    int pp, vpp, microbatch;
     enum dt_pipe_schedule schedule;
     enum dt_block_recompute recompute; /* of all modules, unless they keep what is stated of each */
     bool stated_recompute;
@@ -79,16 +82,18 @@ static enum dt_status megatron_plan(struct dt_orch_table *t, const struct config
     const struct dt_model *model = in->model;
     const struct dt_module *llm = &model->modules[model->llm];
     int64_t slots = in->policy.global_batch / c->microbatch;
-    int replica = c->tp * (c->pp + model->n_modules - 1), dp = t->gpus / replica;
+    int lane = dt_orch_lane_gpus(&c->lane), replica = lane * (c->pp + model->n_modules - 1);
+    int dp = t->gpus / replica;
 
-    while (dp > 1 && slots % dp != 0)
+    while (dp > 0 && (slots % dp != 0 || !dt_plan_allows_ep(llm, c->lane.ep, dp * c->lane.cp)))
         dp--;
-    if (dp < 1) {
+    if (replica > t->gpus) {
         t->rejects.gpus++;
         if (t->rejects.gpus_least == 0 || replica < t->rejects.gpus_least)
             t->rejects.gpus_least = replica;
-        return DT_ERR_INFEASIBLE;
     }
+    if (dp < 1)
+        return DT_ERR_INFEASIBLE;
     dt_search_plan_init(in, out);
     out->strategy = DT_STRATEGY_MEGATRON;
     out->policy.schedule = c->schedule;
@@ -96,8 +101,10 @@ static enum dt_status megatron_plan(struct dt_orch_table *t, const struct config
     for (int m = 0; m < model->n_modules; m++) {
         struct dt_plan_module *mp = &out->modules[m];
 
-        mp->layout = m == model->llm ? (struct dt_plan_layout){c->tp, 1, 1, c->pp, c->vpp, dp, 1, 0}
-                                     : (struct dt_plan_layout){1, 1, 1, 1, 1, dp, c->tp, 0};
+        mp->layout = m == model->llm
+                         ? (struct dt_plan_layout){c->lane.tp, c->lane.cp, c->lane.ep, c->pp,
+                                                   c->vpp,     dp,         1,          0}
+                         : (struct dt_plan_layout){1, 1, 1, 1, 1, dp, lane, 0};
         mp->recompute = c->stated_recompute ? mp->recompute : c->recompute;
     }
     even_layers(llm, layers_of(llm), c->pp * c->vpp, out->modules[model->llm].split);
@@ -148,7 +155,7 @@ static enum dt_status published(struct dt_orch_table *t, struct dt_error *err,
 {
     const struct dt_module *llm = &t->in->model->modules[t->in->model->llm];
     int layers = layers_of(llm), recalled = recalled_pp((double)dt_module_params(llm));
-    struct config c = {.tp = megatron_tp(t),
+    struct config c = {.lane = published_lane(t),
                        .pp = recalled,
                        .vpp = 1,
                        .microbatch = t->in->policy.microbatch,
@@ -156,13 +163,13 @@ static enum dt_status published(struct dt_orch_table *t, struct dt_error *err,
                        .stated_recompute = true};
     bool ok = false;
 
-    if (c.tp > 0 && recalled > 0 && layers % recalled == 0) {
+    if (c.lane.tp > 0 && recalled > 0 && layers % recalled == 0) {
         ++*candidates;
         DT_TRY(try_plan(t, &c, err, &plans[0], &ok));
         *n += ok;
     }
     ok = false;
-    for (c.pp = 1; c.tp > 0 && !ok && c.pp <= layers && c.pp <= DT_MAX_VSTAGES; c.pp++) {
+    for (c.pp = 1; c.lane.tp > 0 && !ok && c.pp <= layers && c.pp <= DT_MAX_VSTAGES; c.pp++) {
         if (layers % c.pp != 0 || (*n > 0 && c.pp == recalled))
             continue;
         ++*candidates;
@@ -291,8 +298,8 @@ static enum dt_status try_config(struct dt_orch_table *t, const struct config *c
     return DT_OK;
 }
 
-/* All that one layout for the whole model, even layers and one policy allow: TP, PP, chunks, microbatch, recomputation,
- * as far as they are not stated.  Megatron-LM does not split backwards. */
+/* All that one layout for the whole model, even layers and one policy allow: TP, CP, EP, PP, chunks, microbatch,
+ * recomputation, as far as they are not stated.  Megatron-LM does not split backwards. */
 static enum dt_status all_configs(struct dt_orch_table *t, struct pool *pool, struct dt_plan *spare,
                                   struct dt_error *err, int64_t *candidates)
 {
@@ -308,7 +315,7 @@ static enum dt_status all_configs(struct dt_orch_table *t, struct pool *pool, st
         for (int i = 0; i < s->n_pipes; i++)
             for (int pp = stated > 0 ? stated : 1; pp <= (stated > 0 ? stated : layers); pp++)
                 for (int k = 0; k < s->n_microbatches * o->n_recompute; k++) {
-                    struct config c = {.tp = o->lane[l].tp,
+                    struct config c = {.lane = o->lane[l],
                                        .pp = pp,
                                        .vpp = s->pipe[i].vpp,
                                        .microbatch = s->microbatch[k / o->n_recompute],
@@ -316,7 +323,7 @@ static enum dt_status all_configs(struct dt_orch_table *t, struct pool *pool, st
                                        .recompute = o->recompute[k % o->n_recompute],
                                        .stated_recompute = o->n_recompute == 1};
 
-                    if (o->lane[l].cp == 1 && o->lane[l].ep == 1 && !(whole && s->pipe[i].split))
+                    if (!(whole && s->pipe[i].split))
                         DT_TRY(try_config(t, &c, pool, spare, err, candidates));
                 }
     return DT_OK;
