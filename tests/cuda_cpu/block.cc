@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <string>
 #include <sys/mman.h>
 #include <vector>
 #if defined(__SANITIZE_ADDRESS__)
@@ -97,44 +96,53 @@ struct copy {
     int bytes, from_src, group;
 };
 
+// A stack.  Threads that have not begun are run on it one after another, without a switch, until one has to wait:
+// the stack is its own then, until it has ended.
 struct fiber {
-    cucpu_thread t;
     void *sp;
     char *stack;
-    bool done, waits; // waits: for the others of its warp, or of the block
-    unsigned number;
-    const char *file; // where it waits
-    int line;
-    uint64_t barrier; // meetings of the block that it has been to
-    size_t shared_at;
-    int groups; // of asynchronous copies, committed
-    std::vector<copy> copies;
     void *fake; // of the address sanitizer
 };
 
-struct warp {
-    unsigned there; // lanes that have come to the meeting
-    unsigned mask;
+struct thread {
+    cucpu_thread t;
+    unsigned number;
+    fiber *on;
+    const char *file; // where it waits
+    int line;
+    size_t shared_at;
+    int groups; // of asynchronous copies, committed
+    std::vector<copy> copies;
+};
+
+struct warp { // sets of lanes
+    unsigned alive;
+    unsigned fresh; // have not begun
+    unsigned ready; // may go on: they have not begun, or what they have met at is over
+    unsigned there; // have come to the meeting
     uint64_t turn;
     unsigned char slot[2][32 * SLOT];
 };
 
 struct crew { // of one host thread
+    std::vector<thread> threads;
     std::vector<std::unique_ptr<fiber>> fibers;
+    std::vector<fiber *> idle;
     std::vector<warp> warps;
     std::vector<unsigned char> shared;
-    std::vector<std::pair<size_t, std::string>> names; // of shared memory
-    fiber *now = nullptr;
-    void *home = nullptr;
-    const std::function<void()> *body = nullptr;
-    const char *kernel = "?";
+    thread *now = nullptr;
+    fiber *on = nullptr; // the stack in use; nullptr: the host's own
+    fiber home = {};
+    const cucpu_kernel *kernel = nullptr;
+    uint3 block = {};
     unsigned n = 0, alive = 0, at_barrier = 0;
-    uint64_t barriers = 0;
     const char *barrier_file = nullptr;
     int barrier_line = 0;
-    size_t dynamic = 0;
+    size_t shared_used = 0;
     uint64_t random = 1;
-    void *fake_home = nullptr;
+    // whose turn it is
+    unsigned warp_now = 0, warps_seen = 0, lane = 0, step = 1, lanes_seen = 0;
+    bool again = false, moved = false;
     const void *home_bottom = nullptr;
     size_t home_size = 0;
 
@@ -144,7 +152,8 @@ struct crew { // of one host thread
             munmap(f->stack, STACK);
     }
 };
-thread_local crew crew_;
+thread_local std::unique_ptr<crew> crew_owner;
+constinit thread_local crew *crew_ = nullptr; // the same, for those who are asked often
 
 uint64_t draw(crew &c)
 {
@@ -154,150 +163,252 @@ uint64_t draw(crew &c)
     return c.random;
 }
 
-void go_home(fiber *f, bool last)
+const char *kernel_name()
 {
-    crew &c = crew_;
-
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(last ? nullptr : &f->fake, c.home_bottom, c.home_size);
-#endif
-    cucpu_switch(&f->sp, c.home);
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(f->fake, nullptr, nullptr);
-#endif
-    (void)last;
+    return crew_ && crew_->kernel ? crew_->kernel->name : "?";
 }
 
-void go_to(fiber *f)
+// ---- whose turn it is ----
+
+[[noreturn]] void stuck(crew &c)
 {
-    crew &c = crew_;
+    fprintf(stderr, "cuda on the cpu: kernel %s hangs:\n", kernel_name());
+    for (unsigned i = 0; i < c.n; i++) {
+        thread &x = c.threads[i];
+        bool alive = c.warps[i / 32].alive >> i % 32 & 1;
 
-    c.now = f;
-    cucpu_self = &f->t;
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(&c.fake_home, f->stack, STACK);
-#endif
-    cucpu_switch(&c.home, f->sp);
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(c.fake_home, nullptr, nullptr);
-#endif
-    c.now = nullptr;
-    cucpu_self = nullptr;
-}
-
-extern "C" void cucpu_fiber()
-{
-    crew &c = crew_;
-    fiber *f = c.now;
-
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(nullptr, &c.home_bottom, &c.home_size);
-#endif
-    (*c.body)();
-    f->done = true;
-    c.alive--;
-    go_home(f, true);
+        if (i < 40 || i + 8 > c.n)
+            fprintf(stderr, "  thread %u of block %u %u %u %s %s:%d\n", i, c.block.x, c.block.y,
+                    c.block.z, alive ? "waits at" : "has ended; last met at", x.file ? x.file : "-",
+                    x.line);
+    }
     abort();
 }
 
-void prepare(fiber &f)
+// In each turn another lane is first, and another one next to it: steps have no factor in common with 32, the most
+// lanes there are.
+void begin_turn(crew &c)
 {
+    uint64_t r = draw(c);
+
+    c.lane = r % 32;
+    c.step = (r >> 32) % 32 | 1;
+    c.lanes_seen = 0;
+    c.again = false;
+}
+
+void begin_round(crew &c)
+{
+    c.warp_now = static_cast<unsigned>(draw(c) % c.warps.size());
+    c.warps_seen = 0;
+    c.moved = false;
+    begin_turn(c);
+}
+
+// The thread that goes on; nullptr: all have ended.  A warp goes on until all its lanes have ended or wait for the
+// block, then comes the next warp.
+thread *next(crew &c)
+{
+    if (c.alive == 0)
+        return nullptr;
+    for (;;) {
+        warp &w = c.warps[c.warp_now];
+
+        while (w.ready && c.lanes_seen < 32) {
+            unsigned lane = c.lane;
+
+            c.lane = (c.lane + c.step) % 32;
+            c.lanes_seen++;
+            if (w.ready >> lane & 1) {
+                c.again = c.moved = true;
+                return &c.threads[c.warp_now * 32 + lane];
+            }
+        }
+        if (!c.again) {
+            if (++c.warps_seen == c.warps.size()) {
+                if (!c.moved)
+                    stuck(c);
+                begin_round(c);
+                continue;
+            }
+            if (++c.warp_now == c.warps.size())
+                c.warp_now = 0;
+        }
+        begin_turn(c);
+    }
+}
+
+// ---- stacks ----
+
+extern "C" void cucpu_fiber();
+
+fiber *new_fiber(crew &c)
+{
+    c.fibers.push_back(std::make_unique<fiber>());
+    fiber *f = c.fibers.back().get();
+    void *p = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     void **sp;
 
-    if (!f.stack) {
-        void *p = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-        if (p == MAP_FAILED)
-            cucpu_fail("no memory for a stack");
-        f.stack = static_cast<char *>(p);
-    }
+    if (p == MAP_FAILED)
+        cucpu_fail("no memory for a stack");
+    f->stack = static_cast<char *>(p);
+    // not all at the same place of a page: they would share few places of the processor's caches
+    char *top = f->stack + STACK - 64 * (c.fibers.size() * 5 % 251) - 16;
 #if defined(__x86_64__)
-    sp = reinterpret_cast<void **>(f.stack + STACK - 16);
+    sp = reinterpret_cast<void **>(top);
     *--sp = nullptr; // where it would return to, and alignment as after a call
     *--sp = reinterpret_cast<void *>(&cucpu_fiber);
     sp -= SAVED;
     memset(sp, 0, SAVED * sizeof(*sp));
 #else
-    sp = reinterpret_cast<void **>(f.stack + STACK - 16 - 160);
+    sp = reinterpret_cast<void **>(top - 160);
     memset(sp, 0, 160);
     sp[11] = reinterpret_cast<void *>(&cucpu_fiber);
 #endif
-    f.sp = sp;
-    f.done = f.waits = false;
-    f.barrier = 0;
-    f.shared_at = 0;
-    f.groups = 0;
-    if (!f.copies.empty())
-        f.copies.clear();
-    f.fake = nullptr;
+    f->sp = sp;
+    f->fake = nullptr;
+    return f;
 }
 
-[[noreturn]] void stuck(crew &c)
+fiber *idle_fiber(crew &c)
 {
-    fprintf(stderr, "cuda on the cpu: kernel %s hangs:\n", c.kernel);
-    for (unsigned i = 0; i < c.n; i++) {
-        fiber &f = *c.fibers[i];
+    if (c.idle.empty())
+        return new_fiber(c);
+    fiber *f = c.idle.back();
 
-        if (i < 40 || i + 8 > c.n)
-            fprintf(stderr, "  thread %u of block %u %u %u %s %s:%d\n", i, f.t.block.x, f.t.block.y,
-                    f.t.block.z, f.done ? "has ended; last met at" : "waits at",
-                    f.file ? f.file : "-", f.line);
+    c.idle.pop_back();
+    return f;
+}
+
+// From the stack in use to another one; returns when somebody comes back to it.
+void go_to(crew &c, fiber *to)
+{
+    fiber *from = c.on;
+
+    c.on = to;
+#if defined(__SANITIZE_ADDRESS__)
+    if (to == &c.home)
+        __sanitizer_start_switch_fiber(&from->fake, c.home_bottom, c.home_size);
+    else
+        __sanitizer_start_switch_fiber(&from->fake, to->stack, STACK);
+#endif
+    cucpu_switch(&from->sp, to->sp);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(from->fake, nullptr, nullptr);
+#endif
+}
+
+void begin(crew &c, thread *x)
+{
+    const cucpu_kernel &k = *c.kernel;
+    unsigned i = x->number;
+
+    c.warps[i / 32].fresh &= ~(1u << i % 32);
+    x->on = c.on;
+    x->file = nullptr;
+    x->line = 0;
+    x->shared_at = 0;
+    x->groups = 0;
+    if (!x->copies.empty())
+        x->copies.clear();
+    x->t = {{i % k.block.x, i / k.block.x % k.block.y, i / k.block.x / k.block.y},
+            c.block,
+            k.block,
+            k.grid};
+}
+
+void set_now(crew &c, thread *x)
+{
+    c.now = x;
+    cucpu_self = &x->t;
+}
+
+bool is_fresh(const crew &c, const thread *x)
+{
+    return c.warps[x->number / 32].fresh >> x->number % 32 & 1;
+}
+
+// The thread that runs waits, until it is ready and its turn comes.
+void wait_here(crew &c)
+{
+    thread *me = c.now, *x = next(c);
+
+    if (is_fresh(c, x)) {
+        c.now = x;
+        go_to(c, idle_fiber(c));
+    } else if (x != me) {
+        set_now(c, x);
+        go_to(c, x->on);
     }
-    abort();
+    set_now(c, me);
 }
 
-// A warp goes on until all its lanes have ended or wait for the block.  In each turn another lane is first, and
-// another one next to it: steps have no factor in common with 32, the most lanes there are.
-bool run_warp(crew &c, unsigned first)
+// c.now has not begun when somebody comes here.
+extern "C" void cucpu_fiber()
 {
-    unsigned lanes = c.n - first < 32 ? c.n - first : 32;
-    bool moved = false, again = true;
+    crew &c = *crew_;
+    fiber *me = c.on;
 
-    while (again) {
-        uint64_t r = draw(c);
-        unsigned at = r % 32, step = (r >> 32) % 32 | 1;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, c.home_bottom ? nullptr : &c.home_bottom,
+                                    c.home_bottom ? nullptr : &c.home_size);
+#endif
+    for (;;) {
+        thread *x = c.now;
 
-        again = false;
-        for (unsigned i = 0; i < 32; i++, at = (at + step) % 32) {
-            if (at >= lanes)
-                continue;
-            fiber *f = c.fibers[first + at].get();
+        begin(c, x);
+        set_now(c, x);
+        c.kernel->body();
+        x = c.now;
+        warp &w = c.warps[x->number / 32];
 
-            if (f->done || f->waits)
-                continue;
-            go_to(f);
-            again = true;
+        w.alive &= ~(1u << x->number % 32);
+        w.ready &= w.alive;
+        c.alive--;
+        x = next(c);
+        c.now = x;
+        if (x && is_fresh(c, x))
+            continue;
+        c.idle.push_back(me);
+        if (x) {
+            cucpu_self = &x->t;
+            go_to(c, x->on);
+        } else {
+            go_to(c, &c.home);
         }
-        moved = moved || again;
     }
-    return moved;
 }
 
-void run_all(crew &c)
+void run_block(crew &c)
 {
-    unsigned warps = static_cast<unsigned>(c.warps.size());
+    unsigned n = c.n;
 
-    while (c.alive > 0) {
-        unsigned first = static_cast<unsigned>(draw(c) % warps);
-        bool moved = false;
-
-        for (unsigned i = 0; i < warps; i++)
-            moved = run_warp(c, (first + i) % warps * 32) || moved;
-        if (!moved)
-            stuck(c);
+    c.alive = n;
+    c.at_barrier = 0;
+    for (warp &w : c.warps) {
+        w.alive = n >= 32 ? ~0u : (1u << n) - 1;
+        w.fresh = w.ready = w.alive;
+        w.there = 0;
+        n -= n < 32 ? n : 32;
     }
+    begin_round(c);
+    c.now = next(c);
+    c.on = &c.home;
+    go_to(c, idle_fiber(c));
+    c.now = nullptr;
+    cucpu_self = nullptr;
 }
 
 } // namespace
 
-thread_local cucpu_thread *cucpu_self;
+constinit thread_local cucpu_thread *cucpu_self = nullptr;
 
 void cucpu_fail(const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
-    fprintf(stderr, "cuda on the cpu: kernel %s: ", crew_.kernel);
+    fprintf(stderr, "cuda on the cpu: kernel %s: ", kernel_name());
     vfprintf(stderr, fmt, ap);
     fputs("\n", stderr);
     va_end(ap);
@@ -306,39 +417,39 @@ void cucpu_fail(const char *fmt, ...)
 
 int cucpu_lane()
 {
-    return static_cast<int>(crew_.now->number % 32);
+    return static_cast<int>(crew_->now->number % 32);
 }
 
 void cucpu_barrier(const char *file, int line)
 {
-    crew &c = crew_;
-    fiber *f = c.now;
+    crew &c = *crew_;
+    thread *x = c.now;
 
     if (c.at_barrier > 0 &&
         (c.barrier_line != line || (c.barrier_file != file && strcmp(c.barrier_file, file) != 0)))
         cucpu_fail("threads of one block wait at two barriers, %s:%d and %s:%d", c.barrier_file,
                    c.barrier_line, file, line);
-    f->file = c.barrier_file = file;
-    f->line = c.barrier_line = line;
+    x->file = c.barrier_file = file;
+    x->line = c.barrier_line = line;
     if (++c.at_barrier < c.n) {
-        f->waits = true;
-        go_home(f, false);
+        c.warps[x->number / 32].ready &= ~(1u << x->number % 32);
+        wait_here(c);
         return;
     }
     c.at_barrier = 0;
-    for (unsigned i = 0; i < c.n; i++)
-        c.fibers[i]->waits = false;
+    for (warp &w : c.warps)
+        w.ready = w.alive;
 }
 
 const unsigned char *cucpu_warp(unsigned mask, const void *mine, size_t bytes, const char *file,
-                                int line)
+                                int line, void (*then)(unsigned char *all))
 {
-    crew &c = crew_;
-    fiber *f = c.now;
-    unsigned number = f->number;
-    unsigned first = number / 32 * 32, lanes = c.n - first < 32 ? c.n - first : 32;
-    unsigned all = lanes == 32 ? ~0u : (1u << lanes) - 1, lane = number % 32;
-    warp &w = c.warps[number / 32];
+    crew &c = *crew_;
+    thread *x = c.now;
+    unsigned lane = x->number % 32, first = x->number - lane;
+    unsigned lanes = c.n - first < 32 ? c.n - first : 32;
+    unsigned all = lanes == 32 ? ~0u : (1u << lanes) - 1;
+    warp &w = c.warps[x->number / 32];
     unsigned char *slots = w.slot[w.turn & 1];
 
     if ((mask & all) != all)
@@ -351,110 +462,102 @@ const unsigned char *cucpu_warp(unsigned mask, const void *mine, size_t bytes, c
     if (bytes > 0)
         memcpy(slots + SLOT * lane, mine, bytes);
     w.there |= 1u << lane;
-    f->file = file;
-    f->line = line;
+    x->file = file;
+    x->line = line;
     if (w.there != all) {
-        f->waits = true;
-        go_home(f, false);
+        w.ready &= ~(1u << lane);
+        wait_here(c);
         return slots;
     }
     w.there = 0;
     w.turn++;
-    for (unsigned i = first; i < first + lanes; i++)
-        c.fibers[i]->waits = false;
+    w.ready |= all;
+    if (then)
+        then(slots);
     return slots;
 }
 
 void *cucpu_shared(size_t bytes, const char *name)
 {
-    crew &c = crew_;
-    fiber *f = c.now;
-    size_t at = (f->shared_at + 127) / 128 * 128;
+    crew &c = *crew_;
+    thread *x = c.now;
+    size_t at = (x->shared_at + 127) / 128 * 128;
 
-    f->shared_at = at + bytes;
-    if (f->shared_at > SHARED)
+    x->shared_at = at + bytes;
+    if (x->shared_at > SHARED)
         cucpu_fail("%s brings its shared memory to %zu bytes, more than the %d without asking",
-                   name, f->shared_at, SHARED);
+                   name, x->shared_at, SHARED);
+    if (x->shared_at > c.shared_used)
+        c.shared_used = x->shared_at;
     return c.shared.data() + SHARED_MOST + at;
 }
 
 void *cucpu_dynamic_shared()
 {
-    crew &c = crew_;
+    crew &c = *crew_;
 
     // It ends where the room ends, so that who goes beyond it meets what belongs to nobody.
-    return c.shared.data() + (SHARED_MOST - (c.dynamic + 15) / 16 * 16);
+    return c.shared.data() + (SHARED_MOST - (c.kernel->shared + 15) / 16 * 16);
 }
 
 void cucpu_async_copy(void *dst, const void *src, int bytes, int from_src)
 {
-    fiber *f = crew_.now;
+    thread *x = crew_->now;
 
     if (reinterpret_cast<uintptr_t>(dst) % 16 || reinterpret_cast<uintptr_t>(src) % 16)
         cucpu_fail("an asynchronous copy of 16 bytes is not aligned");
-    f->copies.push_back({dst, src, bytes, from_src, f->groups});
+    x->copies.push_back({dst, src, bytes, from_src, x->groups});
 }
 
 void cucpu_async_commit()
 {
-    crew_.now->groups++;
+    crew_->now->groups++;
 }
 
 void cucpu_async_wait(int left)
 {
-    fiber *f = crew_.now;
+    thread *x = crew_->now;
     size_t kept = 0;
 
-    for (const copy &x : f->copies) {
-        if (x.group >= f->groups - left) {
-            f->copies[kept++] = x;
+    for (const copy &one : x->copies) {
+        if (one.group >= x->groups - left) {
+            x->copies[kept++] = one;
             continue;
         }
-        memcpy(x.dst, x.src, static_cast<size_t>(x.from_src));
-        memset(static_cast<char *>(x.dst) + x.from_src, 0,
-               static_cast<size_t>(x.bytes - x.from_src));
+        memcpy(one.dst, one.src, static_cast<size_t>(one.from_src));
+        memset(static_cast<char *>(one.dst) + one.from_src, 0,
+               static_cast<size_t>(one.bytes - one.from_src));
     }
-    f->copies.resize(kept);
+    x->copies.resize(kept);
 }
 
 void cucpu_run(const cucpu_kernel &k)
 {
-    crew &c = crew_;
-    unsigned n = k.block.x * k.block.y * k.block.z;
+    size_t dynamic = (k.shared + 15) / 16 * 16;
 
-    c.kernel = k.name;
-    c.n = n;
-    c.body = &k.body;
-    c.dynamic = k.shared;
+    if (!crew_) {
+        crew_owner = std::make_unique<crew>();
+        crew_ = crew_owner.get();
+        crew_->shared.assign(SHARED_MOST + SHARED, 0xff);
+    }
+    crew &c = *crew_;
+
+    c.kernel = &k;
+    c.n = k.block.x * k.block.y * k.block.z;
     c.random = k.seed * 0x9e3779b97f4a7c15u + 1;
-    while (c.fibers.size() < n)
-        c.fibers.push_back(std::make_unique<fiber>());
-    c.warps.resize((n + 31) / 32);
-    c.shared.resize(SHARED_MOST + SHARED);
+    for (unsigned i = static_cast<unsigned>(c.threads.size()); i < c.n; i++) {
+        c.threads.emplace_back();
+        c.threads[i].number = i;
+    }
+    c.warps.resize((c.n + 31) / 32);
     for (unsigned z = 0; z < k.grid.z; z++)
         for (unsigned y = 0; y < k.grid.y; y++)
             for (unsigned x = 0; x < k.grid.x; x++) {
-                c.alive = n;
-                c.at_barrier = 0;
-                if (k.shared > 0)
-                    memset(c.shared.data() + SHARED_MOST - (k.shared + 15) / 16 * 16, 0xff,
-                           (k.shared + 15) / 16 * 16);
-                memset(c.shared.data() + SHARED_MOST, 0xff, SHARED);
-                for (warp &w : c.warps) {
-                    w.there = 0;
-                    w.turn = 0;
-                }
-                for (unsigned i = 0; i < n; i++) {
-                    fiber &f = *c.fibers[i];
-
-                    prepare(f);
-                    f.number = i;
-                    f.t = {{i % k.block.x, i / k.block.x % k.block.y, i / k.block.x / k.block.y},
-                           {x, y, z},
-                           k.block,
-                           k.grid};
-                }
-                run_all(c);
+                c.block = {x, y, z};
+                run_block(c);
+                memset(c.shared.data() + SHARED_MOST - dynamic, 0xff, dynamic);
+                memset(c.shared.data() + SHARED_MOST, 0xff, c.shared_used);
+                c.shared_used = 0;
             }
-    c.kernel = "?";
+    c.kernel = nullptr;
 }

@@ -67,7 +67,7 @@ struct cucpu_thread {
     dim3 dim, grid;
 };
 /* Of the fiber that runs. */
-extern thread_local cucpu_thread *cucpu_self;
+extern constinit thread_local cucpu_thread *cucpu_self;
 #define threadIdx (cucpu_self->thread)
 #define blockIdx (cucpu_self->block)
 #define blockDim (cucpu_self->dim)
@@ -78,9 +78,9 @@ extern thread_local cucpu_thread *cucpu_self;
 void cucpu_barrier(const char *file, int line);
 #define __syncthreads() cucpu_barrier(__FILE__, __LINE__)
 /* The lanes of a warp meet; each brings `bytes` (at most 64) and sees what all have brought: lane l's at
- * [64 * l], valid until its next meeting. */
+ * [64 * l], valid until its next meeting.  Before anyone goes on, `then` may replace it. */
 const unsigned char *cucpu_warp(unsigned mask, const void *mine, size_t bytes, const char *file,
-                                int line);
+                                int line, void (*then)(unsigned char *all) = NULL);
 int cucpu_lane();
 /* Ends the program: `what` is wrong in the kernel that runs. */
 [[noreturn]] void cucpu_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -618,7 +618,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int
 // ---- for tests ----
 
 // Where the host may look at what lies at p, once nothing is under way.
-extern "C" void *cucpu_host(const void *p)
+extern "C" __attribute__((visibility("default"))) void *cucpu_host(const void *p)
 {
     if (!is_device(p))
         return const_cast<void *>(p);

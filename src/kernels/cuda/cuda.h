@@ -119,17 +119,19 @@ template <int V, typename T> __device__ __forceinline__ void dt_cu_store(T *p, c
          i < (n); i += step_)
 
 /* The same sum (maximum) in all lanes of a warp. */
+struct dt_cu_plus {
+    template <typename F> __device__ F operator()(F a, F b) const { return a + b; }
+};
+struct dt_cu_larger {
+    __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
 template <typename F> __device__ __forceinline__ F dt_cu_warp_sum(F x)
 {
-    for (int by = 16; by > 0; by /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, by);
-    return x;
+    return dt_cu_warp_fold<dt_cu_plus>(x);
 }
 __device__ __forceinline__ float dt_cu_warp_max(float x)
 {
-    for (int by = 16; by > 0; by /= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, by));
-    return x;
+    return dt_cu_warp_fold<dt_cu_larger>(x);
 }
 /* The same in all threads of a one-dimensional block of whole warps; `room`: shared, 32 places, for nothing
  * else until the block has met again. */

@@ -67,6 +67,13 @@ __global__ void check_targets(int64_t rows, int64_t vocab, const int32_t *target
     flag[0] = DT_FLAG_TARGET;
 }
 
+struct lower {
+    __device__ int64_t operator()(int64_t a, int64_t b) const
+    {
+        return b < a ? b : a;
+    }
+};
+
 /* Largest logit; the first of equals in *at. */
 __device__ float row_max(const float *z, int64_t n, int64_t *at, float *room, int64_t *where)
 {
@@ -81,11 +88,7 @@ __device__ float row_max(const float *z, int64_t n, int64_t *at, float *room, in
     all = dt_cu_block_max(max, room);
     if (max != all)
         mine = INT64_MAX;
-    for (int by = 16; by > 0; by /= 2) {
-        int64_t other = __shfl_xor_sync(0xffffffffu, mine, by);
-
-        mine = other < mine ? other : mine;
-    }
+    mine = dt_cu_warp_fold<lower>(mine);
     if (threadIdx.x % 32 == 0)
         where[threadIdx.x / 32] = mine;
     __syncthreads();

@@ -74,12 +74,95 @@ template <> __device__ __forceinline__ dt_cu_bf16 dt_cu_from_float<dt_cu_bf16>(f
 #define DT_DYNAMIC_SHARED(T, name) T *name = static_cast<T *>(cucpu_dynamic_shared())
 #endif
 
+/* ---- warps: what an associative and commutative `Op` makes of the x of all lanes, the same bits in each ---- */
+
+#ifndef __CUDACC__
+template <typename F, typename Op> static void dt_cu_imitate_fold(unsigned char *all)
+{
+    F x[32];
+
+    for (int i = 0; i < 32; i++)
+        memcpy(&x[i], all + 64 * i, sizeof(F));
+    for (int by = 16; by > 0; by /= 2)
+        for (int i = 0; i < by; i++)
+            x[i] = Op()(x[i], x[i + by]);
+    memcpy(all, x, sizeof(F));
+}
+#endif
+template <typename Op, typename F> __device__ __forceinline__ F dt_cu_warp_fold(F x)
+{
+#ifdef __CUDACC__
+    for (int by = 16; by > 0; by /= 2)
+        x = Op()(x, __shfl_xor_sync(0xffffffffu, x, by));
+#else
+    memcpy(&x, cucpu_warp(~0u, &x, sizeof(x), __FILE__, __LINE__, dt_cu_imitate_fold<F, Op>),
+           sizeof(x));
+#endif
+    return x;
+}
+
 /* ---- tensor cores: c[16,8] += a[16,16] b[16,8], bf16 products, fp32 sums ----
  *
  * Lane l, g = l / 4, t = l % 4, holds (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
  *   a[0] row g, columns 2t 2t+1; a[1] row g+8; a[2] row g, columns 2t+8 2t+9; a[3] row g+8 of those
  *   b[0] rows 2t 2t+1 of column g; b[1] rows 2t+8 2t+9
  *   c[0] c[1] row g, columns 2t 2t+1; c[2] c[3] row g+8 */
+#ifndef __CUDACC__
+static inline void dt_cu_imitate_mma(unsigned char *all)
+{
+    float a[16][16], b[16][8], c[16][8];
+    auto each = [&](auto &&fn) {
+        for (int lane = 0; lane < 32; lane++) {
+            unsigned mine[10];
+
+            memcpy(mine, all + 64 * lane, sizeof(mine));
+            fn(all + 64 * lane, mine, lane / 4, 2 * (lane % 4));
+        }
+    };
+    auto low = [](unsigned u) { return __uint_as_float(u << 16); };
+    auto high = [](unsigned u) { return __uint_as_float(u & 0xffff0000u); };
+
+    each([&](unsigned char *, const unsigned *x, int g, int t) {
+        for (int i = 0; i < 4; i++) {
+            a[g + i % 2 * 8][t + i / 2 * 8] = low(x[i]);
+            a[g + i % 2 * 8][t + i / 2 * 8 + 1] = high(x[i]);
+        }
+        for (int i = 0; i < 2; i++) {
+            b[t + 8 * i][g] = low(x[4 + i]);
+            b[t + 8 * i + 1][g] = high(x[4 + i]);
+        }
+        memcpy(&c[g][t], x + 6, 8);
+        memcpy(&c[g + 8][t], x + 8, 8);
+    });
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++)
+            for (int j = 0; j < 8; j++)
+                c[i][j] += a[i][k] * b[k][j];
+    each([&](unsigned char *to, const unsigned *, int g, int t) {
+        memcpy(to, &c[g][t], 8);
+        memcpy(to + 8, &c[g + 8][t], 8);
+    });
+}
+template <bool TURNED> static void dt_cu_imitate_load(unsigned char *all)
+{
+    uint16_t x[32][8];
+
+    for (int lane = 0; lane < 32; lane++) {
+        const void *row;
+
+        memcpy(&row, all + 64 * lane, sizeof(row));
+        memcpy(x[lane], row, 16);
+    }
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < 2; j++) {
+                int row = lane / 4, column = 2 * (lane % 4) + j;
+
+                memcpy(all + 64 * lane + 4 * i + 2 * j,
+                       &x[8 * i + (TURNED ? column : row)][TURNED ? row : column], 2);
+            }
+}
+#endif
 __device__ __forceinline__ void dt_cu_mma(float c[4], const unsigned a[4], const unsigned b[2])
 {
 #ifdef __CUDACC__
@@ -88,27 +171,13 @@ __device__ __forceinline__ void dt_cu_mma(float c[4], const unsigned a[4], const
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-    const unsigned mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
-    const unsigned char *all = cucpu_warp(~0u, mine, sizeof(mine), __FILE__, __LINE__);
-    int lane = cucpu_lane(), g = lane / 4, t = lane % 4;
-    auto word = [&](int l, int i) {
-        unsigned u;
+    unsigned mine[10] = {a[0], a[1], a[2], a[3], b[0], b[1]};
 
-        memcpy(&u, all + 64 * l + 4 * i, 4);
-        return u;
-    };
-    auto half = [&](unsigned u, int k) { return __uint_as_float(k ? u & 0xffff0000u : u << 16); };
-
-    for (int i = 0; i < 4; i++) {
-        int low = i / 2, column = 2 * t + i % 2;
-
-        for (int k = 0; k < 16; k++) {
-            unsigned x = word(4 * g + k % 8 / 2, low + (k / 8) * 2);
-            unsigned y = word(4 * column + k % 8 / 2, 4 + k / 8);
-
-            c[i] += half(x, k & 1) * half(y, k & 1);
-        }
-    }
+    memcpy(mine + 6, c, 16);
+    memcpy(c,
+           cucpu_warp(~0u, mine, sizeof(mine), __FILE__, __LINE__, dt_cu_imitate_mma) +
+               64 * cucpu_lane(),
+           16);
 #endif
 }
 
@@ -121,16 +190,10 @@ __device__ __forceinline__ void dt_cu_load_matrices(unsigned r[4], const void *r
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"((unsigned)__cvta_generic_to_shared(row)));
 #else
-    const unsigned char *all = cucpu_warp(~0u, &row, sizeof(row), __FILE__, __LINE__);
-    int lane = cucpu_lane();
-
-    for (int i = 0; i < 4; i++) {
-        const unsigned char *p;
-
-        memcpy(&p, all + 64 * (8 * i + lane / 4), sizeof(p));
-        memcpy(&r[i], p + 4 * (lane % 4), 4);
-    }
-    cucpu_warp(~0u, nullptr, 0, __FILE__, __LINE__);
+    memcpy(r,
+           cucpu_warp(~0u, &row, sizeof(row), __FILE__, __LINE__, dt_cu_imitate_load<false>) +
+               64 * cucpu_lane(),
+           16);
 #endif
 }
 __device__ __forceinline__ void dt_cu_load_matrices_turned(unsigned r[4], const void *row)
@@ -140,21 +203,10 @@ __device__ __forceinline__ void dt_cu_load_matrices_turned(unsigned r[4], const 
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"((unsigned)__cvta_generic_to_shared(row)));
 #else
-    const unsigned char *all = cucpu_warp(~0u, &row, sizeof(row), __FILE__, __LINE__);
-    int lane = cucpu_lane();
-
-    for (int i = 0; i < 4; i++) {
-        uint16_t e[2];
-
-        for (int j = 0; j < 2; j++) {
-            const unsigned char *p;
-
-            memcpy(&p, all + 64 * (8 * i + 2 * (lane % 4) + j), sizeof(p));
-            memcpy(&e[j], p + 2 * (lane / 4), 2);
-        }
-        r[i] = e[0] | (unsigned)e[1] << 16;
-    }
-    cucpu_warp(~0u, nullptr, 0, __FILE__, __LINE__);
+    memcpy(r,
+           cucpu_warp(~0u, &row, sizeof(row), __FILE__, __LINE__, dt_cu_imitate_load<true>) +
+               64 * cucpu_lane(),
+           16);
 #endif
 }
 
