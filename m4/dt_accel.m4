@@ -83,6 +83,8 @@ AC_DEFUN([DT_ARG_NCCL], [
                           [dt_nccl_works=yes])
            CPPFLAGS=$dt_save_CPPFLAGS LDFLAGS=$dt_save_LDFLAGS LIBS=$dt_save_LIBS
            AC_MSG_RESULT([$dt_nccl_works])])
+    NCCL_CPPFLAGS="${dt_nccl_dir:+-isystem $dt_nccl_dir/include} ${dt_cuda_root:+-isystem $dt_cuda_root/include}"
+    AC_SUBST([NCCL_CPPFLAGS])
     DT_TRISTATE_RESULT([nccl], [NCCL], [$dt_nccl_works], [nccl.h and -lnccl])
 ])
 

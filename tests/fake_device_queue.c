@@ -377,6 +377,12 @@ static void queue_call(struct dt_device_queue *q, void (*fn)(void *), void *arg)
     dt_fake_submit(q, c);
 }
 
+/* What tests/fake_nccl.c takes for one. */
+static void *queue_stream(struct dt_device_queue *q)
+{
+    return q;
+}
+
 /* ---- events ---- */
 
 static enum dt_status event_new(const struct dt_device *dev, struct dt_error *err,
@@ -601,6 +607,7 @@ void dt_fake_queue_entries(struct dt_device *dev)
     dev->queue_sync = queue_sync;
     dev->queue_state = queue_state;
     dev->call = queue_call;
+    dev->queue_stream = queue_stream;
     dev->event_new = event_new;
     dev->event_free = event_free;
     dev->event_record = event_record;

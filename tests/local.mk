@@ -61,6 +61,7 @@ check_PROGRAMS += \
 	tests/test_modules_noise \
 	tests/test_modules_stage \
 	tests/test_modules_tp \
+	tests/test_nccl \
 	tests/test_network \
 	tests/test_on_queue \
 	tests/test_orchestrate \
@@ -163,6 +164,14 @@ tests_libfakedevice_a_SOURCES = \
 TEST_DEVICE_LIBS = tests/libfakedevice.a $(DT_KERNEL_LIBS)
 tests_test_fake_device_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_ferry_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+if HAVE_NCCL
+check_PROGRAMS += tests/test_nccl_abi
+endif
+tests_test_nccl_abi_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CPPFLAGS)
+tests_test_nccl_abi_LDADD =
+tests_test_nccl_SOURCES = tests/test_nccl.c tests/nccl_fixture.h
+tests_test_nccl_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_on_queue_SOURCES = tests/test_on_queue.c tests/nccl_fixture.h
 tests_test_on_queue_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_launches_SOURCES = tests/test_launches.c tests/exec_fixture.h
 tests_test_launches_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
@@ -326,6 +335,15 @@ EXTRA_DIST += tests/device_module.c
 $(DEVICE_MODULES): tests/device_module.c src/kernels/device.h
 	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) -DFAKE_MODULE_$$(basename $(@D)) $(AM_CPPFLAGS) $(CPPFLAGS) \
 	    $(AM_CFLAGS) $(CFLAGS) -fPIC -shared -o $@ $(srcdir)/tests/device_module.c
+
+# NCCL for tests, and where configure finds it, its header against what is declared of it here.
+FAKE_NCCL = tests/modules/NCCL/libnccl.so.2
+check_DATA += $(FAKE_NCCL)
+CLEANFILES += $(FAKE_NCCL)
+EXTRA_DIST += tests/fake_nccl.c tests/fake_nccl.h tests/test_nccl_abi.c
+$(FAKE_NCCL): tests/fake_nccl.c tests/fake_nccl.h src/comm/nccl.h
+	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS) $(AM_CFLAGS) \
+	    $(CFLAGS) -fPIC -fvisibility=hidden -shared -o $@ $(srcdir)/tests/fake_nccl.c -lpthread
 
 # ---- the module of cards, for a CPU ----
 # The same sources, by g++ against imitations of CUDA's runtime and of cuBLASLt (tests/cuda_cpu).

@@ -1,52 +1,90 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Ranks that share a device whose queues run on their own: what they exchange is put on queues.
+ * Ranks of a device whose queues run on their own: what they exchange is put on queues, by the transport of ranks that
+ * share one or by NCCL (that of tests).
  *
  * One thread posts for all ranks, in an order drawn from the seed.  So if any post waited for another rank, or
  * for a queue, the test would not end. */
-#include "fake_device.h"
-#include "test_util.h"
+#include "nccl_fixture.h"
 
 #include "base/rng.h"
-#include "comm/transport.h"
+
+#include <stdio.h>
 
 enum { RANKS = 5, QUEUES = 3, OPS = 40 };
 
 static struct dt_device *dev;
-static struct dt_transport *t[RANKS];
+static struct dt_device card[RANKS]; /* the same, as NCCL sees it: a card for each */
+static struct dt_transport *t[RANKS], *control[RANKS]; /* control: under NCCL */
 static struct dt_comm *all[RANKS];
 static struct dt_device_queue *queue[RANKS][QUEUES];
 static struct dt_error err;
 
-static void open_ranks(int n)
+/* Of rank k; collective over NCCL. */
+static void join(struct nf_rank *r)
+{
+    const struct dt_transport_edge ring = {r->k, (r->k + 1) % r->n, 7},
+                                   back = {(r->k + r->n - 1) % r->n, r->k, 7},
+                                   other[] = {{0, 1, 3}, {1, 0, 3}, {1, 2, 4}, {0, 1, 4}};
+    struct dt_error e;
+    int who[RANKS];
+
+    card[r->k] = *dev;
+    snprintf(card[r->k].info.id, sizeof(card[r->k].info.id), "card %d", r->k);
+
+    for (int k = 0; k < r->n; k++)
+        who[k] = k;
+    if (control[r->k])
+        dt_assert_ok(dt_transport_open_nccl(control[r->k], &card[r->k], &e, &t[r->k]), e);
+    ck_assert(t[r->k]->on_queue);
+    dt_assert_ok(t[r->k]->comm_new(t[r->k], who, r->n, &e, &all[r->k]), e);
+    /* those of a ring, in an order that is the same for all: by the rank that sends */
+    dt_assert_ok(t[r->k]->connect(t[r->k], r->k == 0 ? &ring : &back, 1, &e), e);
+    dt_assert_ok(t[r->k]->connect(t[r->k], r->k == 0 ? &back : &ring, 1, &e), e);
+    if (r->n == 3)
+        dt_assert_ok(t[r->k]->connect(t[r->k], other, 4, &e), e);
+}
+
+static void open_ranks(int n, bool nccl)
 {
     const struct dt_device *devices[RANKS];
     struct dt_device_options o = {.threads = 1};
-    int who[RANKS];
 
     dt_assert_ok(dt_fake_device_open(&o, &err, &dev), err);
     for (int k = 0; k < n; k++) {
         devices[k] = dev;
-        who[k] = k;
+        control[k] = NULL;
     }
-    dt_assert_ok(dt_transport_open_threads_on(n, devices, &err, t), err);
-    for (int k = 0; k < n; k++) {
-        ck_assert(t[k]->on_queue);
-        dt_assert_ok(t[k]->comm_new(t[k], who, n, &err, &all[k]), err);
+    if (nccl) {
+        nf_use();
+        dt_assert_ok(dt_transport_open_threads(n, &err, control), err);
+    } else {
+        dt_assert_ok(dt_transport_open_threads_on(n, devices, &err, t), err);
+    }
+    nf_together(n, join, NULL);
+    for (int k = 0; k < n; k++)
         for (int i = 0; i < QUEUES; i++)
             dt_assert_ok(dev->queue_new(dev, false, &err, &queue[k][i]), err);
-    }
+}
+
+static void part(struct nf_rank *r)
+{
+    t[r->k]->comm_free(all[r->k]);
+    t[r->k]->close(t[r->k]);
 }
 
 static void close_ranks(int n)
 {
-    for (int k = 0; k < n; k++) {
+    for (int k = 0; k < n; k++)
         for (int i = 0; i < QUEUES; i++)
             dev->queue_free(queue[k][i]);
-        t[k]->comm_free(all[k]);
-        t[k]->close(t[k]);
-    }
+    nf_together(n, part, NULL);
+    for (int k = 0; k < n; k++)
+        if (control[k])
+            control[k]->close(control[k]);
     dev->close(dev);
+    if (control[0])
+        ck_assert_int_eq(nf_living(), 0);
 }
 
 /* ---- random operations ---- */
@@ -276,7 +314,7 @@ static size_t waits(void)
 
 START_TEST(random_operations)
 {
-    static const int sizes[] = {1, 2, 3, 5};
+    static const int sizes[] = {1, 2, 3, 5, 2, 3, 5}; /* from the fifth on, over NCCL */
     struct op *op = calloc(OPS, sizeof(*op));
     uint64_t seed = dt_test_seed();
     int n = sizes[_i], next[RANKS] = {0};
@@ -284,7 +322,7 @@ START_TEST(random_operations)
 
     ck_assert_ptr_nonnull(op);
     dt_rng_init(&r, seed, (uint64_t)_i);
-    open_ranks(n);
+    open_ranks(n, _i > 3);
     for (int i = 0; i < OPS; i++)
         make(&op[i], n, &r, i % 10 == 9);
     (void)waits();
@@ -316,7 +354,7 @@ START_TEST(sizes_differ)
     void *p;
     bool done = false;
 
-    open_ranks(2);
+    open_ranks(2, false);
     dt_assert_ok(dev->alloc(dev, 64, &err, &p), err);
     dt_assert_ok(t[0]->post_send(t[0], 1, 3, p, 8, queue[0][0], &err, &send), err);
     ck_assert_int_eq(t[1]->post_recv(t[1], 0, 3, p, 12, queue[1][0], &err, &recv), DT_ERR_PEER);
@@ -339,7 +377,7 @@ START_TEST(a_rank_gives_up)
     float *x;
     void *p;
 
-    open_ranks(3);
+    open_ranks(3, _i);
     dt_assert_ok(dev->alloc(dev, 64, &err, &p), err);
     x = p;
     dev->zero(queue[0][0], x, 64);
@@ -369,8 +407,8 @@ int main(void)
     Suite *s = suite_create("on queues");
     TCase *c = dt_test_case(s, "on queues", 60);
 
-    tcase_add_loop_test(c, random_operations, 0, 4);
+    tcase_add_loop_test(c, random_operations, 0, 7);
     tcase_add_test(c, sizes_differ);
-    tcase_add_test(c, a_rank_gives_up);
+    tcase_add_loop_test(c, a_rank_gives_up, 0, 2);
     return dt_test_run(s);
 }

@@ -8,6 +8,8 @@ libdtcomm_a_SOURCES = \
 	src/comm/lifeline.h \
 	src/comm/load.c \
 	src/comm/load.h \
+	src/comm/nccl.c \
+	src/comm/nccl.h \
 	src/comm/supervisor.c \
 	src/comm/supervisor.h \
 	src/comm/supervisor_impl.h \
@@ -20,6 +22,11 @@ libdtcomm_a_SOURCES = \
 	src/comm/transport_launcher.c \
 	src/comm/transport_meet.c \
 	src/comm/transport_meet.h \
+	src/comm/transport_nccl.c \
+	src/comm/transport_nccl_coll.c \
+	src/comm/transport_nccl_connect.c \
+	src/comm/transport_nccl_impl.h \
+	src/comm/transport_nccl_link.c \
 	src/comm/transport_reduce.c \
 	src/comm/transport_request.c \
 	src/comm/transport_staged.c \

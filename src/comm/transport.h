@@ -43,11 +43,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DT_TRANSPORT_ABI 4u
+#define DT_TRANSPORT_ABI 5u
 
 struct dt_transport;
 struct dt_comm; /* belongs to one transport */
 struct dt_req;  /* belongs to one transport; ends with the `test` that reports it done or failed */
+
+/* Messages from a rank to another one with that tag. */
+struct dt_transport_edge {
+    int from, to, tag;
+};
+enum {
+    DT_TRANSPORT_NCCL_TAG = (1 << 22) - 17
+}; /* of the control transport, before the supervisor's */
 
 enum dt_transport_memory { DT_TRANSPORT_HOST, DT_TRANSPORT_DEVICE };
 
@@ -81,7 +89,12 @@ struct dt_transport {
                                struct dt_error *err, struct dt_comm **out);
     void (*comm_free)(struct dt_comm *c);
 
-    /* ---- between two ranks ---- tag: 0 .. 2^22 - 1.  To oneself is allowed. */
+    /* ---- between two ranks ---- tag: 0 .. 2^22 - 1.  To oneself is allowed, but not over NCCL. */
+
+    /* Says what messages there will be: both ends say so before they post any, in an order that is the same for all
+     * ranks.  Those that are known, or are of others, are passed over.  Most transports do not care. */
+    enum dt_status (*connect)(struct dt_transport *t, const struct dt_transport_edge *edges, int n,
+                              struct dt_error *err);
     enum dt_status (*post_send)(struct dt_transport *t, int to, int tag, const void *buf,
                                 size_t bytes, struct dt_device_queue *q, struct dt_error *err,
                                 struct dt_req **out);
@@ -174,6 +187,12 @@ enum dt_status dt_transport_open_self(struct dt_error *err, struct dt_transport 
  * they do not, and `inner` gets the buffers themselves.  Not collective. */
 enum dt_status dt_transport_open_staged(struct dt_transport *inner, const struct dt_device *device,
                                         struct dt_error *err, struct dt_transport **out);
+
+/* The memory of cards, over NCCL, which is loaded at run time; on_queue.  `control` lets ranks find each other, and
+ * outlives it, as the device does.  Sums are NCCL's: the same from run to run, but not formed in the order of
+ * members.  Collective; DT_ERR_INPUT, alike on all ranks, if one has no NCCL or no card, or two have the same card. */
+enum dt_status dt_transport_open_nccl(struct dt_transport *control, const struct dt_device *device,
+                                      struct dt_error *err, struct dt_transport **out);
 
 /* ---- tensor parallelism: collectives inside an op, in queue order ----
  *

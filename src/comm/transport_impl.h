@@ -75,6 +75,7 @@ struct dt_transport_wire {
 struct dt_comm {
     struct dt_transport *t;
     struct dt_comm *inner; /* of a staged transport: the same ranks in the transport below */
+    void *own;             /* the implementation's */
     int n, me;
     int *ranks;
     uint64_t *pair; /* [n] number of this comm among those that this rank and member k share */
@@ -177,6 +178,9 @@ enum dt_status dt_coll_new(struct dt_comm *c, const struct dt_coll *kind, void *
 enum dt_status dt_coll_post(struct dt_req *r, int n_strands, int max_xfers, size_t scratch_strand,
                             struct dt_error *err, struct dt_req **out);
 enum dt_status dt_req_post(struct dt_req *r, struct dt_error *err, struct dt_req **out);
+/* All of it is on its queue, or `st` says that it has failed: on_queue's end of a post. */
+enum dt_status dt_req_end_on_queue(struct dt_req *r, enum dt_status st, struct dt_error *err,
+                                   struct dt_req **out);
 bool dt_coll_send(struct dt_req *r, struct dt_coll_strand *s, int strand, int member,
                   const void *buf, size_t bytes, struct dt_error *err);
 bool dt_coll_recv(struct dt_req *r, struct dt_coll_strand *s, int strand, int member, void *buf,

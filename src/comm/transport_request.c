@@ -359,8 +359,7 @@ static enum dt_status test(struct dt_transport *t, struct dt_req *r, bool *done,
     return st;
 }
 
-/* All of it is there, or it has failed. */
-static enum dt_status end_on_queue(struct dt_req *r, enum dt_status st, struct dt_error *err,
+enum dt_status dt_req_end_on_queue(struct dt_req *r, enum dt_status st, struct dt_error *err,
                                    struct dt_req **out)
 {
     if (st == DT_OK)
@@ -385,7 +384,7 @@ enum dt_status dt_req_post(struct dt_req *r, struct dt_error *err, struct dt_req
     if (st && err)
         *err = r->error;
     if (r->t->on_queue)
-        return end_on_queue(r, st, err, out);
+        return dt_req_end_on_queue(r, st, err, out);
     if (st) {
         dt_req_release(r);
         return st;
@@ -430,7 +429,7 @@ static enum dt_status post(struct dt_transport *t, bool send, int peer, int tag,
     }
     if (st == DT_OK && t->on_queue) {
         st = w->progress(t, x, q, &done, err);
-        return end_on_queue(r, st, err, out);
+        return dt_req_end_on_queue(r, st, err, out);
     }
     if (st) {
         dt_req_release(r);
@@ -557,6 +556,16 @@ enum dt_status dt_transport_alloc(const struct dt_device *dev, bool host, size_t
     return st;
 }
 
+static enum dt_status no_edges(struct dt_transport *t, const struct dt_transport_edge *edges, int n,
+                               struct dt_error *err)
+{
+    (void)t;
+    (void)edges;
+    (void)n;
+    (void)err;
+    return DT_OK;
+}
+
 static void nothing_on_queues(struct dt_transport *t)
 {
     (void)t;
@@ -589,6 +598,7 @@ enum dt_status dt_transport_base_init(struct dt_transport *t, const struct dt_tr
     t->state = t->state ? t->state : nothing_failed;
     t->comm_new = comm_new;
     t->comm_free = comm_free;
+    t->connect = no_edges;
     t->post_send = post_send;
     t->post_recv = post_recv;
     t->post_broadcast = dt_coll_broadcast;

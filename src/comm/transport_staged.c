@@ -412,6 +412,13 @@ static void tell_waiting(void *ctx, bool waits)
         inner->waiting(inner->waiting_ctx, waits);
 }
 
+static enum dt_status connect_inner(struct dt_transport *t, const struct dt_transport_edge *edges,
+                                    int n, struct dt_error *err)
+{
+    return dt_transport_staged_of(t)->inner->connect(dt_transport_staged_of(t)->inner, edges, n,
+                                                     err);
+}
+
 static void give_up(struct dt_transport *t)
 {
     dt_transport_staged_stop(dt_transport_staged_of(t));
@@ -434,6 +441,7 @@ static void fill_table(struct dt_transport_staged *s)
     t->comm_new = comm_new;
     t->comm_free = comm_free;
     dt_transport_staged_fill_posts(t);
+    t->connect = connect_inner;
     t->test = test;
     t->eager_ns = eager_ns;
     t->waiting = tell_waiting;

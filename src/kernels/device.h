@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 /* Grows whenever this file or kernels/kernels.h changes meaning or layout. */
-#define DT_DEVICE_ABI 9u
+#define DT_DEVICE_ABI 10u
 
 enum dt_dtype { DT_F32, DT_BF16, DT_DTYPE_N };
 static inline size_t dt_dtype_bytes(enum dt_dtype t)
@@ -61,6 +61,8 @@ struct dt_device_info {
     int64_t memory_bytes; /* installed memory */
     bool packs; /* keeps a weight twice, packed for products; else it reads the copy in bf16 */
     bool host_memory; /* device pointers may be read and written by the host (after queue_sync) */
+    char id
+        [32]; /* which one of this host, the same to all processes: "0000:1b:00.0"; "": it is no card */
     bool gates; /* queues run on their own, so one may wait for what has not been issued yet */
 };
 
@@ -120,6 +122,10 @@ struct dt_device {
     /* A host function run in queue order; it may not touch the device.  It may wait for other processes, and the
      * functions of other queues may have to wait for it. */
     void (*call)(struct dt_device_queue *q, void (*fn)(void *), void *arg);
+
+    /* What a library of the card's maker takes for the queue (cudaStream_t), and the device becomes the calling
+     * thread's, as such libraries expect it; NULL: there are none for this device. */
+    void *(*queue_stream)(struct dt_device_queue *q);
 
     /* ---- events ---- */
     enum dt_status (*event_new)(const struct dt_device *dev, struct dt_error *err,

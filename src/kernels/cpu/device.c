@@ -303,6 +303,12 @@ static uint64_t event_ns(struct dt_device_event *e)
     return e->ns;
 }
 
+static void *queue_stream(struct dt_device_queue *q)
+{
+    (void)q;
+    return NULL;
+}
+
 /* ---- gates: a call has run when it returns, so it can wait for nothing that comes later ---- */
 
 static enum dt_status gate_new(const struct dt_device *dev, struct dt_error *err,
@@ -440,6 +446,7 @@ enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt
         .copy = queue_copy,
         .zero = queue_zero,
         .call = queue_call,
+        .queue_stream = queue_stream,
         .event_new = event_new,
         .event_free = event_free,
         .event_record = event_record,

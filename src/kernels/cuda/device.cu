@@ -8,6 +8,7 @@ extern "C" {
 }
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static void fill_kernels(struct dt_kernels *k)
 {
@@ -58,6 +59,8 @@ static enum dt_status describe(struct dt_cuda *c, const struct dt_device_options
                             c->index, p.name, p.major, p.minor);
     snprintf(info->name, sizeof(info->name), "%.60s", p.name);
     snprintf(info->isa, sizeof(info->isa), "sm_%d%d", p.major, p.minor);
+    snprintf(info->id, sizeof(info->id), "%04x:%02x:%02x.0", (unsigned)p.pciDomainID,
+             (unsigned)p.pciBusID, (unsigned)p.pciDeviceID);
     info->bf16 = !(opt && opt->no_bf16);
     info->fast = info->bf16 ? DT_BF16 : DT_F32;
     info->threads = 1;
@@ -97,10 +100,22 @@ static enum dt_status open_device(const struct dt_device_options *opt, struct dt
     return DT_OK;
 }
 
+/* Before the driver is first asked for anything, and not where the user says otherwise.  Queues that wait for other
+ * ranks must not have others behind them, as streams have that share a connection (8 by default, of 32); and a kernel
+ * must not be loaded when it is first launched, since that waits for kernels which may wait for other ranks. */
+static void set_driver(void)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 static int count(struct dt_error *err)
 {
     int n = 0;
-    cudaError_t e = cudaGetDeviceCount(&n);
+    cudaError_t e;
+
+    set_driver();
+    e = cudaGetDeviceCount(&n);
 
     if (e == cudaSuccess && n > 0)
         return n;

@@ -232,6 +232,12 @@ static void queue_call(struct dt_device_queue *q, void (*fn)(void *), void *arg)
         dt_cuda_ok(q, cudaLaunchHostFunc(q->stream, fn, arg), "a call of the host");
 }
 
+static void *queue_stream(struct dt_device_queue *q)
+{
+    dt_cuda_use(q->dev);
+    return q->stream;
+}
+
 /* ---- the card's clock ---- */
 
 /* An event on a stream that has nothing to do, and the host's clock when it was seen to be over. */
@@ -421,6 +427,7 @@ enum dt_status dt_cuda_queues(struct dt_cuda *c, struct dt_error *err)
     d->copy = queue_copy;
     d->zero = queue_zero;
     d->call = queue_call;
+    d->queue_stream = queue_stream;
     d->event_new = event_new;
     d->event_free = event_free;
     d->event_record = event_record;

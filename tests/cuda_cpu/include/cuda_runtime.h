@@ -32,7 +32,7 @@ enum { cudaEnableDefault = 0 };
 
 struct cudaDeviceProp {
     char name[256];
-    int major, minor, multiProcessorCount;
+    int major, minor, multiProcessorCount, pciDomainID, pciBusID, pciDeviceID;
     size_t totalGlobalMem, sharedMemPerBlockOptin;
 };
 

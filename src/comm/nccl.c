@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "comm/nccl.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LIBRARY "libnccl.so.2"
+
+static struct dt_nccl nccl;
+static struct dt_error why;
+static bool there;
+
+/* The functions of one that is loaded; it stays loaded either way. */
+static enum dt_status take(void *so, struct dt_error *err)
+{
+    void *p;
+
+#define X(type, name, args)                                                                        \
+    p = dlsym(so, "nccl" #name);                                                                   \
+    if (!p)                                                                                        \
+        return dt_error_set(err, DT_ERR_INPUT, "%s lacks nccl%s: version 2.18 is needed", LIBRARY, \
+                            #name);                                                                \
+    memcpy(&nccl.name, &p, sizeof(p)); /* POSIX allows it, C has no cast */
+    DT_NCCL_FUNCTIONS(X)
+#undef X
+    if (nccl.GetVersion(&nccl.version) != DT_NCCL_SUCCESS || nccl.version < DT_NCCL_VERSION_2_18)
+        return dt_error_set(err, DT_ERR_INPUT, "%s is of version %d.%d; 2.18 is needed", LIBRARY,
+                            nccl.version / 10000, nccl.version / 100 % 100);
+    return DT_OK;
+}
+
+static void *open_library(void)
+{
+    const char *env = getenv("DISTTRAIN_CUDA_LIBS");
+    char path[4096];
+
+    while (env && *env) {
+        size_t n = strcspn(env, ":");
+        int len = snprintf(path, sizeof(path), "%.*s/%s", (int)n, env, LIBRARY);
+        void *so = n > 0 && len < (int)sizeof(path) ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+
+        if (so)
+            return so;
+        env += n + (env[n] == ':');
+    }
+    return dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void load(void)
+{
+    void *so;
+
+    /* all connections of a group are made when it is: a post must not wait for the others */
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+    so = open_library();
+    if (so)
+        there = take(so, &why) == DT_OK;
+    else
+        dt_error_set(&why, DT_ERR_INPUT,
+                     "%s cannot be loaded (%s); DISTTRAIN_CUDA_LIBS names folders to look in",
+                     LIBRARY, dlerror());
+}
+
+const struct dt_nccl *dt_nccl_load(struct dt_error *err)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, load);
+    if (!there && err)
+        *err = why;
+    return there ? &nccl : NULL;
+}

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Between cards over NCCL.
+ *
+ *   link       a communicator: one of every group of ranks, and one of every edge (from, to, tag), so that what
+ *              waits on one waits for nobody else's turn.  A send and its receive are the n-th of their edge on both
+ *              sides, as NCCL has no tags
+ *   post       under a lock, one call of NCCL at a time per rank; never waits for another rank, as links are
+ *              connected when they are made
+ *   watch      a thread that asks all links a few times a second.  What fails, or takes longer than an operation
+ *              may, ends all of them: kernels that wait for others come to an end, queues go on, and the rank's next
+ *              post or test tells why */
+#include "comm/transport_nccl_impl.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { WATCH_NS = 100000000, SCRATCH_BYTES = 128 };
+
+/* ---- what the base asks of a wire: messages, and when they are over ---- */
+
+struct dt_transport_xfer { /* nothing is kept of a message: it is on its queue */
+    char none;
+};
+
+static enum dt_status follow(struct dt_transport *t, struct dt_device_queue *q,
+                             struct dt_error *err)
+{
+    struct dt_nccl_ranks *s = dt_nccl_of(t);
+
+    return s->dev->queue_state(q) != DT_OK ? s->dev->queue_sync(q, err) : t->state(t, err);
+}
+
+/* A message of `bytes` to (peer 1) or from (peer 0) the edge's other rank. */
+static enum dt_status message(struct dt_nccl_ranks *s, int from, int to, uint64_t key, void *buf,
+                              size_t bytes, struct dt_device_queue *q, struct dt_error *err)
+{
+    bool send = from == s->t.rank;
+    void *stream = s->dev->queue_stream(q);
+    struct dt_nccl_link *l;
+    enum dt_status st;
+    int result;
+
+    pthread_mutex_lock(&s->lock);
+    st = dt_nccl_state(s, err);
+    l = dt_nccl_link_find(s, from, to, (int)key);
+    if (st == DT_OK && !l)
+        st = dt_error_set(err, DT_ERR_INTERNAL,
+                          "nobody has said that rank %d sends to rank %d with tag %d", from, to,
+                          (int)key);
+    if (st == DT_OK && bytes > 0) {
+        result = send ? s->f->Send(buf, bytes, DT_NCCL_INT8, 1, l->h, stream)
+                      : s->f->Recv(buf, bytes, DT_NCCL_INT8, 0, l->h, stream);
+        st = dt_nccl_settle(s, l, send ? "a send" : "a receive", result, q, err);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
+static enum dt_status wire_send(struct dt_transport *t, struct dt_transport_xfer *x, int to,
+                                uint64_t key, const void *buf, size_t bytes,
+                                struct dt_device_queue *q, struct dt_error *err)
+{
+    (void)x;
+    return message(dt_nccl_of(t), t->rank, to, key, (void *)(uintptr_t)buf, bytes, q, err);
+}
+
+static enum dt_status wire_recv(struct dt_transport *t, struct dt_transport_xfer *x, int from,
+                                uint64_t key, void *buf, size_t bytes, struct dt_device_queue *q,
+                                struct dt_error *err)
+{
+    (void)x;
+    return message(dt_nccl_of(t), from, t->rank, key, buf, bytes, q, err);
+}
+
+static enum dt_status wire_progress(struct dt_transport *t, struct dt_transport_xfer *x,
+                                    struct dt_device_queue *q, bool *done, struct dt_error *err)
+{
+    (void)t;
+    (void)x;
+    (void)q;
+    (void)err;
+    *done = true;
+    return DT_OK;
+}
+
+static void wire_cancel(struct dt_transport *t, struct dt_transport_xfer *x)
+{
+    (void)t;
+    (void)x;
+}
+
+static enum dt_status mark_new(struct dt_nccl_ranks *s, struct dt_error *err,
+                               struct dt_nccl_mark **out)
+{
+    struct dt_nccl_mark *m = dt_calloc(1, sizeof(*m));
+    enum dt_status st;
+
+    if (!m)
+        return dt_error_nomem(err, "an event");
+    st = s->dev->event_new(s->dev, err, &m->event);
+    if (st != DT_OK) {
+        dt_free(m);
+        return st;
+    }
+    pthread_mutex_lock(&s->lock);
+    m->all = s->marks;
+    s->marks = m;
+    pthread_mutex_unlock(&s->lock);
+    *out = m;
+    return DT_OK;
+}
+
+static enum dt_status mark(struct dt_transport *t, struct dt_device_queue *q, void **mark,
+                           struct dt_error *err)
+{
+    struct dt_nccl_ranks *s = dt_nccl_of(t);
+    struct dt_nccl_mark *m = *mark;
+
+    if (!m)
+        DT_TRY(mark_new(s, err, &m));
+    s->dev->event_record(q, m->event);
+    *mark = m;
+    return DT_OK;
+}
+
+static bool passed(struct dt_transport *t, void *mark)
+{
+    struct dt_nccl_mark *m = mark;
+
+    return !m || dt_nccl_of(t)->dev->event_done(m->event);
+}
+
+static const struct dt_transport_wire nccl_wire = {
+    .xfer_bytes = sizeof(struct dt_transport_xfer),
+    .key_max = DT_KEY_COLL - 1,
+    .send = wire_send,
+    .recv = wire_recv,
+    .progress = wire_progress,
+    .cancel = wire_cancel,
+    .follow = follow,
+    .mark = mark,
+    .passed = passed,
+};
+
+/* ---- the watch ---- */
+
+/* Locked. */
+static void look_after(struct dt_nccl_ranks *s, struct dt_nccl_link *l)
+{
+    int state = DT_NCCL_IN_PROGRESS;
+    char text[256];
+
+    if (!l->h)
+        return;
+    if (s->f->CommGetAsyncError(l->h, &state) == DT_NCCL_SUCCESS &&
+        (state == DT_NCCL_SUCCESS || state == DT_NCCL_IN_PROGRESS)) {
+        if (l->posted_ns == 0 || s->dev->event_done(l->past) ||
+            (double)(dt_clock_ns() - l->posted_ns) < s->t.limit_s * 1e9)
+            return;
+        snprintf(text, sizeof(text), "rank %d waited %g s for an operation among %d ranks",
+                 s->t.rank, s->t.limit_s, l->n);
+        dt_nccl_fail(s, DT_ERR_TIMEOUT, text);
+        return;
+    }
+    dt_nccl_failed(s, l, "an operation under way", state);
+}
+
+static void *watch(void *arg)
+{
+    struct dt_nccl_ranks *s = arg;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop) {
+        struct timespec until = dt_clock_in(WATCH_NS);
+
+        for (struct dt_nccl_link *l = s->links; l && s->failed.status == DT_OK; l = l->next)
+            look_after(s, l);
+        pthread_cond_timedwait(&s->wake, &s->lock, &until);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static enum dt_status watch_begin(struct dt_nccl_ranks *s, struct dt_error *err)
+{
+    if (pthread_create(&s->watch, NULL, watch, s) != 0)
+        return dt_error_set(err, DT_ERR_NOMEM, "the watch over NCCL cannot be started");
+    s->watching = true;
+    return DT_OK;
+}
+
+static void watch_end(struct dt_nccl_ranks *s)
+{
+    if (!s->watching)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->stop = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->watch, NULL);
+    s->watching = false;
+}
+
+/* ---- the table ---- */
+
+static void comm_free(struct dt_comm *c)
+{
+    if (c) /* its link ends with the others, as that is for all members at once */
+        dt_nccl_of(c->t)->base_comm_free(c);
+}
+
+static void give_up(struct dt_transport *t)
+{
+    struct dt_nccl_ranks *s = dt_nccl_of(t);
+    char text[64];
+
+    snprintf(text, sizeof(text), "rank %d has given up its transfers", t->rank);
+    pthread_mutex_lock(&s->lock);
+    dt_nccl_fail(s, DT_ERR_PEER, text);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static enum dt_status state(struct dt_transport *t, struct dt_error *err)
+{
+    struct dt_nccl_ranks *s = dt_nccl_of(t);
+    enum dt_status st;
+
+    pthread_mutex_lock(&s->lock);
+    st = dt_nccl_state(s, err);
+    pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
+static void abort_job(struct dt_transport *t, int exit_status)
+{
+    struct dt_transport *control = dt_nccl_of(t)->control;
+
+    control->abort(control, exit_status);
+}
+
+static void free_all(struct dt_nccl_ranks *s)
+{
+    watch_end(s);
+    dt_nccl_links_close(s);
+    if (s->q)
+        s->dev->queue_free(s->q);
+    s->dev->free(s->dev, s->scratch);
+    dt_transport_base_free(&s->t);
+    for (struct dt_nccl_mark *m = s->marks, *next; m; m = next) {
+        next = m->all;
+        s->dev->event_free(m->event);
+        dt_free(m);
+    }
+    pthread_cond_destroy(&s->wake);
+    pthread_mutex_destroy(&s->lock);
+    dt_free(s);
+}
+
+static void close_nccl(struct dt_transport *t)
+{
+    if (t)
+        free_all(dt_nccl_of(t));
+}
+
+static void fill_table(struct dt_nccl_ranks *s)
+{
+    const struct dt_transport *c = s->control;
+    struct dt_transport *t = &s->t;
+
+    t->impl = s;
+    t->memory = DT_TRANSPORT_DEVICE;
+    t->on_queue = true;
+    t->rank = c->rank;
+    t->size = c->size;
+    t->local_rank = c->local_rank;
+    t->local_size = c->local_size;
+    t->sharer = c->sharer;
+    t->sharers = c->sharers;
+    memcpy(t->host, c->host, sizeof(t->host));
+    snprintf(t->name, sizeof(t->name), "nccl");
+    t->close = close_nccl;
+    t->abort = abort_job;
+    t->give_up = give_up;
+    t->state = state;
+}
+
+/* ---- opening ---- */
+
+/* What every rank must know of every other before they begin. */
+struct candidate {
+    char host[64], id[32], why[512]; /* why: it cannot */
+};
+
+static void look_here(struct dt_nccl_ranks *s, struct candidate *mine)
+{
+    struct dt_error e = {0};
+    void *p;
+
+    *mine = (struct candidate){.why = ""};
+    snprintf(mine->host, sizeof(mine->host), "%s", s->control->host);
+    snprintf(mine->id, sizeof(mine->id), "%s", s->dev->info.id);
+    if (s->dev->queue_new(s->dev, true, &e, &s->q) != DT_OK ||
+        dt_transport_alloc(s->dev, false, SCRATCH_BYTES, &e, &p) != DT_OK) {
+        snprintf(mine->why, sizeof(mine->why), "%.500s", e.message);
+        return;
+    }
+    s->scratch = p;
+    s->dev->zero(s->q, p, SCRATCH_BYTES);
+    if (!mine->id[0] || !s->dev->queue_stream(s->q))
+        snprintf(mine->why, sizeof(mine->why), "%s is no device of NVIDIA's", s->dev->info.name);
+    else if (!(s->f = dt_nccl_load(&e)))
+        snprintf(mine->why, sizeof(mine->why), "%.500s", e.message);
+}
+
+/* Two processes of a host name a card alike. */
+static enum dt_status judge(const struct candidate *all, int n, struct dt_error *err)
+{
+    for (int k = 0; k < n; k++)
+        if (all[k].why[0])
+            return dt_error_set(err, DT_ERR_INPUT, "NCCL cannot be used by rank %d: %.500s", k,
+                                all[k].why);
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < k; i++)
+            if (strcmp(all[k].id, all[i].id) == 0 && strcmp(all[k].host, all[i].host) == 0)
+                return dt_error_set(err, DT_ERR_INPUT,
+                                    "NCCL cannot be used: ranks %d and %d share the card %s of %s",
+                                    i, k, all[k].id, all[k].host);
+    return DT_OK;
+}
+
+static enum dt_status gather(struct dt_transport *c, struct candidate *all, size_t *bytes,
+                             int *ranks, struct dt_error *err)
+{
+    struct dt_comm *everybody;
+    struct dt_req *r;
+    enum dt_status st;
+
+    for (int k = 0; k < c->size; k++) {
+        bytes[k] = sizeof(*all);
+        ranks[k] = k;
+    }
+    DT_TRY(c->comm_new(c, ranks, c->size, err, &everybody));
+    st = c->post_all_gather(everybody, all, bytes, NULL, err, &r);
+    if (st == DT_OK)
+        st = dt_transport_wait(c, r, 0, "all ranks, who open NCCL", err);
+    if (st == DT_OK)
+        c->comm_free(everybody);
+    return st;
+}
+
+static enum dt_status agree(struct dt_nccl_ranks *s, struct dt_error *err)
+{
+    struct dt_transport *c = s->control;
+    struct candidate *all = dt_calloc((size_t)c->size, sizeof(*all));
+    size_t *bytes = dt_calloc((size_t)c->size, sizeof(*bytes));
+    int *ranks = dt_calloc((size_t)c->size, sizeof(*ranks));
+    enum dt_status st = DT_OK;
+
+    if (!all || !bytes || !ranks)
+        st = dt_error_nomem(err, "ranks");
+    if (st == DT_OK) {
+        look_here(s, &all[c->rank]);
+        st = gather(c, all, bytes, ranks, err);
+    }
+    if (st == DT_OK) {
+        st = judge(all, c->size, err);
+        dt_free(all); /* of what has failed, more may come */
+    }
+    dt_free(bytes);
+    dt_free(ranks);
+    return st;
+}
+
+static enum dt_status open_nccl(struct dt_nccl_ranks *s, struct dt_error *err)
+{
+    DT_TRY(agree(s, err));
+    DT_TRY(dt_transport_base_init(&s->t, &nccl_wire, err));
+    s->base_comm_new = s->t.comm_new;
+    s->base_comm_free = s->t.comm_free;
+    s->t.comm_new = dt_nccl_comm_new;
+    s->t.comm_free = comm_free;
+    s->t.connect = dt_nccl_connect;
+    dt_nccl_collectives(&s->t);
+    return watch_begin(s, err);
+}
+
+enum dt_status dt_transport_open_nccl(struct dt_transport *control, const struct dt_device *device,
+                                      struct dt_error *err, struct dt_transport **out)
+{
+    struct dt_nccl_ranks *s = dt_calloc(1, sizeof(*s));
+    pthread_condattr_t a;
+    enum dt_status st;
+
+    if (!s)
+        return dt_error_nomem(err, "the transport over NCCL");
+    s->control = control;
+    s->dev = device;
+    fill_table(s);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC); /* that of dt_clock_in */
+    pthread_cond_init(&s->wake, &a);
+    pthread_condattr_destroy(&a);
+    st = open_nccl(s, err);
+    if (st != DT_OK) {
+        free_all(s);
+        return st;
+    }
+    *out = &s->t;
+    return DT_OK;
+}

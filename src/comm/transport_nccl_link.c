@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Communicators of NCCL: how they begin, what their calls come to, how they end.  None of them ever blocks: a call
+ * that is not over when it returns is asked about, for as long as an operation may take. */
+#include "comm/transport_nccl_impl.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Thread blocks of a message.  A kernel that waits for its other side keeps them; a few copy as fast as a link of
+ * a node takes it, and leave the processors to compute. */
+enum { EDGE_CTAS = 4 };
+#define CLOSE_S 10.0
+
+static void pause_for(int64_t *ns)
+{
+    struct timespec t = {.tv_nsec = (long)*ns};
+
+    nanosleep(&t, NULL);
+    *ns = *ns < 500000 ? 2 * *ns : *ns;
+}
+
+static bool over(uint64_t since_ns, double limit_s)
+{
+    return (double)(dt_clock_ns() - since_ns) > limit_s * 1e9;
+}
+
+/* ---- failures ---- */
+
+enum dt_status dt_nccl_fail(struct dt_nccl_ranks *s, enum dt_status st, const char *text)
+{
+    if (s->failed.status != DT_OK)
+        return s->failed.status;
+    dt_error_set(&s->failed, st, "%s", text);
+    for (struct dt_nccl_link *l = s->links; l; l = l->next) {
+        if (l->h)
+            s->f->CommAbort(l->h);
+        l->h = NULL;
+    }
+    return st;
+}
+
+enum dt_status dt_nccl_failed(struct dt_nccl_ranks *s, const struct dt_nccl_link *l,
+                              const char *what, int result)
+{
+    bool peer = result == DT_NCCL_REMOTE_ERROR || result == DT_NCCL_SYSTEM_ERROR;
+    const char *more = l && l->h ? s->f->GetLastError(l->h) : NULL;
+    char text[1024];
+
+    snprintf(text, sizeof(text), "rank %d: NCCL: %s: %s%s%.600s", s->t.rank, what,
+             s->f->GetErrorString(result), more && *more ? ": " : "", more ? more : "");
+    return dt_nccl_fail(s, peer ? DT_ERR_PEER : DT_ERR_INTERNAL, text);
+}
+
+enum dt_status dt_nccl_state(const struct dt_nccl_ranks *s, struct dt_error *err)
+{
+    if (s->failed.status != DT_OK && err)
+        *err = s->failed;
+    return s->failed.status;
+}
+
+static enum dt_status late(struct dt_nccl_ranks *s, const char *what, double limit_s)
+{
+    char text[256];
+
+    snprintf(text, sizeof(text), "rank %d waited %g s for %s", s->t.rank, limit_s, what);
+    return dt_nccl_fail(s, DT_ERR_TIMEOUT, text);
+}
+
+/* Locked. */
+static int ask(struct dt_nccl_ranks *s, struct dt_nccl_link *l)
+{
+    int state = DT_NCCL_IN_PROGRESS, result = s->f->CommGetAsyncError(l->h, &state);
+
+    return result == DT_NCCL_SUCCESS ? state : result;
+}
+
+enum dt_status dt_nccl_settle(struct dt_nccl_ranks *s, struct dt_nccl_link *l, const char *what,
+                              int result, struct dt_device_queue *q, struct dt_error *err)
+{
+    uint64_t begin = dt_clock_ns();
+    int64_t pause_ns = 5000;
+
+    while (result == DT_NCCL_IN_PROGRESS && !over(begin, s->t.limit_s)) {
+        result = ask(s, l);
+        if (result == DT_NCCL_IN_PROGRESS)
+            pause_for(&pause_ns);
+    }
+    if (result == DT_NCCL_IN_PROGRESS)
+        late(s, what, s->t.limit_s);
+    else if (result != DT_NCCL_SUCCESS)
+        dt_nccl_failed(s, l, what, result);
+    DT_TRY(dt_nccl_state(s, err));
+    s->dev->event_record(q, l->past);
+    l->posted_ns = dt_clock_ns();
+    return DT_OK;
+}
+
+/* ---- the beginning ---- */
+
+enum dt_status dt_nccl_link_new(struct dt_nccl_ranks *s, const struct dt_transport_edge *edge,
+                                int me, int n, const struct dt_nccl_id *id, struct dt_error *err,
+                                struct dt_nccl_link **out)
+{
+    struct dt_nccl_config config = {.size = sizeof(config),
+                                    .magic = DT_NCCL_MAGIC,
+                                    .version = DT_NCCL_VERSION_2_18,
+                                    .blocking = 0,
+                                    .cga_cluster_size = DT_NCCL_UNDEFINED,
+                                    .min_ctas = DT_NCCL_UNDEFINED,
+                                    .max_ctas = edge->from < 0 ? DT_NCCL_UNDEFINED : EDGE_CTAS,
+                                    .split_share = DT_NCCL_UNDEFINED,
+                                    .traffic_class = DT_NCCL_UNDEFINED};
+    struct dt_nccl_link *l = dt_calloc(1, sizeof(*l));
+    enum dt_status st;
+    int result;
+
+    if (!l)
+        return dt_error_nomem(err, "a communicator");
+    l->edge = *edge;
+    l->me = me;
+    l->n = n;
+    st = s->dev->event_new(s->dev, err, &l->past);
+    if (st != DT_OK) {
+        dt_free(l);
+        return st;
+    }
+    pthread_mutex_lock(&s->lock);
+    st = dt_nccl_state(s, err);
+    if (st == DT_OK) {
+        (void)s->dev->queue_stream(s->q); /* the card is this thread's */
+        result = s->f->CommInitRankConfig(&l->h, n, *id, me, &config);
+        if (result != DT_NCCL_SUCCESS && result != DT_NCCL_IN_PROGRESS)
+            dt_nccl_failed(s, NULL, "a communicator", result);
+        st = dt_nccl_state(s, err);
+    }
+    if (st == DT_OK) {
+        l->next = s->links;
+        s->links = l;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (st != DT_OK) {
+        s->dev->event_free(l->past);
+        dt_free(l);
+        return st;
+    }
+    *out = l;
+    return DT_OK;
+}
+
+enum dt_status dt_nccl_link_ready(struct dt_nccl_ranks *s, struct dt_nccl_link *l,
+                                  struct dt_error *err)
+{
+    uint64_t begin = dt_clock_ns();
+    int64_t pause_ns = 20000;
+    enum dt_status st = DT_OK;
+    int result = DT_NCCL_IN_PROGRESS;
+
+    while (st == DT_OK && result == DT_NCCL_IN_PROGRESS) {
+        pthread_mutex_lock(&s->lock); /* not held while it waits: others may post */
+        if (l->h)
+            result = ask(s, l);
+        if (l->h && result != DT_NCCL_SUCCESS && result != DT_NCCL_IN_PROGRESS)
+            dt_nccl_failed(s, l, "a communicator", result);
+        if (result == DT_NCCL_IN_PROGRESS && over(begin, s->t.limit_s))
+            late(s, "the other members of a communicator", s->t.limit_s);
+        st = dt_nccl_state(s, err);
+        pthread_mutex_unlock(&s->lock);
+        if (st == DT_OK && result == DT_NCCL_IN_PROGRESS)
+            pause_for(&pause_ns);
+    }
+    return st;
+}
+
+struct dt_nccl_link *dt_nccl_link_find(const struct dt_nccl_ranks *s, int from, int to, int tag)
+{
+    struct dt_nccl_link *l = s->links;
+
+    while (l && (l->edge.from != from || l->edge.to != to || l->edge.tag != tag))
+        l = l->next;
+    return l;
+}
+
+/* ---- the end ---- */
+
+/* What is under way comes to its end first; whoever does not come is not waited for. */
+static void finalize(struct dt_nccl_ranks *s)
+{
+    double limit_s = s->t.limit_s < CLOSE_S ? s->t.limit_s : CLOSE_S;
+    uint64_t begin = dt_clock_ns();
+
+    for (struct dt_nccl_link *l = s->links; l; l = l->next) {
+        int64_t pause_ns = 20000;
+        int result = l->h ? DT_NCCL_IN_PROGRESS : DT_NCCL_SUCCESS;
+
+        while (result == DT_NCCL_IN_PROGRESS && !over(begin, limit_s)) {
+            result = ask(s, l);
+            if (result == DT_NCCL_IN_PROGRESS)
+                pause_for(&pause_ns);
+        }
+        if (result == DT_NCCL_SUCCESS && l->h)
+            s->f->CommDestroy(l->h);
+        else if (l->h)
+            s->f->CommAbort(l->h);
+        l->h = NULL;
+    }
+}
+
+void dt_nccl_links_close(struct dt_nccl_ranks *s)
+{
+    for (struct dt_nccl_link *l = s->links; l; l = l->next)
+        if (l->h)
+            (void)s->f->CommFinalize(l->h); /* all begin before one is waited for */
+    finalize(s);
+    for (struct dt_nccl_link *l = s->links, *next; l; l = next) {
+        next = l->next;
+        s->dev->event_free(l->past);
+        dt_free(l);
+    }
+    s->links = NULL;
+}

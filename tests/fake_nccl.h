@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * An NCCL for tests (tests/modules/NCCL/libnccl.so.2): ranks are threads of one process, and a stream is whatever
+ * the test says.  What the transport promises to NCCL is held against it, and whatever is wrong ends the program
+ * with a line that begins "fake nccl: ":
+ *
+ *   - calls that must meet name the same kind, count, type, operation and root; messages have one size
+ *   - nobody calls anything on a communicator that is not ready, or two threads at once
+ *   - communicators do not block; an operation is on its stream when the communicator is asked and not in progress,
+ *     which every fourth of them takes some questions
+ *   - what is given up, by CommAbort, comes to an end; others go on waiting for it
+ *
+ * A test finds these functions in the library. */
+#ifndef DT_TESTS_FAKE_NCCL_H
+#define DT_TESTS_FAKE_NCCL_H
+
+#include <stdint.h>
+
+struct fake_nccl_hooks {
+    /* Where a task may touch what lies at `p`, which `what` is given. */
+    void *(*alias)(const void *p, const char *what);
+    /* Puts fn(arg) on a stream.  It may wait there for other streams. */
+    void (*submit)(void *stream, const char *what, void (*fn)(void *arg), void *arg);
+};
+typedef void fake_nccl_hooks_fn(const struct fake_nccl_hooks *hooks); /* fake_nccl_hooks */
+typedef void
+fake_nccl_fail_at_fn(uint64_t n); /* fake_nccl_fail_at: the n-th call from now fails; 0: none */
+typedef uint64_t fake_nccl_calls_fn(void); /* fake_nccl_calls: since then */
+typedef int fake_nccl_living_fn(void);     /* fake_nccl_living: communicators that have not ended */
+typedef void
+fake_nccl_break_fn(int members); /* fake_nccl_break: a rank of each of so many members is lost */
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Tests over the NCCL of tests (fake_nccl.h), whose streams are queues of the fake device. */
+#ifndef DT_TESTS_NCCL_FIXTURE_H
+#define DT_TESTS_NCCL_FIXTURE_H
+
+#include "fake_device_impl.h"
+#include "fake_nccl.h"
+#include "test_util.h"
+
+#include "comm/transport.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#define NCCL_DIR "tests/modules/NCCL"
+
+struct nf_task {
+    void (*fn)(void *);
+    void *arg;
+};
+
+static inline void nf_run(struct dt_device_queue *cpu, const struct dt_device *dev, void *arg)
+{
+    const struct nf_task *t = arg;
+
+    (void)cpu;
+    (void)dev;
+    t->fn(t->arg);
+}
+
+static inline void nf_submit(void *stream, const char *what, void (*fn)(void *), void *arg)
+{
+    struct nf_task *t = dt_fake_task(what, nf_run, sizeof(*t));
+
+    *t = (struct nf_task){fn, arg};
+    dt_fake_submit(stream, t);
+}
+
+/* A function of the library, which is the one that the transport finds. */
+static inline void nf_find(const char *name, void *fn, size_t size)
+{
+    void *so = dlopen(NCCL_DIR "/libnccl.so.2", RTLD_NOW), *p = so ? dlsym(so, name) : NULL;
+
+    ck_assert_msg(p != NULL, "%s: %s", name, dlerror());
+    memcpy(fn, &p, size); /* POSIX allows it, C has no cast */
+}
+
+/* Makes it the NCCL of this process. */
+static inline void nf_use(void)
+{
+    static const struct fake_nccl_hooks hooks = {dt_fake_alias, nf_submit};
+    fake_nccl_hooks_fn *set;
+
+    setenv("DISTTRAIN_CUDA_LIBS", NCCL_DIR, 1);
+    nf_find("fake_nccl_hooks", &set, sizeof(set));
+    set(&hooks);
+}
+
+static inline int nf_living(void)
+{
+    fake_nccl_living_fn *living;
+
+    nf_find("fake_nccl_living", &living, sizeof(living));
+    return living();
+}
+
+static inline void nf_fail_at(uint64_t n)
+{
+    fake_nccl_fail_at_fn *fail_at;
+
+    nf_find("fake_nccl_fail_at", &fail_at, sizeof(fail_at));
+    fail_at(n);
+}
+
+static inline uint64_t nf_calls(void)
+{
+    fake_nccl_calls_fn *calls;
+
+    nf_find("fake_nccl_calls", &calls, sizeof(calls));
+    return calls();
+}
+
+static inline void nf_break(int members)
+{
+    fake_nccl_break_fn *f;
+
+    nf_find("fake_nccl_break", &f, sizeof(f));
+    f(members);
+}
+
+/* What is collective is done by a thread for each rank. */
+enum { NF_RANKS = 8 };
+struct nf_rank {
+    int k, n;
+    void (*fn)(struct nf_rank *r);
+    void *arg;
+    pthread_t thread;
+};
+
+static inline void *nf_thread(void *arg)
+{
+    struct nf_rank *r = arg;
+
+    r->fn(r);
+    return NULL;
+}
+
+static inline void nf_together(int n, void (*fn)(struct nf_rank *r), void *arg)
+{
+    struct nf_rank r[NF_RANKS];
+
+    for (int k = 0; k < n; k++) {
+        r[k] = (struct nf_rank){.k = k, .n = n, .fn = fn, .arg = arg};
+        ck_assert_int_eq(pthread_create(&r[k].thread, NULL, nf_thread, &r[k]), 0);
+    }
+    for (int k = 0; k < n; k++)
+        pthread_join(r[k].thread, NULL);
+}
+
+#endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The transport over NCCL, that of tests: what goes wrong.  (tests/test_on_queue.c: what goes right.) */
+#include "nccl_fixture.h"
+
+#include "base/clock.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+enum { N = 16 };
+
+static struct dt_device *dev;
+static struct dt_device card[NF_RANKS];
+static struct dt_transport *control[NF_RANKS], *t[NF_RANKS];
+static struct dt_comm *all[NF_RANKS];
+static struct dt_device_queue *queue[NF_RANKS];
+static float *x[NF_RANKS];
+static struct dt_error why[NF_RANKS]; /* the first that a rank was told */
+
+static void begin(int n, const char *limit_s)
+{
+    const struct dt_device_options o = {.threads = 1};
+    struct dt_error err;
+
+    nf_use();
+    setenv("DISTTRAIN_OP_TIMEOUT_S", limit_s, 1);
+    dt_assert_ok(dt_fake_device_open(&o, &err, &dev), err);
+    dt_assert_ok(dt_transport_open_threads(n, &err, control), err);
+    for (int k = 0; k < n; k++) {
+        void *p;
+
+        card[k] = *dev;
+        snprintf(card[k].info.id, sizeof(card[k].info.id), "card %d", k);
+        dt_assert_ok(dev->queue_new(dev, false, &err, &queue[k]), err);
+        dt_assert_ok(dev->alloc(dev, N * sizeof(float), &err, &p), err);
+        x[k] = p;
+        dev->zero(queue[k], p, N * sizeof(float));
+        dt_assert_ok(dev->queue_sync(queue[k], &err), err);
+        t[k] = NULL;
+        all[k] = NULL;
+        why[k] = (struct dt_error){0};
+    }
+}
+
+static void leave(struct nf_rank *r)
+{
+    if (all[r->k])
+        t[r->k]->comm_free(all[r->k]);
+    if (t[r->k])
+        t[r->k]->close(t[r->k]);
+}
+
+static void finish(int n)
+{
+    for (int k = 0; k < n; k++)
+        dev->queue_free(queue[k]); /* waits for it */
+    nf_together(n, leave, NULL);
+    for (int k = 0; k < n; k++) {
+        dev->free(dev, x[k]);
+        control[k]->close(control[k]);
+    }
+    dev->close(dev);
+    ck_assert_int_eq(nf_living(), 0);
+}
+
+static enum dt_status join(struct nf_rank *r)
+{
+    const struct dt_transport_edge edge = {0, 1, 5};
+    struct dt_error *e = &why[r->k];
+    int who[NF_RANKS];
+
+    for (int k = 0; k < r->n; k++)
+        who[k] = k;
+    DT_TRY(dt_transport_open_nccl(control[r->k], &card[r->k], e, &t[r->k]));
+    DT_TRY(t[r->k]->comm_new(t[r->k], who, r->n, e, &all[r->k]));
+    return t[r->k]->connect(t[r->k], &edge, 1, e);
+}
+
+static void join_well(struct nf_rank *r)
+{
+    ck_assert_msg(join(r) == DT_OK, "%s", why[r->k].message);
+}
+
+/* ---- every call of NCCL fails once ---- */
+
+static enum dt_status work(struct nf_rank *r)
+{
+    struct dt_transport *m;
+    struct dt_error *e = &why[r->k];
+    struct dt_req *req;
+    size_t odd[] = {1, 2, 3};
+
+    DT_TRY(join(r));
+    m = t[r->k];
+    DT_TRY(m->post_all_reduce(all[r->k], DT_REDUCE_F32, x[r->k], N, queue[r->k], e, NULL));
+    DT_TRY(m->post_reduce_scatter(all[r->k], DT_REDUCE_F32, x[r->k], odd, queue[r->k], e, NULL));
+    if (r->k == 0)
+        DT_TRY(m->post_send(m, 1, 5, x[0], 8, queue[0], e, &req));
+    else
+        DT_TRY(m->post_recv(m, 0, 5, x[r->k], 8, queue[r->k], e, &req));
+    return dt_transport_wait(m, req, 0, "the last message", e);
+}
+
+static void work_or_give_up(struct nf_rank *r)
+{
+    if (work(r) != DT_OK && t[r->k])
+        t[r->k]->give_up(t[r->k]);
+}
+
+START_TEST(every_call_fails)
+{
+    uint64_t step = getenv("DT_CHECK_FULL") ? 1 : 5;
+    bool failed = true;
+    int failures = 0;
+
+    for (uint64_t at = 1 + dt_test_seed() % step; failed; at += step) {
+        begin(2, "0.2");
+        nf_fail_at(at);
+        nf_together(2, work_or_give_up, NULL);
+        failed = nf_calls() >= at;
+        failures += failed;
+        ck_assert_msg(!failed || why[0].status != DT_OK || why[1].status != DT_OK, "call %d",
+                      (int)at);
+        for (int k = 0; k < 2; k++)
+            ck_assert(why[k].status == DT_OK || why[k].message[0]);
+        nf_fail_at(0);
+        finish(2);
+    }
+    ck_assert_int_gt(failures, step == 1 ? 30 : 5);
+}
+END_TEST
+
+/* ---- ranks that do not come ---- */
+
+static double seconds_until_it_goes_on(int k, struct dt_error *err)
+{
+    uint64_t begin_ns = dt_clock_ns();
+
+    dt_assert_ok(dev->queue_sync(queue[k], err), *err);
+    return (double)(dt_clock_ns() - begin_ns) * 1e-9;
+}
+
+/* Queues go on by themselves, when an operation has taken as long as one may. */
+START_TEST(nobody_sends)
+{
+    struct dt_error err;
+    struct dt_req *req;
+    bool done = false;
+
+    begin(2, "0.4");
+    nf_together(2, join_well, NULL);
+    dt_assert_ok(t[1]->post_recv(t[1], 0, 5, x[1], 8, queue[1], &err, &req), err);
+    ck_assert(seconds_until_it_goes_on(1, &err) > 0.2);
+    ck_assert_int_eq(t[1]->test(t[1], req, &done, &err), DT_ERR_TIMEOUT);
+    dt_assert_has(err.message, "rank 1 waited 0.4 s for an operation among 2 ranks");
+    ck_assert_int_eq(t[1]->post_all_reduce(all[1], DT_REDUCE_F32, x[1], N, queue[1], &err, NULL),
+                     DT_ERR_TIMEOUT);
+    finish(2);
+}
+END_TEST
+
+/* NCCL says that a rank is lost: all who wait for it go on, long before the limit. */
+START_TEST(a_rank_is_lost)
+{
+    struct dt_error err;
+
+    begin(3, "300");
+    nf_together(3, join_well, NULL);
+    for (int k = 0; k < 2; k++)
+        dt_assert_ok(t[k]->post_all_reduce(all[k], DT_REDUCE_F32, x[k], N, queue[k], &err, NULL),
+                     err);
+    nf_break(3);
+    for (int k = 0; k < 2; k++) {
+        ck_assert(seconds_until_it_goes_on(k, &err) < 60);
+        ck_assert_int_eq(
+            t[k]->post_all_reduce(all[k], DT_REDUCE_F32, x[k], N, queue[k], &err, NULL),
+            DT_ERR_PEER);
+        dt_assert_has(err.message, "NCCL: an operation under way: remote error");
+    }
+    t[2]->give_up(t[2]);
+    finish(3);
+}
+END_TEST
+
+START_TEST(an_edge_that_nobody_named)
+{
+    struct dt_error err;
+
+    begin(2, "300");
+    nf_together(2, join_well, NULL);
+    ck_assert_int_eq(t[0]->post_send(t[0], 1, 6, x[0], 8, queue[0], &err, NULL), DT_ERR_INTERNAL);
+    dt_assert_has(err.message, "rank 0 sends to rank 1 with tag 6");
+    finish(2);
+}
+END_TEST
+
+/* ---- who may not open it ---- */
+
+static void refused(struct nf_rank *r)
+{
+    ck_assert_int_eq(dt_transport_open_nccl(control[r->k], &card[r->k], &why[r->k], &t[r->k]),
+                     DT_ERR_INPUT);
+}
+
+START_TEST(cards_are_not_shared)
+{
+    begin(3, "300");
+    snprintf(card[2].info.id, sizeof(card[2].info.id), "card 1");
+    nf_together(3, refused, NULL);
+    for (int k = 0; k < 3; k++)
+        dt_assert_has(why[k].message, "ranks 1 and 2 share the card card 1");
+    finish(3);
+}
+END_TEST
+
+START_TEST(one_has_no_card)
+{
+    begin(2, "300");
+    card[1].info.id[0] = '\0';
+    nf_together(2, refused, NULL);
+    for (int k = 0; k < 2; k++)
+        dt_assert_has(why[k].message, "by rank 1: fake is no device of NVIDIA's");
+    finish(2);
+}
+END_TEST
+
+/* The imitation notices what NCCL would not: it ends the program. */
+START_TEST(members_differ)
+{
+    struct dt_error err;
+
+    begin(2, "300");
+    nf_together(2, join_well, NULL);
+    for (int k = 0; k < 2; k++)
+        dt_assert_ok(t[k]->post_all_reduce(all[k], DT_REDUCE_F32, x[k], (size_t)(8 + k), queue[k],
+                                           &err, NULL),
+                     err);
+    finish(2);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("NCCL");
+    TCase *c = dt_test_case(s, "NCCL", 300);
+
+    tcase_add_test(c, every_call_fails);
+    tcase_add_test(c, nobody_sends);
+    tcase_add_test(c, a_rank_is_lost);
+    tcase_add_test(c, an_edge_that_nobody_named);
+    tcase_add_test(c, cards_are_not_shared);
+    tcase_add_test(c, one_has_no_card);
+    tcase_add_test_raise_signal(c, members_differ, SIGABRT);
+    return dt_test_run(s);
+}
