@@ -413,6 +413,30 @@ static void fake_zero(struct dt_device_queue *q, int parts, const struct dt_kern
     dt_fake_submit(q, spans("zero", run_zero, parts, part));
 }
 
+struct copy_task {
+    int parts;
+    struct dt_kernel_copy_part part[];
+};
+
+static void run_copy(struct dt_device_queue *cpu, const struct dt_device *dev, void *arg)
+{
+    const struct copy_task *t = arg;
+
+    dev->k->copy(cpu, t->parts, t->part);
+}
+
+static void fake_copy(struct dt_device_queue *q, int parts, const struct dt_kernel_copy_part *part)
+{
+    struct copy_task *t =
+        dt_fake_task("copy", run_copy, sizeof(*t) + (size_t)parts * sizeof(*part));
+
+    t->parts = parts;
+    for (int k = 0; k < parts; k++)
+        t->part[k] = (struct dt_kernel_copy_part){part[k].n, dt_fake_alias(part[k].from, "copy"),
+                                                  dt_fake_alias(part[k].to, "copy")};
+    dt_fake_submit(q, t);
+}
+
 void dt_fake_kernels(struct dt_kernels *k)
 {
 #define ENTRY(n, name, ...) .name = fake_##name,
@@ -421,6 +445,7 @@ void dt_fake_kernels(struct dt_kernels *k)
                              .adamw = fake_adamw,
                              .sum_sq = fake_sum_sq,
                              .zero = fake_zero,
+                             .copy = fake_copy,
                              KERNELS(ENTRY)};
     for (size_t i = 0; i < sizeof(*k) / sizeof(void (*)(void)); i++)
         if (!((void (**)(void))(void *)k)[i])

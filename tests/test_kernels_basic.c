@@ -194,6 +194,46 @@ START_TEST(test_rows)
 }
 END_TEST
 
+/* More parts than a table of any device holds, some empty, the bytes between them as they were.  Loop: sizes and places
+ * are whole multiples of 16 bytes, or any. */
+START_TEST(test_copy)
+{
+    enum { PARTS = 150, LARGE = 40000, ROOM = PARTS * 400 + 4 * LARGE };
+    static uint8_t from[ROOM], to[ROOM], want[ROOM];
+    struct dt_kernel_copy_part part[PARTS];
+    int unit = _i ? 1 : 16;
+    int64_t x = 0, y = 0;
+    struct kt k;
+
+    kt_open(&k, 0);
+    for (int i = 0; i < ROOM; i++) {
+        from[i] = (uint8_t)dt_rng_below(&k.rng, 256);
+        to[i] = want[i] = 0x5a;
+    }
+    const char *src = kt_give(&k, from, ROOM);
+    char *dst = kt_give(&k, to, ROOM);
+
+    for (int i = 0; i < PARTS; i++) {
+        int64_t n = i % 5 == 3 ? 0 : (int64_t)dt_rng_below(&k.rng, 300) / unit * unit;
+
+        n = i % 50 == 7 ? LARGE + (int64_t)(_i * 5) : n;
+        part[i] = (struct dt_kernel_copy_part){n, src + x, dst + y};
+        memcpy(want + y, from + x, (size_t)n);
+        x += n + (int64_t)dt_rng_below(&k.rng, 3) * unit;
+        y += n + (int64_t)(1 + dt_rng_below(&k.rng, 3)) * unit;
+        ck_assert(x < ROOM && y < ROOM);
+    }
+    for (int th = 0; th < 2; th++) {
+        kt_copy(&k, th, dst, to, ROOM, DT_COPY_TO_DEVICE);
+        k.k->copy(k.q[th], PARTS, part);
+        k.k->copy(k.q[th], 0, NULL);
+        kt_take(&k, th, from, dst, ROOM);
+        ck_assert(memcmp(from, want, ROOM) == 0);
+    }
+    kt_close(&k);
+}
+END_TEST
+
 START_TEST(test_images)
 {
     enum { N = 3, H = 4, W = 6, C = 5, SMALL = N * H * W * C, BIG = 4 * SMALL };
@@ -606,6 +646,7 @@ int main(void)
     tcase_add_loop_test(t, test_activations, 0, KT_CASES);
     tcase_add_loop_test(t, test_glu, 0, KT_CASES);
     tcase_add_loop_test(t, test_embedding, 0, KT_CASES);
+    tcase_add_loop_test(t, test_copy, 0, 2);
     tcase_add_loop_test(t, test_rows, 0, KT_CASES);
     tcase_add_loop_test(t, test_images, 0, KT_CASES);
     tcase_add_loop_test(t, test_images_of_any_size, 0, KT_CASES);

@@ -123,17 +123,17 @@ static struct counts counts_of_step(struct exec_fixture *f)
     return after;
 }
 
-/* A step of one rank over `n` sequences of `docs` documents. */
-static struct counts step_of(int n, int docs, int microbatch, double dropout, bool full)
+/* A step of one rank over `n` sequences of `docs` documents; the LLM has `dp` replicas, the others one. */
+static struct counts step_of(int n, int docs, int microbatch, int dp, double dropout, bool full)
 {
-    static const struct ef_layout layout[] = {{1, 1, 0}, {1, 1, 0}, {1, 1, 0}};
+    const struct ef_layout layout[] = {{1, 1, 0}, {1, dp, 0}, {1, 1, 0}};
     struct exec_fixture f;
     struct counts c;
 
     ef_init(&f, model, 1);
     add_sequences(&f, n, docs);
     f.dropout = dropout;
-    ef_plan(&f, microbatch, layout, true, DT_SCHED_1F1B);
+    ef_plan(&f, microbatch, layout, dp == 1, DT_SCHED_1F1B);
     if (full)
         fx_modes(&f.plan, DT_RECOMPUTE_FULL, 1);
     ef_open(&f);
@@ -152,7 +152,8 @@ START_TEST(launches_do_not_grow_with_what_a_microbatch_holds)
 {
     double dropout = _i % 2 ? 0.25 : 0;
     bool full = _i / 2;
-    struct counts one = step_of(1, 1, 1, dropout, full), many = step_of(4, 3, 4, dropout, full);
+    struct counts one = step_of(1, 1, 1, 1, dropout, full);
+    struct counts many = step_of(4, 3, 4, 1, dropout, full);
     int kinds = 0;
 
     ck_assert_int_eq(one.n, many.n);
@@ -177,7 +178,7 @@ END_TEST
 START_TEST(a_step_is_few_launches)
 {
     const int m = 1 + _i;
-    struct counts c = step_of(4, 2, 4 / m, 0, false);
+    struct counts c = step_of(4, 2, 4 / m, 1, 0, false);
 
     ck_assert_uint_eq(count(&c, "adamw"), 3); /* all tensors of a stage at once */
     ck_assert_uint_eq(count(&c, "sum_sq"), 3);
@@ -187,6 +188,19 @@ START_TEST(a_step_is_few_launches)
     ck_assert_uint_eq(count(&c, dt_fake_copy_names[DT_COPY_TO_HOST]), 2 * m + 1);
     /* the spare place of a module's batches comes when the device is behind for the first time */
     ck_assert_uint_le(c.allocations, 3 * PLACE_ALLOCATIONS);
+}
+END_TEST
+
+/* Microbatches of the encoder and the generator have samples of two replicas of the LLM, every other one: of each there
+ * is one copy from module to module and back, however many samples it has. */
+START_TEST(rows_of_many_samples_are_one_copy)
+{
+    const char *on_device = dt_fake_copy_names[DT_COPY_ON_DEVICE];
+    struct counts few = step_of(4, 1, 2, 2, 0, false), many = step_of(16, 1, 8, 2, 0, false);
+
+    ck_assert_uint_gt(count(&few, "copy"), 0);
+    ck_assert_uint_eq(count(&few, "copy"), count(&many, "copy"));
+    ck_assert_uint_eq(count(&few, on_device), count(&many, on_device));
 }
 END_TEST
 
@@ -350,6 +364,7 @@ int main(void)
     setenv("DISTTRAIN_FAKE_DEVICE", "1", 1);
     tcase_add_loop_test(t, launches_do_not_grow_with_what_a_microbatch_holds, 0, 4);
     tcase_add_loop_test(t, a_step_is_few_launches, 0, 2);
+    tcase_add_test(t, rows_of_many_samples_are_one_copy);
     tcase_add_loop_test(t, tensor_parallelism_neither_waits_nor_allocates, 0, 2);
     tcase_add_test(t, waiting_is_that_of_the_compute_queue);
     return dt_test_run(s);

@@ -128,6 +128,12 @@ struct dt_kernel_span {
     float *x;
 };
 
+struct dt_kernel_copy_part {
+    int64_t n; /* bytes */
+    const void *from;
+    void *to;
+};
+
 struct dt_kernel_adamw {
     float lr, beta1, beta2, eps, weight_decay;
     int64_t step; /* 1-based, for bias correction */
@@ -236,6 +242,8 @@ struct dt_kernels {
     void (*rows_copy)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t width,
                       const void *src, const int32_t *src_row, void *dst, const int32_t *dst_row,
                       bool add);
+    /* The bytes of all parts.  Nothing is written that another part reads or writes. */
+    void (*copy)(struct dt_device_queue *q, int parts, const struct dt_kernel_copy_part *part);
     /* A rows x width rectangle between strided matrices: joins and splits channels. */
     void (*copy2d)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
                    const void *src, int64_t src_stride, void *dst, int64_t dst_stride, bool add);

@@ -139,23 +139,54 @@ void dt_exec_link(const struct dt_exec_iteration *it, const struct dt_exec_stage
     rows_in_common(l);
 }
 
-/* Each run of a sample's rows. */
+enum { RUNS = 64 }; /* of rows, in one launch */
+
+struct runs {
+    int n;
+    struct dt_kernel_copy_part part[RUNS];
+};
+
+static void copy_runs(const struct dt_device *dev, struct dt_device_queue *q, struct runs *r)
+{
+    if (r->n > 0)
+        dev->k->copy(q, r->n, r->part);
+    r->n = 0;
+}
+
+/* Behind the last run, where both sides go on there. */
+static bool extends(const struct runs *r, const char *from, const char *to)
+{
+    const struct dt_kernel_copy_part *p = r->part + r->n;
+
+    return r->n > 0 && from == (const char *)p[-1].from + p[-1].n &&
+           to == (char *)p[-1].to + p[-1].n;
+}
+
+/* Rows in common, however many samples they are of, by one launch. */
 static void copy_rows(const struct dt_device *dev, struct dt_device_queue *q,
                       const struct dt_exec_link *l, const char *from, bool from_packed, char *to,
                       bool to_packed)
 {
+    struct runs r = {0};
     int64_t at = 0;
 
     for (uint32_t i = 0; i < l->mb->n; i++) {
-        int64_t s = l->to->samples[l->mb->first + i];
+        int64_t s = l->to->samples[l->mb->first + i], bytes = l->rows[s] * (int64_t)l->width;
+        const char *x = from + (size_t)(from_packed ? at : l->from_at[s]) * l->width;
+        char *y = to + (size_t)(to_packed ? at : l->to_at[s]) * l->width;
 
         if (l->rows[s] == 0 || l->from_mb[s] != l->from_global)
             continue;
-        dev->copy(q, to + (size_t)(to_packed ? at : l->to_at[s]) * l->width,
-                  from + (size_t)(from_packed ? at : l->from_at[s]) * l->width,
-                  (size_t)l->rows[s] * l->width, DT_COPY_ON_DEVICE);
         at += l->rows[s];
+        if (extends(&r, x, y)) {
+            r.part[r.n - 1].n += bytes;
+            continue;
+        }
+        if (r.n == RUNS)
+            copy_runs(dev, q, &r);
+        r.part[r.n++] = (struct dt_kernel_copy_part){bytes, x, y};
     }
+    copy_runs(dev, q, &r);
 }
 
 void dt_exec_pack(const struct dt_device *dev, struct dt_device_queue *q,

@@ -155,6 +155,13 @@ static void rows_copy(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n,
     run(q, &a, copy_block);
 }
 
+static void copy(struct dt_device_queue *q, int parts, const struct dt_kernel_copy_part *part)
+{
+    for (int k = 0; q->status == DT_OK && k < parts; k++)
+        if (part[k].n > 0)
+            memcpy(part[k].to, part[k].from, (size_t)part[k].n);
+}
+
 static void copy2d(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
                    const void *src, int64_t src_stride, void *dst, int64_t dst_stride, bool add)
 {
@@ -252,6 +259,7 @@ void DT_SIMD(dt_cpu_rows)(struct dt_kernels *k)
     k->embedding_bwd = embedding_bwd;
     k->ids_part = ids_part;
     k->rows_copy = rows_copy;
+    k->copy = copy;
     k->copy2d = copy2d;
     k->rope = rope;
 }

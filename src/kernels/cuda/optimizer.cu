@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * AdamW, sums over parameters, zeroing, the clipping coefficient, sums of ranks.
+ * AdamW, sums over parameters, zeroing and copying of many tensors, the clipping coefficient, sums of ranks.
  *
  * Many tensors a launch: the table of them travels with the kernel's arguments, TABLE of them at a time.
  * Tensors are cut into blocks of 2^14 elements, one for a CUDA block each, numbered through all of a table. */
@@ -20,6 +20,11 @@ template <typename P> struct table {
 static void dt_cu_see(struct dt_kernel_span &p, const char *kernel)
 {
     p.x = (float *)cucpu_seen(p.x, kernel);
+}
+static void dt_cu_see(struct dt_kernel_copy_part &p, const char *kernel)
+{
+    p.from = cucpu_seen(p.from, kernel);
+    p.to = cucpu_seen(p.to, kernel);
 }
 static void dt_cu_see(struct dt_kernel_adamw_part &p, const char *kernel)
 {
@@ -248,6 +253,40 @@ static void zero(struct dt_device_queue *q, int parts, const struct dt_kernel_sp
     }
 }
 
+/* ---- copying ---- */
+
+/* 16 bytes at a time where all begin and end at such, else one by one. */
+template <typename T> __global__ void copy_kernel(table<struct dt_kernel_copy_part> t)
+{
+    int k = part_of(t, blockIdx.x);
+    const T *from = (const T *)t.part[k].from;
+    T *to = (T *)t.part[k].to;
+    const int64_t per = BLOCK / (int64_t)sizeof(T), n = t.part[k].n / (int64_t)sizeof(T);
+    int64_t begin = (blockIdx.x - t.first[k]) * per, end = begin + per < n ? begin + per : n;
+
+    for (int64_t i = begin + threadIdx.x; i < end; i += THREADS)
+        to[i] = from[i];
+}
+
+static void copy(struct dt_device_queue *q, int parts, const struct dt_kernel_copy_part *part)
+{
+    table<struct dt_kernel_copy_part> t;
+
+    for (int k = 0; k < parts;) {
+        bool whole = true;
+
+        k += fill(&t, k, parts, part);
+        for (int i = 0; i < t.parts; i++)
+            whole = whole && t.part[i].n % 16 == 0 && dt_cuda_aligned(t.part[i].from, t.part[i].to);
+        if (t.parts == 0)
+            continue;
+        if (whole)
+            DT_LAUNCH(q, (unsigned)t.first[t.parts], THREADS, 0, (copy_kernel<uint4>), t);
+        else
+            DT_LAUNCH(q, (unsigned)t.first[t.parts], THREADS, 0, (copy_kernel<uint8_t>), t);
+    }
+}
+
 /* ---- clipping ---- */
 
 __global__ void clip_kernel(const double *sq, float max_norm, float *norm, float *coef)
@@ -383,6 +422,7 @@ void dt_cuda_optimizer(struct dt_kernels *k)
     k->sum_sq = sum_sq;
     k->sum = sum;
     k->zero = zero;
+    k->copy = copy;
     k->clip_coef = clip_coef;
     k->reduce = reduce;
 }
