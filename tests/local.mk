@@ -52,6 +52,7 @@ check_PROGRAMS += \
 	tests/test_kernels_norm \
 	tests/test_kernels_product \
 	tests/test_launches \
+	tests/test_makespan \
 	tests/test_megatron \
 	tests/test_memory \
 	tests/test_memory_device \
@@ -126,6 +127,7 @@ tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 tests_test_outliers_SOURCES = tests/test_outliers.c tests/synth.c tests/synth.h
 tests_test_program_SOURCES = tests/test_program.c tests/random_plan.h
+tests_test_makespan_SOURCES = tests/test_makespan.c tests/random_plan.h
 tests_test_replicas_SOURCES = tests/test_replicas.c tests/random_plan.h
 tests_test_program_mutants_SOURCES = \
 	tests/test_program_mutants.c tests/program_oracle.c tests/program_oracle.h tests/random_plan.h

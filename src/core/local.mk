@@ -165,13 +165,20 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/schedule.h \
 	src/core/schedule/schedule_boundary.c \
 	src/core/schedule/schedule_colocate.c \
+	src/core/schedule/schedule_direct.c \
+	src/core/schedule/schedule_direct.h \
+	src/core/schedule/schedule_direct_impl.h \
+	src/core/schedule/schedule_direct_walk.c \
 	src/core/schedule/schedule_fill.c \
 	src/core/schedule/schedule_fill.h \
 	src/core/schedule/schedule_impl.h \
 	src/core/schedule/schedule_list.c \
+	src/core/schedule/schedule_meet.c \
 	src/core/schedule/schedule_order.c \
 	src/core/schedule/schedule_recv.c \
 	src/core/schedule/schedule_sync.c \
+	src/core/schedule/schedule_times.c \
+	src/core/schedule/schedule_times.h \
 	src/core/schedule/schedule_turns.c \
 	src/core/schedule/schedule_turns.h \
 	src/core/schedule/timeline.c \

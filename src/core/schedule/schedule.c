@@ -3,6 +3,7 @@
  * The compiler: two passes over the lanes.  The first counts ops and fixes where every forward and
  * backward will be, so that the second (schedule_fill.c) can name any op of any lane by arithmetic,
  * without a table. */
+#include "core/schedule/schedule_direct.h"
 #include "core/schedule/schedule_fill.h"
 #include "core/schedule/timeline.h"
 
@@ -27,10 +28,8 @@ static int init_module(struct dt_sched *s, int i)
     m->n_mb = m->mb_first[m->dp];
     m->v = DT_ARENA_NEW(&s->arena, struct dt_sched_vstage, m->n_v);
     m->lane_trains = DT_ARENA_NEW(&s->arena, bool, m->pp);
-    m->f_idx = DT_ARENA_NEW(&s->arena, uint32_t, (size_t)m->n_mb * m->n_v + 1);
-    m->b_idx = DT_ARENA_NEW(&s->arena, uint32_t, (size_t)m->n_mb * m->n_v + 1);
     m->replica_of = DT_ARENA_NEW(&s->arena, uint16_t, m->n_mb + 1);
-    if (!m->v || !m->replica_of || !m->lane_trains || !m->f_idx || !m->b_idx)
+    if (!m->v || !m->replica_of || !m->lane_trains)
         return -1;
     for (int r = 0; r < m->dp; r++)
         for (uint32_t k = m->mb_first[r]; k < m->mb_first[r + 1]; k++)
@@ -183,15 +182,11 @@ static enum dt_status count_all(struct dt_sched *s, struct dt_program *p, struct
                 if (c->at >= DT_NONE / 8)
                     return dt_error_set(err, DT_ERR_INPUT,
                                         "the program would have more than %u ops", DT_NONE / 8);
-                *l = (struct dt_lane){.first = (uint32_t)first,
-                                      .n = (uint32_t)(c->at - first),
-                                      .module = (uint16_t)i,
-                                      .stage = (uint16_t)st,
-                                      .replica = (uint16_t)r,
-                                      .gpus = (uint16_t)m->lane_gpus,
-                                      .first_gpu = (uint32_t)dt_plan_lane_gpu(s->plan, i, r, st),
-                                      .in_flight_max = (uint32_t)dt_memory_in_flight(
-                                          s->plan, s->model, i, st, (int64_t)n)};
+                *l = dt_sched_fill_lane(s, m, r, st);
+                l->first = (uint32_t)first;
+                l->n = (uint32_t)(c->at - first);
+                l->in_flight_max =
+                    (uint32_t)dt_memory_in_flight(s->plan, s->model, i, st, (int64_t)n);
                 group_ops += dt_sched_fill_group_ops(s, m, st);
             }
     }
@@ -199,11 +194,26 @@ static enum dt_status count_all(struct dt_sched *s, struct dt_program *p, struct
     return DT_OK;
 }
 
-static enum dt_status compile(struct dt_sched *s, struct dt_program *p, struct dt_error *err)
+static enum dt_status alloc_places(struct dt_sched *s, struct dt_error *err)
+{
+    for (int i = 0; i < s->n_modules; i++) {
+        struct dt_sched_module *m = &s->m[i];
+        size_t n = (size_t)m->n_mb * (size_t)m->n_v + 1;
+
+        m->f_idx = DT_ARENA_NEW(&s->arena, uint32_t, n);
+        m->b_idx = DT_ARENA_NEW(&s->arena, uint32_t, n);
+        if (!m->f_idx || !m->b_idx)
+            return dt_error_nomem(err, "ops of a program");
+    }
+    return DT_OK;
+}
+
+/* All but the orders. */
+static enum dt_status write_program(struct dt_sched *s, struct dt_program *p, struct dt_error *err)
 {
     struct counter c;
 
-    DT_TRY(dt_sched_orders(s, err));
+    DT_TRY(alloc_places(s, err));
     p->plan = s->plan;
     p->assignment = s->a;
     p->n_lanes = (int)s->n_lanes;
@@ -226,37 +236,53 @@ static enum dt_status compile(struct dt_sched *s, struct dt_program *p, struct d
     return dt_sched_colocate(s, p, err);
 }
 
+enum wanted { PROGRAM, MAKESPAN }; /* MAKESPAN: the program only where it is needed for that */
 struct compiled {
-    struct dt_program *p;
+    struct dt_program *p;    /* NULL: its makespan was found without it */
     struct dt_durations dur; /* as in struct dt_sched */
     uint32_t *order;
     bool list_sooner;
+    int64_t ns; /* its makespan; negative: not known */
 };
 
 static void compiled_free(struct compiled *c, bool program)
 {
     dt_durations_free(&c->dur);
     dt_free(c->order);
-    if (program)
+    if (program && c->p)
         dt_program_free(c->p);
 }
 
-static enum dt_status compile_one(const struct dt_sched *in, enum dt_sched_take take,
-                                  struct dt_error *err, struct compiled *out)
+static enum dt_status compile(struct dt_sched *s, enum wanted wanted, struct dt_error *err,
+                              struct compiled *out)
 {
-    struct dt_program *p = dt_calloc(1, sizeof(*p));
+    bool known = false;
+
+    DT_TRY(dt_sched_orders(s, err));
+    if (wanted == MAKESPAN)
+        DT_TRY(dt_sched_direct(s, err, &known, &out->ns));
+    if (known)
+        return DT_OK;
+    out->p = dt_calloc(1, sizeof(*out->p));
+    return out->p ? write_program(s, out->p, err) : dt_error_nomem(err, "a program");
+}
+
+static enum dt_status compile_one(const struct dt_sched *in, enum dt_sched_take take,
+                                  enum wanted wanted, struct dt_error *err, struct compiled *out)
+{
     struct dt_sched s;
     enum dt_status st;
 
-    if (!p)
-        return dt_error_nomem(err, "a program");
+    *out = (struct compiled){.ns = -1};
     st = dt_sched_init(&s, in->plan, in->model, in->cluster, in->a, err);
     s.cost = in->cost;
     s.take = take;
     if (st == DT_OK)
-        st = compile(&s, p, err);
+        st = compile(&s, wanted, err, out);
     dt_sched_fini(&s);
-    *out = (struct compiled){p, s.dur, s.order, s.list_sooner};
+    out->dur = s.dur;
+    out->order = s.order;
+    out->list_sooner = s.list_sooner;
     if (st != DT_OK)
         compiled_free(out, true);
     return st;
@@ -265,22 +291,26 @@ static enum dt_status compile_one(const struct dt_sched *in, enum dt_sched_take 
 static enum dt_status makespan(const struct dt_sched *in, struct compiled *c, struct dt_error *err,
                                int64_t *ns)
 {
-    if (!c->dur.ns)
-        DT_TRY(dt_sched_durations(in, c->p, err, &c->dur));
-    return dt_timeline_makespan(c->p, c->order, c->dur.ns, err, ns);
+    if (c->ns < 0) {
+        if (!c->dur.ns)
+            DT_TRY(dt_sched_durations(in, c->p, err, &c->dur));
+        DT_TRY(dt_timeline_makespan(c->p, c->order, c->dur.ns, err, &c->ns));
+    }
+    *ns = c->ns;
+    return DT_OK;
 }
 
 /* The program of the list schedule in place of that of the fixed order, if its timeline is shorter; without a cost
- * model the orders' own times have decided.  *ns: its makespan, if that was asked for. */
-static enum dt_status try_list(const struct dt_sched *in, struct dt_error *err,
-                               struct compiled *best, int64_t *ns)
+ * model the orders' own times have decided. */
+static enum dt_status try_list(const struct dt_sched *in, enum wanted wanted, struct dt_error *err,
+                               struct compiled *best)
 {
     struct compiled list;
     int64_t fixed_ns = 1, list_ns = 0;
     enum dt_status st = DT_OK;
     bool sooner;
 
-    DT_TRY(compile_one(in, DT_SCHED_LIST, err, &list));
+    DT_TRY(compile_one(in, DT_SCHED_LIST, wanted, err, &list));
     if (in->cost)
         st = makespan(in, best, err, &fixed_ns);
     if (st == DT_OK && in->cost)
@@ -289,20 +319,17 @@ static enum dt_status try_list(const struct dt_sched *in, struct dt_error *err,
     compiled_free(sooner ? best : &list, true);
     if (sooner)
         *best = list;
-    *ns = sooner ? list_ns : fixed_ns;
     return st;
 }
 
-/* *ns: the makespan where it was found on the way, else negative. */
-static enum dt_status compile_best(const struct dt_sched *in, struct dt_error *err,
-                                   struct compiled *out, int64_t *ns)
+static enum dt_status compile_best(const struct dt_sched *in, enum wanted wanted,
+                                   struct dt_error *err, struct compiled *out)
 {
     enum dt_status st = DT_OK;
 
-    *ns = -1;
-    DT_TRY(compile_one(in, DT_SCHED_FIXED, err, out));
+    DT_TRY(compile_one(in, DT_SCHED_FIXED, wanted, err, out));
     if (out->list_sooner)
-        st = try_list(in, err, out, ns);
+        st = try_list(in, wanted, err, out);
     if (st != DT_OK)
         compiled_free(out, true);
     return st;
@@ -315,9 +342,8 @@ enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_mode
     const struct dt_sched in = {
         .plan = plan, .model = model, .cluster = cluster, .a = a, .cost = cost};
     struct compiled c;
-    int64_t ns;
 
-    DT_TRY(compile_best(&in, err, &c, &ns));
+    DT_TRY(compile_best(&in, PROGRAM, err, &c));
     compiled_free(&c, false);
     *out = c.p;
     return DT_OK;
@@ -331,11 +357,10 @@ enum dt_status dt_sched_makespan(const struct dt_plan *plan, const struct dt_mod
         .plan = plan, .model = model, .cluster = cluster, .a = a, .cost = cost};
     struct compiled c;
     int64_t found;
-    enum dt_status st = DT_OK;
+    enum dt_status st;
 
-    DT_TRY(compile_best(&in, err, &c, &found));
-    if (found < 0)
-        st = makespan(&in, &c, err, &found);
+    DT_TRY(compile_best(&in, MAKESPAN, err, &c));
+    st = makespan(&in, &c, err, &found);
     compiled_free(&c, true);
     if (st == DT_OK)
         *ns = found;

@@ -425,7 +425,6 @@ static void syncs(struct fill *f)
 static void tail(struct fill *f, uint32_t *norm_member)
 {
     const struct dt_sched_module *m = f->m;
-    const struct dt_block *table = &m->mod->blocks[0];
     int last_v = f->stage + (m->vpp - 1) * m->pp;
     struct dt_op *op;
 
@@ -433,14 +432,14 @@ static void tail(struct fill *f, uint32_t *norm_member)
     if (dt_sched_fill_tied(f->s, m, f->stage)) {
         op = collective(f, DT_OP_GRAD_SYNC, f->stage == 0 ? 0 : last_v,
                         f->s->tied_group + f->replica, f->stage != 0,
-                        (f->s->plan->policy.half_grads ? 2 : 4) * (uint64_t)table->vocab *
-                            (uint64_t)table->hidden / (uint64_t)m->layout->tp);
+                        dt_sched_fill_tied_bytes(f->s, m));
         op->flags = DT_OPF_TIED;
         op->dep[1] = f->last[DT_RES_COMPUTE];
     }
     if (!m->lane_trains[f->stage])
         return;
-    op = collective(f, DT_OP_GRAD_NORM, 0, f->s->norm_group, (*norm_member)++, 4);
+    op = collective(f, DT_OP_GRAD_NORM, 0, f->s->norm_group, (*norm_member)++,
+                    DT_SCHED_FILL_NORM_BYTES);
     op->dep[1] = f->last[DT_RES_COMPUTE];
     op = new_op(f, DT_OP_STEP, 0, DT_NONE);
     op->dep[1] = f->last[DT_RES_COLL];
@@ -476,7 +475,7 @@ static void set_bucket_groups(const struct dt_sched *s, struct dt_program *p,
         set_group(s, p, group[k] + i, kind, m, (uint32_t)m->dp, next);
 }
 
-static void set_groups(const struct dt_sched *s, struct dt_program *p)
+void dt_sched_fill_groups(const struct dt_sched *s, struct dt_program *p)
 {
     uint32_t next = 0, trains = 0;
 
@@ -562,7 +561,7 @@ enum dt_status dt_sched_fill(struct dt_sched *s, struct dt_program *p, struct dt
     struct fill f = {.s = s, .p = p};
     uint32_t norm_member = 0;
 
-    set_groups(s, p);
+    dt_sched_fill_groups(s, p);
     for (f.lane = 0; f.lane < s->n_lanes; f.lane++)
         fill_lane(&f, &norm_member);
     if (f.overflow)

@@ -64,6 +64,19 @@ static inline uint32_t dt_sched_fill_backward_outputs(const struct dt_sched_modu
         return m->gin_n[mb];
     return m->v[v - 1].backward && dt_sched_fill_crosses(m, a, v - 1, mb);
 }
+/* The lane of a stage of a replica, before it has ops. */
+static inline struct dt_lane dt_sched_fill_lane(const struct dt_sched *s,
+                                                const struct dt_sched_module *m, int replica,
+                                                int stage)
+{
+    return (struct dt_lane){.module = (uint16_t)m->index,
+                            .stage = (uint16_t)stage,
+                            .replica = (uint16_t)replica,
+                            .gpus = (uint16_t)m->lane_gpus,
+                            .first_gpu =
+                                (uint32_t)dt_plan_lane_gpu(s->plan, m->index, replica, stage)};
+}
+
 /* ---- collectives of each microbatch ---- */
 
 static inline int dt_sched_fill_parts(const struct dt_sched_module *m,
@@ -188,6 +201,16 @@ static inline bool dt_sched_fill_tied(const struct dt_sched *s, const struct dt_
     return s->tied_group != DT_NONE && m->index == s->model->llm &&
            (stage == 0 || stage == m->pp - 1);
 }
+/* The gradients of that table: fp32 (2 bytes in fp16 training). */
+static inline uint64_t dt_sched_fill_tied_bytes(const struct dt_sched *s,
+                                                const struct dt_sched_module *m)
+{
+    const struct dt_block *table = &m->mod->blocks[0];
+
+    return (s->plan->policy.half_grads ? 2 : 4) * (uint64_t)table->vocab * (uint64_t)table->hidden /
+           (uint64_t)m->layout->tp;
+}
+enum { DT_SCHED_FILL_NORM_BYTES = 4 };
 /* Syncs, norm and step behind it. */
 static inline uint32_t dt_sched_fill_tail(const struct dt_sched *s, const struct dt_sched_module *m,
                                           int stage)
@@ -209,6 +232,8 @@ static inline uint32_t dt_sched_fill_group_ops(const struct dt_sched *s,
     return n;
 }
 
+/* Kind, size and geometry of every group. */
+void dt_sched_fill_groups(const struct dt_sched *s, struct dt_program *p);
 /* Second pass: every op with its dependencies. */
 enum dt_status dt_sched_fill(struct dt_sched *s, struct dt_program *p, struct dt_error *err);
 

@@ -114,6 +114,11 @@ dt_sched_order(const struct dt_sched *s, const struct dt_sched_module *m, int re
 {
     return &m->order[s->aligned ? stage : replica * m->pp + stage];
 }
+/* The lane of virtual stage v of a replica. */
+static inline uint32_t dt_sched_lane_of(const struct dt_sched_module *m, int replica, int v)
+{
+    return m->lane_base + (uint32_t)(replica * m->pp + v % m->pp);
+}
 /* Bytes that leave virtual stage v for the next one. */
 static inline uint64_t dt_sched_vstage_bytes(const struct dt_sched_vstage *v,
                                              const struct dt_work *w)
@@ -168,6 +173,9 @@ enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, const bool *f
 /* RECVs of a lane are in the order of their consumers; where that is not the order in which some
  * peer sends, the lane takes the order of a common topological level instead (schedule_recv.c). */
 enum dt_status dt_sched_match(struct dt_sched *s, struct dt_program *p, struct dt_error *err);
+/* Does every lane receive from every other in the order in which that one sends, its RECVs in the order of their consumers
+ * (schedule_meet.c)?  The orders are there; no program is. */
+enum dt_status dt_sched_meets(struct dt_sched *s, struct dt_error *err, bool *yes);
 
 /* Colocated plans: makes ops of lanes that share a GPU take turns (schedule_colocate.c). */
 enum dt_status dt_sched_colocate(struct dt_sched *s, struct dt_program *p, struct dt_error *err);

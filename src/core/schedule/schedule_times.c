@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Forwards and backwards from the cost of their blocks, once per distinct microbatch; transfers by size, collectives by
+ * group. */
+#include "core/schedule/schedule_times.h"
+
+#include "base/hash.h"
+#include "base/number.h"
+
+#include <string.h>
+
+enum { SENDS = 4096 }; /* entries of the transfer cache, a power of two */
+
+int64_t dt_sched_times_ns(struct dt_sched_times *t, uint32_t i, double ns)
+{
+    int64_t whole = 0;
+
+    if (!dt_number_ns(ns, &whole) && t->late == DT_NONE) {
+        t->late = i;
+        t->late_ns = ns;
+    }
+    return whole;
+}
+
+static int number_works(struct dt_sched_times *t, int module)
+{
+    const struct dt_assignment_module *a = &t->a->m[module];
+    struct dt_sched_module_times *m = &t->m[module];
+    uint32_t n = a->mb_first[a->n_replicas], size = 16, *entry;
+
+    while (size < 2 * n)
+        size *= 2;
+    entry = DT_ARENA_NEW(&t->arena, uint32_t, size);
+    m->work_id = DT_ARENA_NEW(&t->arena, uint32_t, n + 1);
+    m->work = DT_ARENA_NEW(&t->arena, struct dt_work, n + 1);
+    if (!entry || !m->work_id || !m->work)
+        return -1;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct dt_work *w = &a->work[i];
+        uint64_t h = dt_hash_word(
+            dt_hash_word(dt_hash_word(dt_hash_word(0, (uint64_t)w->n), (uint64_t)w->tokens),
+                         (uint64_t)w->tokens_sq),
+            (uint64_t)w->tokens_max);
+        uint32_t at = (uint32_t)(h >> 16) & (size - 1);
+
+        while (entry[at] != 0 && memcmp(&m->work[entry[at] - 1], w, sizeof(*w)) != 0)
+            at = (at + 1) & (size - 1);
+        if (entry[at] == 0) {
+            m->work[m->n_ids++] = *w;
+            entry[at] = m->n_ids;
+        }
+        m->work_id[i] = entry[at] - 1;
+    }
+    return 0;
+}
+
+static int init_module(struct dt_sched_times *t, int i)
+{
+    const struct dt_plan_module *mp = &t->plan->modules[i];
+    const struct dt_plan_layout *l = &mp->layout;
+    struct dt_sched_module_times *m = &t->m[i];
+    size_t v = (size_t)l->pp * l->vpp;
+
+    m->shard = dt_plan_shard(mp);
+    m->trainable = DT_ARENA_NEW(&t->arena, unsigned char, t->model->modules[i].n_blocks + 1);
+    if (!m->trainable || number_works(t, i) != 0)
+        return -1;
+    dt_plan_trainable(t->plan, t->model, i, m->trainable);
+    m->ns = DT_ARENA_NEW(&t->arena, struct dt_cost_stage_ns *, v);
+    m->part = DT_ARENA_NEW(&t->arena, struct dt_sched_part_cost, 2 * v * DT_PARTS_MAX);
+    m->step_ns = DT_ARENA_NEW(&t->arena, int64_t, l->pp);
+    m->step = DT_ARENA_NEW(&t->arena, struct dt_cost_time, l->pp);
+    if (!m->ns || !m->part || !m->step_ns || !m->step)
+        return -1;
+    for (int s = 0; s < l->pp; s++)
+        m->step_ns[s] = -1;
+    return 0;
+}
+
+int dt_sched_times_init(struct dt_sched_times *t)
+{
+    t->late = DT_NONE;
+    t->sends = DT_ARENA_NEW(&t->arena, struct dt_sched_send_cost, SENDS);
+    if (!t->sends)
+        return -1;
+    for (int i = 0; i < t->plan->n_modules; i++)
+        if (init_module(t, i) != 0)
+            return -1;
+    return 0;
+}
+
+/* ---- compute ---- */
+
+struct dt_cost_stage_ns dt_sched_times_part(struct dt_sched_times *t, int module, int v,
+                                            bool backward, int part, int parts, uint32_t id)
+{
+    const uint16_t *split = &t->plan->modules[module].split[v];
+    struct dt_sched_module_times *m = &t->m[module];
+    struct dt_sched_part_cost *c = &m->part[(2 * v + backward) * DT_PARTS_MAX + part];
+    int first = split[0], n = split[1] - split[0];
+
+    dt_sched_vstage_bucket(backward ? parts - 1 - part : part, parts, &first, &n);
+    if (c->id != id + 1 || c->first != first || c->n != n)
+        *c = (struct dt_sched_part_cost){
+            first, n, id + 1,
+            dt_cost_stage_ns(t->cost, module, first, n, &m->shard, &m->work[id], m->trainable,
+                             dt_plan_upstream_trained(t->plan, t->model, module, first))};
+    return c->ns;
+}
+
+const struct dt_cost_stage_ns *dt_sched_times_stage(struct dt_sched_times *t, int module, int v)
+{
+    const uint16_t *split = &t->plan->modules[module].split[v];
+    struct dt_sched_module_times *m = &t->m[module];
+    bool above;
+
+    if (m->ns[v] || t->oom)
+        return m->ns[v];
+    above = dt_plan_upstream_trained(t->plan, t->model, module, split[0]);
+    m->ns[v] = DT_ARENA_NEW(&t->arena, struct dt_cost_stage_ns, m->n_ids);
+    if (!m->ns[v] || !dt_cost_stages_ns(t->cost, module, split[0], split[1] - split[0], &m->shard,
+                                        m->work, m->n_ids, m->trainable, above, m->ns[v])) {
+        t->oom = true;
+        m->ns[v] = NULL;
+    }
+    return m->ns[v];
+}
+
+int64_t dt_sched_times_step(struct dt_sched_times *t, uint32_t i, int module, int stage)
+{
+    const struct dt_plan *p = t->plan;
+    const struct dt_plan_layout *l = &p->modules[module].layout;
+    struct dt_sched_module_times *m = &t->m[module];
+
+    if (m->step_ns[stage] < 0) {
+        double params = 0;
+
+        for (int c = 0; c < l->vpp; c++) {
+            const uint16_t *split = &p->modules[module].split[c * l->pp + stage];
+            int n = split[1] - split[0];
+
+            /* ZeRO: each of the ranks that hold the same parameters updates its share of them. */
+            params += p->modules[module].zero > 0
+                          ? dt_sched_trained_share(p, t->model, module, split[0], n)
+                          : (double)dt_sched_trained_params(p, t->model, module, split[0], n);
+        }
+        dt_cost_optimizer(t->cost, params, &m->step[stage]);
+        m->step_ns[stage] = dt_sched_times_ns(t, i, m->step[stage].ns);
+    }
+    return m->step_ns[stage];
+}
+
+/* ---- communication ---- */
+
+const struct dt_sched_send_cost *dt_sched_times_send(struct dt_sched_times *t, uint32_t i,
+                                                     const struct dt_lane *a,
+                                                     const struct dt_lane *b, uint64_t bytes)
+{
+    uint32_t gpn = (uint32_t)t->cluster->gpus_per_node;
+    uint32_t width = a->gpus < b->gpus ? a->gpus : b->gpus;
+    bool same = a->first_gpu / gpn == b->first_gpu / gpn;
+    struct dt_sched_send_cost *s =
+        &t->sends[dt_hash_word(dt_hash_word(width * 2u + same, bytes), 0) >> 40 & (SENDS - 1)];
+
+    if (!s->used || s->bytes != bytes || s->width != width || s->same_node != same) {
+        double alpha, rate;
+
+        *s = (struct dt_sched_send_cost){
+            .bytes = bytes, .width = width, .same_node = same, .used = true};
+        dt_cost_p2p(t->cost, same, (int)width, (double)bytes, &s->t, &alpha, &rate);
+        s->ns = dt_sched_times_ns(t, i, s->t.ns);
+        s->alpha_ns = dt_sched_times_ns(t, i, alpha);
+        s->alpha_ns = s->alpha_ns < s->ns ? s->alpha_ns : s->ns;
+    }
+    return s;
+}
+
+/* What a group moves of experts, among the ranks that hold the same ones: tp * ep GPUs apart, as many groups as GPUs
+ * between them. */
+static void expert_time(struct dt_sched_times *t, const struct dt_group *g,
+                        const struct dt_plan_layout *l, enum dt_kop_family family,
+                        struct dt_cost_time *sum)
+{
+    int gpn = t->cluster->gpus_per_node, apart = l->tp * l->ep;
+    struct dt_cost_time cost;
+
+    dt_cost_collective(t->cost, family, l->dp * dt_sched_sync_ranks(l) / l->ep,
+                       apart < gpn ? gpn / apart : 1, apart < gpn ? apart : gpn,
+                       (double)g->expert_bytes, &cost);
+    dt_cost_time_add(sum, &cost, 1);
+}
+
+enum dt_kop_family dt_sched_times_group(struct dt_sched_times *t,
+                                        const struct dt_sched_collective *c,
+                                        struct dt_cost_time *cost)
+{
+    const struct dt_plan_module *m = &t->plan->modules[c->module];
+    const struct dt_group *g = c->group;
+    enum dt_kop_family family = DT_KOP_ALL_REDUCE;
+
+    if (g->kind == DT_OP_PARAM_GATHER)
+        family = DT_KOP_ALL_GATHER;
+    else if (g->kind == DT_OP_GRAD_SYNC && m->zero > 0 && !c->tied)
+        family = DT_KOP_REDUCE_SCATTER;
+    dt_cost_collective(t->cost, family, (int)c->gpus, g->per_node, g->share,
+                       (double)(c->bytes - g->expert_bytes), cost);
+    if (g->expert_bytes > 0)
+        expert_time(t, g, &m->layout, family, cost);
+    return family;
+}
