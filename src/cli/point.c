@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { COSTS = 4 }; /* cost models kept; each has tables of some 10 MB */
+enum { COSTS = 4 }; /* cost models kept; each has tables of up to some 25 MB */
 
 /* A cost model and what it rests on, for all jobs that ask for the same. */
 struct shared_cost {

@@ -66,7 +66,7 @@ enum { ROW_FILLED = 0x80, ROW_BEYOND = 0x40, ROW_FLAGS = 0xc0 };
 enum {
     SURFACE_ENTRIES = 1 << 13,
     BLOCK_ENTRIES = 1 << 12,
-    STAGE_ENTRIES = 1 << 15,
+    STAGE_ENTRIES = 1 << 17, /* sweeps come back to the works of several batches */
     RECIPES = 1 << 9
 };
 
