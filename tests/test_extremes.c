@@ -69,7 +69,8 @@ static char base[] =
     "  value: 32}}, max_side: 64}\n"
     "train: {global_batch: 8, microbatch: 1, seq_len: 256}\n"
     "search: {allow_analytical: true, strategy: manual}\n"
-    "plan: {encoder: {}, llm: {pp: 2, dp: 2}, generator: {}}\n";
+    "plan: {encoder: {}, llm: {pp: 2, dp: 2}, generator: {}}\n"
+    "simulate: {slow_gpu: {fraction: 0.2}}\n";
 
 static char path[64];
 static int refused, simulated;

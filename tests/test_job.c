@@ -61,6 +61,25 @@ START_TEST(defaults_are_as_documented)
 }
 END_TEST
 
+/* Who says how failures are met wants them, unless they are switched off in so many words. */
+START_TEST(failures_that_are_described_are_simulated)
+{
+    static const struct {
+        const char *text;
+        bool failures;
+    } cases[] = {{BASE "simulate: {failures: {restart: 20 min}}\n", true},
+                 {BASE "simulate: {failures: {restart: 20 min, enabled: false}}\n", false},
+                 {BASE "simulate: {failures: {}}\n", false}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dt_job *j = must_parse(cases[i].text, NULL);
+
+        ck_assert_int_eq(j->sim.failures, cases[i].failures);
+        dt_job_free(j);
+    }
+}
+END_TEST
+
 START_TEST(every_key_is_read)
 {
     struct dt_job *j = must_parse(
@@ -283,6 +302,8 @@ static const struct {
     {BASE "simulate: {jitter: 5 %}\n", NULL, "job.yaml", 6, 20, "a number from 0 to 1"},
     {BASE "simulate: {batch_s: 1 ms}\n", NULL, "job.yaml", 6, 21, "has no cores_per_node"},
     {BASE "simulate: {slow_gpu: {factor: 0.9}}\n", NULL, "job.yaml", 6, 31, "from 1 to 100"},
+    {BASE "simulate: {slow_gpu: {factor: 1.5}}\n", NULL, "job.yaml", 6, 31,
+     "factor counts only with fraction, which is not stated; add fraction: 0.01"},
     {BASE "simulate: {failures: {restart: 5 GB}}\n", NULL, "job.yaml", 6, 32, "not a unit of s"},
     {BASE, "train.global_batch=0", "command line", 1, 20,
      "global_batch: expected an integer from 1"},
@@ -572,6 +593,7 @@ int main(void)
     TCase *t = dt_test_case(s, "job", 60);
 
     tcase_add_test(t, defaults_are_as_documented);
+    tcase_add_test(t, failures_that_are_described_are_simulated);
     tcase_add_test(t, every_key_is_read);
     tcase_add_test(t, reordering_in_words);
     tcase_add_test(t, precision_of_the_run_is_a_policy);

@@ -100,6 +100,7 @@ disttrain_SOURCES = \
 	src/cli/whatif_chart.c \
 	src/cli/whatif_deal.c \
 	src/cli/whatif_engine.c \
+	src/cli/whatif_idle.c \
 	src/cli/whatif_print.c \
 	src/cli/whatif_ranks.c \
 	src/cli/whatif_run.c \

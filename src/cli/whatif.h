@@ -7,6 +7,7 @@
  *   whatif_engine.c   ... here, or by processes of this machine        whatif_ranks.c  ... by MPI ranks
  *   whatif_deal.c     which of them evaluates which
  *   whatif_target.c   days, money, energy of a result; the search for the least cluster; the front
+ *   whatif_idle.c     keys that change nothing
  *   whatif_print.c    table, CSV, JSON, whatif_chart.c pictures */
 #ifndef DT_CLI_WHATIF_H
 #define DT_CLI_WHATIF_H
@@ -155,6 +156,9 @@ enum dt_status dt_whatif_evaluate_all(struct dt_whatif *w, struct dt_error *err)
 /* whatif_target.c */
 enum dt_status dt_whatif_points(struct dt_whatif *w, struct dt_error *err);
 void dt_whatif_derive(const struct dt_whatif *w, struct dt_whatif_point *p);
+
+/* whatif_idle.c: of a grid, whether every two points that differ in this axis alone have equal results. */
+bool dt_whatif_idle(const struct dt_whatif *w, int axis);
 
 /* whatif_print.c */
 void dt_whatif_sort(struct dt_whatif *w); /* points of a search by group and size */

@@ -181,6 +181,12 @@ static void json_about(const struct dt_whatif *w, struct dt_json *j)
     for (int a = 0; a < w->n_axes; a++)
         dt_json_string(j, w->axis[a].key);
     dt_json_end_array(j);
+    dt_json_key(j, "idle");
+    dt_json_begin_array(j);
+    for (int a = 0; a < w->n_axes; a++)
+        if (dt_whatif_idle(w, a))
+            dt_json_string(j, w->axis[a].key);
+    dt_json_end_array(j);
     if (w->sample)
         dt_json_kv_int(j, "seed", (int64_t)w->seed);
     if (w->goal.tokens > 0)
@@ -417,6 +423,9 @@ static void print_notes(const struct dt_whatif *w, const struct shown *s)
     if (s->front)
         printf("front *: no other point is %s\n",
                s->money ? "as fast, as cheap and as small" : "as fast and as small");
+    for (int a = 0; a < w->n_axes; a++)
+        if (dt_whatif_idle(w, a))
+            printf("%s makes no difference to any of these points\n", w->axis[a].key);
     if (w->quick)
         printf("plans were searched for at quick effort%s; search.effort=normal looks longer\n",
                s->effort ? ", those of answers at normal effort, too" : "");

@@ -584,11 +584,23 @@ static enum dt_status read_failures(struct dt_node map, const struct dt_key *key
     struct dt_job *j = into;
 
     DT_TRY(dt_keys_read(n, key->name, key->keys, j, err));
+    if (!dt_node_present(dt_map_get(n, "enabled"))) /* who says how they are met wants them */
+        for (const struct dt_key *k = key->keys; k->name; k++)
+            j->sim.failures |= dt_node_present(dt_map_get(n, k->name));
     if (j->sim.failures && j->cluster.mtbf_gpu_hours <= 0)
         return dt_node_error(n, err,
                              "failures: the cluster states no mtbf_gpu_hours; add it, such as "
                              "cluster.mtbf_gpu_hours=50000");
     return DT_OK;
+}
+
+static enum dt_status read_slow(struct dt_node map, const struct dt_key *key, void *into,
+                                struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(map, key->name);
+
+    DT_TRY(dt_keys_read(n, key->name, key->keys, into, err));
+    return dt_keys_need(n, "fraction", key->keys, "0.01", err);
 }
 
 static const struct dt_key slow_keys[] = {
@@ -610,6 +622,7 @@ static const struct dt_key failure_keys[] = {
     {.name = "enabled",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_job, sim.failures),
+     .fallback = "true where another key of failures is stated, else false",
      .help = "simulate failures by the cluster's mtbf_gpu_hours"},
     {.name = "checkpoint_interval",
      .type = DT_KEY_QUANTITY,
@@ -666,8 +679,9 @@ const struct dt_key dt_job_simulate_keys[] = {
      .max = DT_KEY_NO_LIMIT,
      .help = "seed of everything random"},
     {.name = "slow_gpu",
-     .type = DT_KEY_MAP,
+     .type = DT_KEY_OWN,
      .keys = slow_keys,
+     .read = read_slow,
      .help = "a share of the lanes is slower by a factor"},
     {.name = "failures",
      .type = DT_KEY_OWN,
