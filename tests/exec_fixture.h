@@ -33,7 +33,8 @@ struct exec_fixture {
     int n_seqs;
     struct dt_exec *x;
     struct dt_transport *transport; /* NULL = alone */
-    struct dt_transport *data;      /* NULL = staged over it */
+    struct dt_transport *data;      /* NULL = staged over it, or as `over` says */
+    enum dt_transport_over over;
     double limit_s;
     enum dt_status expected;   /* of a step; not DT_OK: its result is empty */
     struct dt_profile profile; /* empty */
@@ -229,6 +230,7 @@ static inline void ef_open(struct exec_fixture *f)
                                       .plan = &f->plan,
                                       .transport = f->transport,
                                       .data = f->data,
+                                      .over = f->over,
                                       .limit_s = f->limit_s,
                                       .dtype = f->dtype,
                                       .diffusion = &f->diffusion,

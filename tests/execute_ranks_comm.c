@@ -2,6 +2,7 @@
  *
  * What goes between ranks: lengths, order, and a rank that does not come. */
 #include "execute_ranks.h"
+#include "nccl_fixture.h"
 #include "comm/supervisor.h"
 #include "kernels/kernels.h"
 
@@ -250,6 +251,53 @@ START_TEST(devices_train_to_the_same_bits)
 }
 END_TEST
 
+static void *run_on_fake_device(void *arg)
+{
+    struct rank *r = arg;
+    struct exec_fixture *f = calloc(1, sizeof(*f));
+    const struct dt_device_options o = {.threads = 1, .no_bf16 = true};
+
+    ck_assert_ptr_nonnull(f);
+    open_rank(f, r);
+    f->dev->close(f->dev);
+    dt_assert_ok(dt_fake_device_open(&o, &f->err, &f->dev), f->err);
+    if (r->w->way == 1)
+        use_nccl(f, r);
+    ef_open(f);
+    for (int i = 0; i < 3; i++)
+        r->curve.r[i] = ef_step(f, i + 1);
+    ef_free(f);
+    free(f);
+    r->t->close(r->t);
+    return NULL;
+}
+
+/* Over NCCL, whose sums are formed in the order of members in tests, the bits are those of messages of the host.
+ * Each rank has a device of its own, and edges that are known when the iteration begins. */
+START_TEST(nccl_trains_to_the_same_bits)
+{
+    static const char *const names[] = {"generator dp 4 with LLM tp 2 pp 2",
+                                        "encoder dp 4 with LLM pp 2 dp 2", "fan-in 4/2/1"};
+    struct rank ranks[2][RANKS_MAX];
+    struct ranks_case c;
+    int i = 0;
+
+    for (read_layout(0, &c); strcmp(c.name, names[_i]) != 0; read_layout(++i, &c))
+        ck_assert_int_lt(i, n_layouts());
+    for (int way = 0; way < 2; way++)
+        run_ranks(&(struct world){.c = &c, .ranks = ranks_of(&c), .way = way, .own_devices = true},
+                  ranks[way], run_on_fake_device);
+    ck_assert_int_eq(nf_living(), 0);
+    for (int k = 0; k < 3; k++) {
+        const struct dt_exec_result *a = &ranks[0][0].curve.r[k], *b = &ranks[1][0].curve.r[k];
+
+        ck_assert_double_gt(a->loss, 0);
+        ck_assert(a->loss == b->loss && a->loss_text == b->loss_text);
+        ck_assert(a->loss_image == b->loss_image && a->grad_norm == b->grad_norm);
+    }
+}
+END_TEST
+
 /* ---- failures ---- */
 
 static void *wait_for_nothing(void *arg)
@@ -311,6 +359,7 @@ void add_comm_tests(TCase *t)
 {
     tcase_add_test(t, a_missing_rank_is_named);
     tcase_add_loop_test(t, devices_train_to_the_same_bits, 0, 2);
+    tcase_add_loop_test(t, nccl_trains_to_the_same_bits, 0, 3);
     tcase_add_loop_test(t, messages_have_their_planned_length, 0, 2);
     tcase_add_test(t, collectives_run_under_compute);
 }

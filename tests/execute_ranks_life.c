@@ -2,6 +2,7 @@
  *
  * The life of a rank of a layout, and of the one process that it is compared with. */
 #include "execute_ranks.h"
+#include "nccl_fixture.h"
 
 void open_case(struct exec_fixture *f, const struct ranks_case *c)
 {
@@ -28,11 +29,24 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
         ef_reorder(f);
 }
 
+void use_nccl(struct exec_fixture *f, const struct rank *r)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, nf_use);
+    snprintf(f->dev->info.id, sizeof(f->dev->info.id), "card %d", r->t->rank);
+    f->over = DT_TRANSPORT_OVER_NCCL;
+}
+
 void open_rank(struct exec_fixture *f, struct rank *r)
 {
+    const char *nccl = getenv("DT_TEST_NCCL");
+
     open_case(f, r->w->c);
     f->transport = r->t;
     f->data = r->w->data[r->t->rank];
+    if (nccl && *nccl && *nccl != '0' && !f->data && !r->w->own_devices)
+        use_nccl(f, r);
     if (!r->w->device)
         return;
     f->dev->close(f->dev);

@@ -196,6 +196,7 @@ tests_test_execute_ranks_SOURCES = \
 	tests/execute_ranks_life.c \
 	tests/execute_ranks_nonfinite.c \
 	tests/execute_ranks_whole.c \
+	tests/nccl_fixture.h \
 	tests/test_execute_ranks.c
 tests_test_execute_ranks_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_step_memory_SOURCES = tests/test_step_memory.c tests/exec_fixture.h

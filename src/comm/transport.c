@@ -68,6 +68,20 @@ enum dt_status dt_transport_size_error(struct dt_error *err, int from, int to, u
                         sent, (unsigned long long)key, to, expected);
 }
 
+enum dt_status dt_transport_open_device(struct dt_transport *control,
+                                        const struct dt_device *device, enum dt_transport_over over,
+                                        struct dt_error *err, struct dt_transport **out)
+{
+    enum dt_status st;
+
+    if (over != DT_TRANSPORT_OVER_STAGED) {
+        st = dt_transport_open_nccl(control, device, err, out);
+        if (st != DT_ERR_INPUT || over == DT_TRANSPORT_OVER_NCCL)
+            return st;
+    }
+    return dt_transport_open_staged(control, device, err, out);
+}
+
 enum { FEW_TESTS = 100 };
 
 /* A thirty-second of the time waited so far, so that a wait lasts at most so much longer than it

@@ -194,6 +194,13 @@ enum dt_status dt_transport_open_staged(struct dt_transport *inner, const struct
 enum dt_status dt_transport_open_nccl(struct dt_transport *control, const struct dt_device *device,
                                       struct dt_error *err, struct dt_transport **out);
 
+/* The memory of a device by the best way there is, or the one that is named: NCCL where all ranks have a card each
+ * that it can use, else staged.  Collective. */
+enum dt_transport_over { DT_TRANSPORT_OVER_AUTO, DT_TRANSPORT_OVER_STAGED, DT_TRANSPORT_OVER_NCCL };
+enum dt_status dt_transport_open_device(struct dt_transport *control,
+                                        const struct dt_device *device, enum dt_transport_over over,
+                                        struct dt_error *err, struct dt_transport **out);
+
 /* ---- tensor parallelism: collectives inside an op, in queue order ----
  *
  * Where the transport puts collectives on queues these are put there; else they have happened when they

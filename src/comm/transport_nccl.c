@@ -303,6 +303,10 @@ static void look_here(struct dt_nccl_ranks *s, struct candidate *mine)
     *mine = (struct candidate){.why = ""};
     snprintf(mine->host, sizeof(mine->host), "%s", s->control->host);
     snprintf(mine->id, sizeof(mine->id), "%s", s->dev->info.id);
+    if (!mine->id[0]) {
+        snprintf(mine->why, sizeof(mine->why), "%s is no device of NVIDIA's", s->dev->info.name);
+        return;
+    }
     if (s->dev->queue_new(s->dev, true, &e, &s->q) != DT_OK ||
         dt_transport_alloc(s->dev, false, SCRATCH_BYTES, &e, &p) != DT_OK) {
         snprintf(mine->why, sizeof(mine->why), "%.500s", e.message);
@@ -310,7 +314,7 @@ static void look_here(struct dt_nccl_ranks *s, struct candidate *mine)
     }
     s->scratch = p;
     s->dev->zero(s->q, p, SCRATCH_BYTES);
-    if (!mine->id[0] || !s->dev->queue_stream(s->q))
+    if (!s->dev->queue_stream(s->q))
         snprintf(mine->why, sizeof(mine->why), "%s is no device of NVIDIA's", s->dev->info.name);
     else if (!(s->f = dt_nccl_load(&e)))
         snprintf(mine->why, sizeof(mine->why), "%.500s", e.message);

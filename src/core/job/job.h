@@ -48,6 +48,7 @@ struct dt_job_run_options {
     uint64_t seed;
     int device;                  /* index of dt_job_run_device_names */
     int device_index;            /* of "cuda:1"; -1 = ranks take turns */
+    int transport;               /* index of dt_job_run_transport_names */
     int threads;                 /* 0 = one per core */
     int precision;               /* index of dt_job_run_precision_names */
     char log_dir[1024];          /* "" = no files */
@@ -64,6 +65,7 @@ extern const char
 extern const char
     *const dt_job_run_decay_names[]; /* as dt_optimizer_decay_names: "constant", "cosine" */
 extern const char *const dt_job_run_noise_names[];     /* as dt_diffusion_schedule_names */
+extern const char *const dt_job_run_transport_names[]; /* in the order of enum dt_transport_over */
 extern const char *const dt_job_run_device_names[];    /* "auto", "cpu", "cuda" */
 extern const char *const dt_job_run_precision_names[]; /* "auto", "fp32", "bf16" */
 

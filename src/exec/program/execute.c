@@ -553,6 +553,7 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
     DT_TRY(dt_exec_make_order(&x->it, &x->ranks, err));
     DT_TRY(dt_exec_event_room(&x->events, x->env.dev, p->n_ops, err));
     begin_iteration(&x->it, &x->stages, &x->norm);
+    DT_TRY(dt_exec_connect(x, err));
     DT_TRY(dt_exec_comm_begin(x, err));
     st = walk(x, err);
     if (st == DT_OK && x->ranks.training && !x->norm.known) /* nothing is trained here */

@@ -35,12 +35,13 @@ struct dt_supervisor;
 
 struct dt_exec_options {
     const struct dt_device *device;
-    const struct dt_model *model;     /* one encoder, one LLM, one generator at most; images */
-    const struct dt_plan *plan;       /* layouts without cp, ep, ip */
-    struct dt_transport *transport;   /* NULL = this process alone; else every rank calls with equal
+    const struct dt_model *model;   /* one encoder, one LLM, one generator at most; images */
+    const struct dt_plan *plan;     /* layouts without cp, ep, ip */
+    struct dt_transport *transport; /* NULL = this process alone; else every rank calls with equal
                                        options */
-    struct dt_transport *data;        /* between the same ranks, of the device's memory; NULL =
-                                       staged over `transport` */
+    struct dt_transport *data;      /* between the same ranks, of the device's memory; NULL =
+                                       opened over `transport`, as `over` says */
+    enum dt_transport_over over;
     struct dt_supervisor *supervisor; /* is told what this rank does; NULL = nobody */
     double limit_s;                   /* of a message or collective; 0 = the transport's */
     int64_t clock_ahead_ns;           /* of this rank's dt_clock_ns before rank 0's */

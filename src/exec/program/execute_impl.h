@@ -15,7 +15,7 @@
 
 #include <pthread.h>
 
-/* Tags: messages have that of their RECV, tokens that of the op that waits. */
+/* Tags: messages have that of their RECV or of their lanes (execute_connect.c), tokens that of the op that waits. */
 enum {
     DT_EXEC_TAG_TOKEN = 1 << 21,
     DT_EXEC_TAG_OWN = DT_SUPERVISOR_TAG - 16,
@@ -480,6 +480,10 @@ enum dt_status dt_exec_comm_init(struct dt_exec *x, struct dt_error *err);
 void dt_exec_comm_free(struct dt_exec *x);
 /* Counts who waits for whom in this program, then lets the thread post what waits for nothing. */
 enum dt_status dt_exec_comm_begin(struct dt_exec *x, struct dt_error *err);
+/* Of a message (execute_connect.c), by its RECV. */
+int dt_exec_tag(const struct dt_exec *x, uint32_t recv);
+/* Tells the transport of the iteration's messages. */
+enum dt_status dt_exec_connect(const struct dt_exec *x, struct dt_error *err);
 /* The main thread waits until all that an op waits for is issued, and `q` until what has landed of it is done; says
  * that the op is issued. */
 enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_device_queue *q,

@@ -46,11 +46,6 @@ static enum dt_status pool_take(struct dt_exec_comm *c, const struct dt_device *
 
 /* ---- messages ---- */
 
-static int tag_of(uint32_t recv)
-{
-    return (int)(recv % DT_EXEC_TAG_TOKEN);
-}
-
 static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &x->it.p->ops[i], *recv = &x->it.p->ops[op->peer];
@@ -83,8 +78,8 @@ static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *
         dt_exec_route(&x->ranks, op, recv, t, &from, &to);
         if (from != x->ranks.rank || to == x->ranks.rank)
             continue;
-        DT_TRY(x->ranks.data->post_send(x->ranks.data, to, tag_of(op->peer), data, bytes, q, err,
-                                        &req));
+        DT_TRY(x->ranks.data->post_send(x->ranks.data, to, dt_exec_tag(x, op->peer), data, bytes, q,
+                                        err, &req));
         DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, packed, err));
     }
     return DT_OK;
@@ -126,7 +121,8 @@ static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *
         data = packed->data.p;
     }
     dt_exec_route(&x->ranks, send, op, t, &from, &to);
-    DT_TRY(x->ranks.data->post_recv(x->ranks.data, from, tag_of(i), data, bytes, q, err, &req));
+    DT_TRY(x->ranks.data->post_recv(x->ranks.data, from, dt_exec_tag(x, i), data, bytes, q, err,
+                                    &req));
     return dt_exec_request_add(&x->comm, i, x->ranks.data, req, packed, err);
 }
 

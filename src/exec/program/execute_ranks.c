@@ -184,7 +184,8 @@ enum dt_status dt_exec_place(struct dt_exec_ranks *ranks, struct dt_error *err)
     if (ranks->t && ranks->env->o.data)
         ranks->data = ranks->env->o.data;
     else if (ranks->t)
-        DT_TRY(dt_transport_open_staged(ranks->t, ranks->env->dev, err, &ranks->data));
+        DT_TRY(dt_transport_open_device(ranks->t, ranks->env->dev, ranks->env->o.over, err,
+                                        &ranks->data));
     DT_TRY(dt_placement_init(&ranks->place, ranks->env->o.plan, ranks->n, err));
     DT_TRY(find_lanes(ranks, err));
     in = dt_malloc((size_t)ranks->n * sizeof(*in));

@@ -178,6 +178,7 @@ void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out
 
     *out = (struct dt_exec_options){
         .device = s->device,
+        .over = (enum dt_transport_over)s->job->run.transport,
         .model = s->job->model,
         .plan = &s->plan,
         .dtype = s->dtype,
