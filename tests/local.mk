@@ -283,6 +283,7 @@ SHELL_TESTS = \
 	tests/test_runs_keep.sh \
 	tests/test_serve_page.sh \
 	tests/test_tables.sh \
+	tests/test_tcp.sh \
 	tests/test_trace.sh \
 	tests/test_train_cli.sh \
 	tests/test_train_mpi.sh \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The suite over ranks that are threads; started by an MPI launcher, the suite over MPI. */
+ * The suite over ranks that are threads; started by a launcher, the suite over MPI or TCP. */
 #include "config.h"
 
 #include "test_util.h"
@@ -256,7 +256,7 @@ static int under_check(void)
 }
 
 /* As one rank of several: no Check, which forks. */
-static int over_mpi(void)
+static int over_launched(void)
 {
     const char *s = getenv("SUITE_ROUNDS"), *piece = getenv("SUITE_PIECE_BYTES");
     struct dt_error err = {0};
@@ -265,7 +265,7 @@ static int over_mpi(void)
 
     if (piece) /* long messages in short pieces */
         dt_transport_mpi_piece_bytes = strtoull(piece, NULL, 10);
-    if (dt_transport_open_mpi(&err, &t) != DT_OK) {
+    if (dt_transport_open_launched(&err, &t) != DT_OK) {
         fprintf(stderr, "test_transport: %s\n", err.message);
         return 1;
     }
@@ -274,15 +274,15 @@ static int over_mpi(void)
         t->abort(t, 1);
     }
     if (t->rank == 0)
-        printf("%d checks over MPI, %d ranks, %d of them on %s\n", transport_checks_n, t->size,
-               t->local_size, t->host);
+        printf("%d checks over %s, %d ranks, %d of them on %s\n", transport_checks_n, t->name,
+               t->size, t->local_size, t->host);
     t->close(t);
     return 0;
 }
 
 int main(void)
 {
-    if (dt_transport_mpi_launched(NULL))
-        return over_mpi();
+    if (dt_transport_mpi_launched(NULL) || dt_transport_tcp_launched(NULL))
+        return over_launched();
     return under_check();
 }

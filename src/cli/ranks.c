@@ -74,7 +74,7 @@ static enum dt_status meet(const struct dt_job *job, struct dt_cli_ranks *r, str
 enum dt_status dt_cli_ranks_begin(const char *job, int64_t ranks, struct dt_error *err,
                                   bool *launched)
 {
-    *launched = dt_transport_mpi_launched(NULL);
+    *launched = dt_transport_mpi_launched(NULL) || dt_transport_tcp_launched(NULL);
     DT_TRY(dt_cli_limits_check(*launched || ranks > 1, err));
     if (*launched)
         return dt_lifeline_hold(err);
@@ -92,7 +92,7 @@ enum dt_status dt_cli_on_ranks(const struct dt_job *job, int64_t ranks, dt_cli_r
     struct dt_cli_ranks alone = {0}, r = {0};
     enum dt_status st = DT_OK;
 
-    DT_TRY(dt_transport_open_mpi(err, &r.transport));
+    DT_TRY(dt_transport_open_launched(err, &r.transport));
     if (ranks != 1)
         st = dt_transport_check_tasks(r.transport->size, err);
     if (st == DT_OK && ranks > 0 && ranks != r.transport->size)

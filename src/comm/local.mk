@@ -33,6 +33,9 @@ libdtcomm_a_SOURCES = \
 	src/comm/transport_staged.h \
 	src/comm/transport_staged_post.c \
 	src/comm/transport_tasks.c \
+	src/comm/transport_tcp.c \
+	src/comm/transport_tcp_impl.h \
+	src/comm/transport_tcp_open.c \
 	src/comm/transport_threads.c \
 	src/comm/transport_tp.c
 if HAVE_MPI

@@ -166,6 +166,18 @@ enum dt_status dt_transport_open_mpi(struct dt_error *err, struct dt_transport *
 /* Was this process started by an MPI launcher (mpirun, srun)?  Looks at the environment only, which
  * may not tell how many ranks there are (1 then). */
 bool dt_transport_mpi_launched(int *ranks);
+/* Was it started by a launcher that says who it is and where rank 0 is to be found (RANK, WORLD_SIZE, MASTER_ADDR,
+ * MASTER_PORT, as torchrun does), as one of several, and by none of MPI's? */
+struct dt_transport_launch {
+    int rank, size;
+    char address[256], port[8]; /* of rank 0 */
+};
+bool dt_transport_tcp_launched(struct dt_transport_launch *out);
+/* Over TCP, between the ranks of such a launch.  Collective; the limit is that of operations. */
+enum dt_status dt_transport_open_tcp(const struct dt_transport_launch *l, struct dt_error *err,
+                                     struct dt_transport **out);
+/* Over whatever this process was started with: TCP, MPI, or alone. */
+enum dt_status dt_transport_open_launched(struct dt_error *err, struct dt_transport **out);
 /* DT_ERR_USAGE if the environment says that this process is one of several tasks, but there is no
  * MPI between them: each would run the whole job by itself.  `size` is that of MPI's world, 1 where
  * MPI is not asked. */
@@ -195,7 +207,7 @@ enum dt_status dt_transport_open_nccl(struct dt_transport *control, const struct
                                       struct dt_error *err, struct dt_transport **out);
 
 /* The memory of a device by the best way there is, or the one that is named: NCCL where all ranks have a card each
- * that it can use, else staged.  Collective. */
+ * that it can use, else staged.  Collective; devices are of one kind on all ranks. */
 enum dt_transport_over { DT_TRANSPORT_OVER_AUTO, DT_TRANSPORT_OVER_STAGED, DT_TRANSPORT_OVER_NCCL };
 enum dt_status dt_transport_open_device(struct dt_transport *control,
                                         const struct dt_device *device, enum dt_transport_over over,

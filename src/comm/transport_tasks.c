@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { TORCH_PORT = 29500 }; /* torchrun's default */
+
 struct vars {
     const char *size, *rank;
 };
@@ -126,6 +128,36 @@ bool dt_transport_mpi_launched(int *out)
     return true;
 }
 
+/* torchrun's agent may listen at MASTER_PORT itself; rank 0 takes the next one then. */
+bool dt_transport_tcp_launched(struct dt_transport_launch *out)
+{
+    const char *address = getenv("MASTER_ADDR"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    int64_t rank = number("RANK"), size = number("WORLD_SIZE"), port = number("MASTER_PORT");
+    struct dt_transport_launch l = {.rank = (int)rank, .size = (int)size};
+
+    one_of_several();
+    if (port < 0 && !getenv("MASTER_PORT"))
+        port = TORCH_PORT;
+    if (!address || !*address || strlen(address) >= sizeof(l.address) || size < 2 ||
+        size > INT_MAX || rank < 0 || rank >= size || port < 1 || port > 65534 ||
+        dt_transport_mpi_launched(NULL))
+        return false;
+    memcpy(l.address, address, strlen(address) + 1);
+    snprintf(l.port, sizeof(l.port), "%d",
+             (int)port + (agent && strcmp(agent, "True") == 0 ? 1 : 0));
+    if (out)
+        *out = l;
+    return true;
+}
+
+enum dt_status dt_transport_open_launched(struct dt_error *err, struct dt_transport **out)
+{
+    struct dt_transport_launch l;
+
+    return dt_transport_tcp_launched(&l) ? dt_transport_open_tcp(&l, err, out)
+                                         : dt_transport_open_mpi(err, out);
+}
+
 enum dt_status dt_transport_check_tasks(int size, struct dt_error *err)
 {
     const char *text = one_of_several();
@@ -136,6 +168,7 @@ enum dt_status dt_transport_check_tasks(int size, struct dt_error *err)
                         "this process is one of several tasks (%s), but there is no MPI between "
                         "them, so each would run the whole job by itself; start them with 'srun "
                         "--mpi=pmix', with the mpirun of the MPI library that disttrain was built "
-                        "with, or as one task with --ranks N (--ranks 1 to run alone nevertheless)",
+                        "with, with MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE as torchrun sets "
+                        "them, or as one task with --ranks N (--ranks 1 to run alone nevertheless)",
                         text);
 }
