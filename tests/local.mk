@@ -22,6 +22,7 @@ check_PROGRAMS += \
 	tests/test_cost_curve \
 	tests/test_cost_many \
 	tests/test_cost_stage \
+	tests/test_cuda_faults \
 	tests/test_data_image \
 	tests/test_data_loader \
 	tests/test_data_shard \
@@ -164,6 +165,7 @@ tests_libfakedevice_a_SOURCES = \
 	tests/fake_device_memory.c \
 	tests/fake_device_queue.c
 TEST_DEVICE_LIBS = tests/libfakedevice.a $(DT_KERNEL_LIBS)
+tests_test_cuda_faults_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_fake_device_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_ferry_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 if HAVE_NCCL
@@ -354,6 +356,7 @@ $(FAKE_NCCL): tests/fake_nccl.c tests/fake_nccl.h src/comm/nccl.h
 CUDA_CPU = tests/modules/CPU/disttrain-cuda.so
 CUDA_CPU_FILES = \
 	tests/cuda_cpu/block.cc \
+	tests/cuda_cpu/calls.cc \
 	tests/cuda_cpu/lt.cc \
 	tests/cuda_cpu/runtime.cc
 CUDA_CPU_INCLUDED = \
@@ -378,9 +381,10 @@ $(CUDA_CPU_FILES:.cc=.cpu.o): %.cpu.o: %.cc
 $(CUDA_CPU): $(CUDA_CPU_OBJECTS) $(CUDA_BASE:.c=.pic.o)
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(CXX) -shared $(CXXFLAGS) -o $@ $(CUDA_CPU_OBJECTS) \
 	    $(CUDA_BASE:.c=.pic.o) -lpthread
-$(CUDA_FAULTS): tests/cuda_cpu/faults.cc tests/cuda_cpu/block.cpu.o tests/cuda_cpu/runtime.cpu.o
+CUDA_FAULTS_OBJECTS = tests/cuda_cpu/block.cpu.o tests/cuda_cpu/calls.cpu.o tests/cuda_cpu/runtime.cpu.o
+$(CUDA_FAULTS): tests/cuda_cpu/faults.cc $(CUDA_FAULTS_OBJECTS)
 	$(AM_V_GEN)$(CXX) $(CUDA_CPU_FLAGS) $(CXXFLAGS) -o $@ $(srcdir)/tests/cuda_cpu/faults.cc \
-	    tests/cuda_cpu/block.cpu.o tests/cuda_cpu/runtime.cpu.o -lpthread
+	    $(CUDA_FAULTS_OBJECTS) -lpthread
 endif
 
 # ---- fuzzing ----

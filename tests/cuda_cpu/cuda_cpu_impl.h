@@ -19,4 +19,7 @@ void cucpu_run(const cucpu_kernel &k);
 /* Something else than a kernel, in the stream's order (runtime.cc). */
 void cucpu_task(cudaStream_t s, const char *what, std::function<void()> run);
 
+/* Counts a call of a library's function `name`; is it the one that is to fail (calls.cc)? */
+bool cucpu_fails(const char *name);
+
 #endif

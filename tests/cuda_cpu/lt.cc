@@ -80,6 +80,8 @@ size_t extent(const cublasLtMatrixLayoutOpaque_t &l)
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *h)
 {
+    if (cucpu_fails("cublasLtCreate"))
+        return CUBLAS_STATUS_INTERNAL_ERROR;
     *h = new cublasLtContext{1};
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -91,6 +93,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h)
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t,
                                         cudaDataType_t)
 {
+    if (cucpu_fails("cublasLtMatmulDescCreate"))
+        return CUBLAS_STATUS_INTERNAL_ERROR;
     *d = new cublasLtMatmulDescOpaque_t;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -103,6 +107,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
                                               cublasLtMatmulDescAttributes_t what, const void *p,
                                               size_t bytes)
 {
+    if (cucpu_fails("cublasLtMatmulDescSetAttribute"))
+        return CUBLAS_STATUS_INTERNAL_ERROR;
     auto take = [&](void *to, size_t n) {
         if (bytes != n)
             stop("an attribute of another size");
@@ -131,6 +137,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType_t type,
                                           uint64_t rows, uint64_t columns, int64_t ld)
 {
+    if (cucpu_fails("cublasLtMatrixLayoutCreate"))
+        return CUBLAS_STATUS_INTERNAL_ERROR;
     *l = new cublasLtMatrixLayoutOpaque_t{type, rows, columns, ld};
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -141,6 +149,8 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *p)
 {
+    if (cucpu_fails("cublasLtMatmulPreferenceCreate"))
+        return CUBLAS_STATUS_INTERNAL_ERROR;
     *p = new cublasLtMatmulPreferenceOpaque_t;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -153,6 +163,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t what,
                                                     const void *value, size_t bytes)
 {
+    if (cucpu_fails("cublasLtMatmulPreferenceSetAttribute"))
+        return CUBLAS_STATUS_INTERNAL_ERROR;
     if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && bytes == 8)
         memcpy(&p->room, value, 8);
     else if (what >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES && bytes == 4)
@@ -168,6 +180,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulPreference_t p, int wanted,
                                               cublasLtMatmulHeuristicResult_t *found, int *n)
 {
+    if (cucpu_fails("cublasLtMatmulAlgoGetHeuristic"))
+        return CUBLAS_STATUS_INTERNAL_ERROR;
     const char *any = getenv("CUCPU_LT_BIAS");
 
     *n = 0;
@@ -195,6 +209,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
                               const cublasLtMatmulAlgo_t *algo, void *room, size_t bytes,
                               cudaStream_t s)
 {
+    if (cucpu_fails("cublasLtMatmul"))
+        return CUBLAS_STATUS_INTERNAL_ERROR;
     cublasLtMatmulDescOpaque_t op = *d;
     cublasLtMatrixLayoutOpaque_t A = *la, B = *lb, C = *lc, D = *ld;
     uint64_t m = op.ta == CUBLAS_OP_N ? A.rows : A.columns;

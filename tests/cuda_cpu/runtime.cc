@@ -150,6 +150,7 @@ struct task {
 };
 
 uint64_t n_streams;
+std::atomic<int> n_events;
 thread_local cudaError_t last_error;
 
 } // namespace
@@ -244,12 +245,18 @@ int write_value(cudaStream_t s, unsigned long long at, uint64_t value, unsigned)
 {
     uint64_t *p = static_cast<uint64_t *>(alias(reinterpret_cast<void *>(at), 8, "write value"));
 
+    if (cucpu_fails("cuStreamWriteValue64"))
+        return cudaErrorUnknown;
+
     put(s, "write value", [p, value] { __atomic_store_n(p, value, __ATOMIC_RELEASE); });
     return 0;
 }
 int wait_value(cudaStream_t s, unsigned long long at, uint64_t value, unsigned)
 {
     uint64_t *p = static_cast<uint64_t *>(alias(reinterpret_cast<void *>(at), 8, "wait value"));
+
+    if (cucpu_fails("cuStreamWaitValue64"))
+        return cudaErrorUnknown;
 
     put(s, "wait value", [p, value] {
         while (__atomic_load_n(p, __ATOMIC_ACQUIRE) < value)
@@ -297,6 +304,10 @@ void cucpu_launch(const char *name, const void *kernel, dim3 grid, dim3 block, s
     if (shared > most)
         stop("%s is launched with %zu bytes of shared memory, and may have %zu", name, shared,
              most);
+    if (cucpu_fails("cudaLaunchKernel")) {
+        last_error = cudaErrorUnknown;
+        return;
+    }
     cucpu_kernel k = {name, grid, block, shared, mix(seed + launches++), std::move(body)};
 
     put(stream, name, [k = std::move(k)] { cucpu_run(k); });
@@ -311,15 +322,19 @@ void cucpu_task(cudaStream_t s, const char *what, std::function<void()> run)
 
 cudaError_t cudaGetDeviceCount(int *n)
 {
+    if (cucpu_fails("cudaGetDeviceCount"))
+        return last_error = cudaErrorUnknown;
     *n = static_cast<int>(setting("CUCPU_DEVICES", 1));
-    return *n > 0 ? cudaSuccess : cudaErrorInsufficientDriver;
+    return *n > 0 ? cudaSuccess : last_error = cudaErrorInsufficientDriver;
 }
 cudaError_t cudaSetDevice(int i)
 {
-    int n;
+    if (cucpu_fails("cudaSetDevice"))
+        return last_error = cudaErrorUnknown;
+    int n = 0;
 
     cudaGetDeviceCount(&n);
-    return i >= 0 && i < n ? cudaSuccess : cudaErrorInvalidValue;
+    return i >= 0 && i < n ? cudaSuccess : last_error = cudaErrorInvalidValue;
 }
 static size_t shared_most()
 {
@@ -327,6 +342,8 @@ static size_t shared_most()
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
 {
+    if (cucpu_fails("cudaGetDeviceProperties"))
+        return last_error = cudaErrorUnknown;
     *p = {};
     snprintf(p->name, sizeof(p->name), "CUDA on a CPU");
     p->major = 9;
@@ -337,6 +354,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
+    if (cucpu_fails("cudaDeviceGetStreamPriorityRange"))
+        return last_error = cudaErrorUnknown;
     *least = 0;
     *greatest = -5;
     return cudaSuccess;
@@ -350,7 +369,7 @@ cudaError_t cudaDeviceSynchronize()
     }
     for (cudaStream_t s : all)
         cudaStreamSynchronize(s);
-    return cudaSuccess;
+    return cucpu_fails("cudaDeviceSynchronize") ? last_error = cudaErrorUnknown : cudaSuccess;
 }
 cudaError_t cudaGetLastError()
 {
@@ -377,12 +396,14 @@ const char *cudaGetErrorString(cudaError_t e)
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsigned,
                                              unsigned long long, cudaDriverEntryPointQueryResult *)
 {
+    if (cucpu_fails("cudaGetDriverEntryPointByVersion"))
+        return last_error = cudaErrorUnknown;
     if (strcmp(name, "cuStreamWriteValue64") == 0)
         *fn = reinterpret_cast<void *>(&write_value);
     else if (strcmp(name, "cuStreamWaitValue64") == 0)
         *fn = reinterpret_cast<void *>(&wait_value);
     else
-        return cudaErrorInvalidValue;
+        return last_error = cudaErrorInvalidValue;
     return cudaSuccess;
 }
 
@@ -393,6 +414,8 @@ static size_t card_bytes()
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
+    if (cucpu_fails("cudaMalloc"))
+        return last_error = cudaErrorUnknown;
     std::lock_guard<std::mutex> hold(mem.lock);
     size_t used = (bytes + ALIGN - 1) / ALIGN * ALIGN, pages = (used + PAGE - 1) / PAGE * PAGE;
 
@@ -446,11 +469,13 @@ cudaError_t cudaFree(void *p)
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     fallocate(mem.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(b.pages_at),
               off_t(b.pages));
-    return cudaSuccess;
+    return cucpu_fails("cudaFree") ? last_error = cudaErrorUnknown : cudaSuccess;
 }
 
 cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
+    if (cucpu_fails("cudaMallocHost"))
+        return last_error = cudaErrorUnknown;
     void *q = malloc(bytes);
     std::lock_guard<std::mutex> hold(mem.lock);
 
@@ -467,12 +492,14 @@ cudaError_t cudaFreeHost(void *p)
     if (mem.pinned.erase(static_cast<char *>(p)) == 0)
         stop("cudaFreeHost of what cudaMallocHost did not give");
     free(p);
-    return cudaSuccess;
+    return cucpu_fails("cudaFreeHost") ? last_error = cudaErrorUnknown : cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t s)
 {
+    if (cucpu_fails("cudaMemcpyAsync"))
+        return last_error = cudaErrorUnknown;
     bool from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     bool to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
 
@@ -487,6 +514,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s)
 {
+    if (cucpu_fails("cudaMemsetAsync"))
+        return last_error = cudaErrorUnknown;
     p = alias(p, bytes, "memset");
     put(s, "memset", [=] { memset(p, byte, bytes); });
     return cudaSuccess;
@@ -494,12 +523,16 @@ cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
 {
+    if (cucpu_fails("cudaStreamCreateWithFlags"))
+        return last_error = cudaErrorUnknown;
     if (flags != cudaStreamNonBlocking)
         stop("a stream that waits for the one that everything waits for");
     return stream_new(s);
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int)
 {
+    if (cucpu_fails("cudaStreamCreateWithPriority"))
+        return last_error = cudaErrorUnknown;
     return cudaStreamCreateWithFlags(s, flags);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s)
@@ -518,34 +551,42 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     }
     s->thread.join();
     delete s;
-    return cudaSuccess;
+    return cucpu_fails("cudaStreamDestroy") ? last_error = cudaErrorUnknown : cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     std::unique_lock<std::mutex> hold(s->lock);
 
     s->less.wait(hold, [s] { return s->tasks.empty() && !s->busy; });
-    return cudaSuccess;
+    return cucpu_fails("cudaStreamSynchronize") ? last_error = cudaErrorUnknown : cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
 {
+    if (cucpu_fails("cudaLaunchHostFunc"))
+        return last_error = cudaErrorUnknown;
     put(s, "a call of the host", [=] { fn(arg); });
     return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
+    if (cucpu_fails("cudaEventCreateWithFlags"))
+        return last_error = cudaErrorUnknown;
     *e = new CUevent_st;
     (*e)->timed = flags == cudaEventDefault;
+    n_events++;
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
     delete e;
-    return cudaSuccess;
+    n_events--;
+    return cucpu_fails("cudaEventDestroy") ? last_error = cudaErrorUnknown : cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
+    if (cucpu_fails("cudaEventRecord"))
+        return last_error = cudaErrorUnknown;
     std::shared_ptr<moment> m = e->m;
     uint64_t number;
     {
@@ -565,6 +606,8 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
+    if (cucpu_fails("cudaStreamWaitEvent"))
+        return last_error = cudaErrorUnknown;
     std::shared_ptr<moment> m = e->m;
     uint64_t number;
     {
@@ -582,12 +625,16 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 }
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
+    if (cucpu_fails("cudaEventQuery"))
+        return last_error = cudaErrorUnknown;
     std::lock_guard<std::mutex> hold(e->m->lock);
 
-    return e->m->done >= e->m->recorded ? cudaSuccess : cudaErrorNotReady;
+    return e->m->done >= e->m->recorded ? cudaSuccess : last_error = cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
+    if (cucpu_fails("cudaEventSynchronize"))
+        return last_error = cudaErrorUnknown;
     std::unique_lock<std::mutex> hold(e->m->lock);
     uint64_t number = e->m->recorded;
 
@@ -596,17 +643,21 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
+    if (cucpu_fails("cudaEventElapsedTime"))
+        return last_error = cudaErrorUnknown;
     if (!begin->timed || !end->timed)
         stop("the time of an event that has none is asked for");
     if (cudaEventQuery(begin) != cudaSuccess || cudaEventQuery(end) != cudaSuccess)
-        return cudaErrorNotReady;
+        return last_error = cudaErrorNotReady;
     if (begin->m->recorded == 0 || end->m->recorded == 0)
-        return cudaErrorInvalidResourceHandle;
+        return last_error = cudaErrorInvalidResourceHandle;
     *ms = std::chrono::duration<float, std::milli>(end->m->at - begin->m->at).count();
     return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int value)
 {
+    if (cucpu_fails("cudaFuncSetAttribute"))
+        return last_error = cudaErrorUnknown;
     if (what != cudaFuncAttributeMaxDynamicSharedMemorySize || size_t(value) > shared_most())
         return last_error = cudaErrorInvalidValue;
     std::lock_guard<std::mutex> hold(streams_lock);
@@ -624,4 +675,17 @@ extern "C" __attribute__((visibility("default"))) void *cucpu_host(const void *p
         return const_cast<void *>(p);
     cudaDeviceSynchronize();
     return alias(p, 0, "a test");
+}
+
+// What there is of the runtime's things: streams, events, blocks of memory, blocks of page-locked memory.
+extern "C" __attribute__((visibility("default"))) void cucpu_left(int out[4])
+{
+    std::lock_guard<std::mutex> hold(mem.lock), also(streams_lock);
+
+    out[0] = static_cast<int>(streams.size());
+    out[1] = n_events;
+    out[2] = 0;
+    for (const auto &b : mem.blocks)
+        out[2] += b.second.live;
+    out[3] = static_cast<int>(mem.pinned.size());
 }

@@ -42,6 +42,14 @@ void dt_cuda_fail(struct dt_device_queue *q, enum dt_status status, const char *
     __attribute__((format(printf, 3, 4)));
 /* A runtime call on q returned `e`; `what` was tried.  Is all well? */
 bool dt_cuda_ok(struct dt_device_queue *q, cudaError_t e, const char *what);
+/* What a runtime call said.  The runtime forgets it where it is no success (also "not ready"): it would say it again
+ * to the next one who asks how a launch went. */
+static inline cudaError_t dt_cuda_said(cudaError_t e)
+{
+    if (e != cudaSuccess)
+        cudaGetLastError();
+    return e;
+}
 /* At least `bytes`, contents undefined, until the next call for the same region in the queue's order.  NULL
  * (and a failed queue) when out of memory. */
 void *dt_cuda_scratch(struct dt_device_queue *q, int region, size_t bytes);

@@ -47,7 +47,7 @@ static enum dt_status describe(struct dt_cuda *c, const struct dt_device_options
 {
     struct dt_device_info *info = &c->dev.info;
     cudaDeviceProp p;
-    cudaError_t e = cudaGetDeviceProperties(&p, c->index);
+    cudaError_t e = dt_cuda_said(cudaGetDeviceProperties(&p, c->index));
 
     if (e != cudaSuccess)
         return dt_error_set(err, DT_ERR_INPUT, "cuda:%d cannot be asked about itself: %s", c->index,
@@ -115,11 +115,10 @@ static int count(struct dt_error *err)
     cudaError_t e;
 
     set_driver();
-    e = cudaGetDeviceCount(&n);
+    e = dt_cuda_said(cudaGetDeviceCount(&n));
 
     if (e == cudaSuccess && n > 0)
         return n;
-    cudaGetLastError();
     if (e == cudaErrorInsufficientDriver)
         dt_error_set(err, DT_ERR_INPUT,
                      "cuda: there is no NVIDIA driver, or one too old for CUDA %d.%d",

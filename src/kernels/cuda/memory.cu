@@ -162,7 +162,7 @@ static void give_back(struct dt_cuda_memory *m, struct block *b)
     struct block *prev = b->prev;
 
     if (!m->arena) {
-        cudaFree(b->p);
+        dt_cuda_said(cudaFree(b->p));
         dt_free(b);
         return;
     }
@@ -227,14 +227,15 @@ static bool record(struct dt_cuda_memory *m, struct group *g, cudaStream_t strea
         e = (struct passing *)dt_calloc(1, sizeof(*e));
         if (!e)
             return false;
-        if (cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming) != cudaSuccess) {
+        if (dt_cuda_said(cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming)) !=
+            cudaSuccess) {
             dt_free(e);
             return false;
         }
     }
     e->next = g->events;
     g->events = e;
-    return cudaEventRecord(e->event, stream) == cudaSuccess;
+    return dt_cuda_said(cudaEventRecord(e->event, stream)) == cudaSuccess;
 }
 
 /* An event on every queue; one that cannot be had makes the group stay open. */
@@ -256,7 +257,8 @@ static void close_group(struct dt_cuda *c)
 static bool is_over(struct group *g, bool wait)
 {
     for (struct passing *e = g->events; e; e = e->next)
-        if ((wait ? cudaEventSynchronize(e->event) : cudaEventQuery(e->event)) == cudaErrorNotReady)
+        if (dt_cuda_said(wait ? cudaEventSynchronize(e->event) : cudaEventQuery(e->event)) ==
+            cudaErrorNotReady)
             return false;
     return true;
 }
@@ -294,7 +296,7 @@ static void put_into_group(struct dt_cuda *c, struct block *b)
     if (!g || g->closed) {
         g = (struct group *)dt_calloc(1, sizeof(*g));
         if (!g) { /* no memory on the host: wait, rather than lose the block */
-            cudaDeviceSynchronize();
+            dt_cuda_said(cudaDeviceSynchronize());
             give_back(m, b);
             return;
         }
@@ -319,8 +321,7 @@ static struct block *own_block(size_t bytes)
 
     if (!b)
         return NULL;
-    if (cudaMalloc(&p, bytes) != cudaSuccess) {
-        cudaGetLastError(); /* said; not for the next launch to find */
+    if (dt_cuda_said(cudaMalloc(&p, bytes)) != cudaSuccess) {
         dt_free(b);
         return NULL;
     }
@@ -428,12 +429,10 @@ static enum dt_status host_alloc(const struct dt_device *dev, size_t bytes, stru
     void *p;
 
     dt_cuda_use(dev);
-    e = cudaMallocHost(&p, bytes > 0 ? bytes : 1);
-    if (e != cudaSuccess) {
-        cudaGetLastError();
+    e = dt_cuda_said(cudaMallocHost(&p, bytes > 0 ? bytes : 1));
+    if (e != cudaSuccess)
         return dt_error_set(err, DT_ERR_NOMEM, "out of page-locked memory: %zu bytes: %s", bytes,
                             cudaGetErrorString(e));
-    }
     *out = p;
     return DT_OK;
 }
@@ -443,7 +442,7 @@ static void host_free(const struct dt_device *dev, void *p)
     if (!p)
         return;
     dt_cuda_use(dev);
-    cudaFreeHost(p);
+    dt_cuda_said(cudaFreeHost(p));
 }
 
 static void memory_used(const struct dt_device *dev, int64_t *now_bytes, int64_t *max_bytes)
@@ -483,7 +482,7 @@ void dt_cuda_memory_close(struct dt_cuda *c)
         struct piece *p = m->pieces;
 
         m->pieces = p->next;
-        cudaFree(p->p);
+        dt_cuda_said(cudaFree(p->p));
         dt_free(p);
     }
     while (m->free) {
@@ -496,7 +495,7 @@ void dt_cuda_memory_close(struct dt_cuda *c)
         struct passing *e = m->spare;
 
         m->spare = e->next;
-        cudaEventDestroy(e->event);
+        dt_cuda_said(cudaEventDestroy(e->event));
         dt_free(e);
     }
     dt_free(m->table);

@@ -36,7 +36,7 @@ enum {
 
 void dt_cuda_use(const struct dt_device *dev)
 {
-    cudaSetDevice(dt_cuda_of(dev)->index);
+    dt_cuda_said(cudaSetDevice(dt_cuda_of(dev)->index));
 }
 
 int dt_cuda_processors(const struct dt_device_queue *q)
@@ -67,7 +67,7 @@ void dt_cuda_fail(struct dt_device_queue *q, enum dt_status status, const char *
 bool dt_cuda_ok(struct dt_device_queue *q, cudaError_t e, const char *what)
 {
     if (e != cudaSuccess) {
-        cudaGetLastError();
+        dt_cuda_said(e);
         dt_cuda_fail(q, e == cudaErrorMemoryAllocation ? DT_ERR_NOMEM : DT_ERR_INTERNAL,
                      "%s: %s: %s", q->dev->info.name, what, cudaGetErrorString(e));
     }
@@ -76,7 +76,7 @@ bool dt_cuda_ok(struct dt_device_queue *q, cudaError_t e, const char *what)
 
 static enum dt_status runtime_error(struct dt_error *err, cudaError_t e, const char *what)
 {
-    cudaGetLastError();
+    dt_cuda_said(e);
     return dt_error_set(err, e == cudaErrorMemoryAllocation ? DT_ERR_NOMEM : DT_ERR_INTERNAL,
                         "%s: %s", what, cudaGetErrorString(e));
 }
@@ -129,7 +129,7 @@ static void queue_free(struct dt_device_queue *q)
     c = dt_cuda_of(q->dev);
     dt_cuda_use(q->dev);
     if (q->stream)
-        cudaStreamSynchronize(q->stream);
+        dt_cuda_said(cudaStreamSynchronize(q->stream));
     for (int i = 0; i < DT_SCRATCH_N; i++)
         q->dev->free(q->dev, q->scratch[i].p);
     pthread_mutex_lock(&c->lock);
@@ -140,7 +140,7 @@ static void queue_free(struct dt_device_queue *q)
     pthread_mutex_unlock(&c->lock);
     dt_cuda_products_free(q->products);
     if (q->stream)
-        cudaStreamDestroy(q->stream);
+        dt_cuda_said(cudaStreamDestroy(q->stream));
     q->dev->host_free(q->dev, q->flag);
     dt_free(q);
 }
@@ -155,7 +155,7 @@ static enum dt_status queue_open(struct dt_device_queue *q, bool high_priority,
     DT_TRY(q->dev->host_alloc(q->dev, DT_FLAG_WORDS * sizeof(int), err, &flag));
     q->flag = (int *)flag;
     memset(flag, 0, DT_FLAG_WORDS * sizeof(int));
-    cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    dt_cuda_said(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     e = cudaStreamCreateWithPriority(&q->stream, cudaStreamNonBlocking,
                                      high_priority ? greatest : least);
     if (e != cudaSuccess)
@@ -243,7 +243,8 @@ static void *queue_stream(struct dt_device_queue *q)
 /* An event on a stream that has nothing to do, and the host's clock when it was seen to be over. */
 static bool new_base(struct dt_cuda *c, cudaEvent_t e, uint64_t *ns)
 {
-    if (cudaEventRecord(e, c->clock) != cudaSuccess || cudaEventSynchronize(e) != cudaSuccess)
+    if (dt_cuda_said(cudaEventRecord(e, c->clock)) != cudaSuccess ||
+        dt_cuda_said(cudaEventSynchronize(e)) != cudaSuccess)
         return false;
     *ns = dt_clock_ns();
     return true;
@@ -289,7 +290,7 @@ static void event_free(struct dt_device_event *e)
 {
     if (!e)
         return;
-    cudaEventDestroy(e->event);
+    dt_cuda_said(cudaEventDestroy(e->event));
     dt_free(e);
 }
 
@@ -314,7 +315,7 @@ static enum dt_status event_sync(struct dt_device_event *e, struct dt_error *err
 
 static bool event_done(struct dt_device_event *e)
 {
-    return cudaEventQuery(e->event) != cudaErrorNotReady;
+    return dt_cuda_said(cudaEventQuery(e->event)) != cudaErrorNotReady;
 }
 
 static uint64_t event_ns(struct dt_device_event *e)
@@ -325,7 +326,7 @@ static uint64_t event_ns(struct dt_device_event *e)
 
     pthread_mutex_lock(&c->lock);
     for (int i = 0; i < 2 && at == 0; i++)
-        if (cudaEventElapsedTime(&ms, c->base[i].event, e->event) == cudaSuccess)
+        if (dt_cuda_said(cudaEventElapsedTime(&ms, c->base[i].event, e->event)) == cudaSuccess)
             at = c->base[i].ns + (uint64_t)(int64_t)((double)ms * 1e6);
     pthread_mutex_unlock(&c->lock);
     return at;
@@ -398,10 +399,8 @@ static bool entry(const char *name, value_fn **fn)
 #else
     e = cudaGetDriverEntryPoint(name, &p, cudaEnableDefault, &found);
 #endif
-    if (e != cudaSuccess || !p) {
-        cudaGetLastError();
+    if (dt_cuda_said(e) != cudaSuccess || !p)
         return false;
-    }
     memcpy(fn, &p, sizeof(*fn)); /* POSIX allows it, C has no cast */
     return true;
 }
@@ -446,7 +445,7 @@ void dt_cuda_queues_close(struct dt_cuda *c)
 {
     for (int i = 0; i < 2; i++)
         if (c->base[i].event)
-            cudaEventDestroy(c->base[i].event);
+            dt_cuda_said(cudaEventDestroy(c->base[i].event));
     if (c->clock)
-        cudaStreamDestroy(c->clock);
+        dt_cuda_said(cudaStreamDestroy(c->clock));
 }

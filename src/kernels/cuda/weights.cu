@@ -93,7 +93,7 @@ static void weight_free(struct dt_device_weight *w)
         return;
     if (w->copy) {
         w->dev->free(w->dev, w->copy);
-        cudaEventDestroy(w->made);
+        dt_cuda_said(cudaEventDestroy(w->made));
     }
     pthread_mutex_destroy(&w->lock);
     dt_free(w);
@@ -120,8 +120,8 @@ static enum dt_status weight_new(const struct dt_device *dev,
     pthread_mutex_init(&w->lock, NULL);
     if (shape->dtype != w->from_type || shape->kernel > 1) {
         st = dev->alloc(dev, (size_t)elements(shape) * dt_dtype_bytes(shape->dtype), err, &w->copy);
-        if (st == DT_OK &&
-            cudaEventCreateWithFlags(&w->made, cudaEventDisableTiming) != cudaSuccess) {
+        if (st == DT_OK && dt_cuda_said(cudaEventCreateWithFlags(
+                               &w->made, cudaEventDisableTiming)) != cudaSuccess) {
             dev->free(dev, w->copy);
             w->copy = NULL;
             st = dt_error_set(err, DT_ERR_INTERNAL, "no event for a weight");

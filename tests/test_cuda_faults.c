@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Cards, built for a CPU (tests/cuda_cpu): whichever call of CUDA or of cuBLASLt fails, the device says so or its
+ * results are right all the same, nothing is left behind, and the next try works. */
+#include "kernels/device_open.h"
+#include "kernels/kernels.h"
+#include "test_util.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define MODULES "tests/modules/CPU"
+
+enum { M = 3, IN = 16, OUT = 8, HEADS = 2, HEAD_DIM = 64, ROWS = 40 };
+enum { WIDTH = HEADS * HEAD_DIM, QKV = ROWS * WIDTH };
+
+/* of the module, by calls.cc and runtime.cc */
+static void (*fail_at)(const char *name, unsigned at);
+static const char *(*called)(unsigned i, unsigned *calls);
+static void (*left)(int out[4]);
+
+static void find(void *so, const char *name, void *fn)
+{
+    void *p = dlsym(so, name);
+
+    ck_assert_msg(p != NULL, "the module has no %s", name);
+    memcpy(fn, &p, sizeof(p)); /* POSIX allows it, C has no cast */
+}
+
+struct work {
+    struct dt_device *dev;
+    struct dt_device_queue *q[2];
+    struct dt_device_event *event;
+    struct dt_device_gate *gate;
+    struct dt_device_weight *w;
+    float *host; /* page-locked: what goes up and comes down */
+    float *p;    /* all of it on the device */
+    int32_t *cu;
+    int calls;
+};
+
+/* floats of work.p and work.host */
+enum {
+    AT_X,
+    AT_W = AT_X + M * IN,
+    AT_Y = AT_W + OUT * IN,
+    AT_Q = AT_Y + M * OUT,
+    AT_O = AT_Q + QKV
+};
+enum { AT_LSE = AT_O + QKV, AT_SQ = AT_LSE + HEADS * ROWS, ALL = AT_SQ + 2 };
+
+static enum dt_status begin(struct work *k, struct dt_error *err)
+{
+    static const struct dt_device_choice which = {.name = "cuda"};
+    struct dt_device_weight_shape s = {DT_F32, OUT, IN, 0};
+    void *p;
+
+    DT_TRY(dt_device_open(&which, NULL, err, &k->dev));
+    for (int i = 0; i < 2; i++)
+        DT_TRY(k->dev->queue_new(k->dev, i == 1, err, &k->q[i]));
+    DT_TRY(k->dev->event_new(k->dev, err, &k->event));
+    DT_TRY(k->dev->gate_new(k->dev, err, &k->gate));
+    DT_TRY(k->dev->host_alloc(k->dev, ALL * sizeof(float), err, &p));
+    k->host = p;
+    DT_TRY(k->dev->alloc(k->dev, ALL * sizeof(float), err, &p));
+    k->p = p;
+    DT_TRY(k->dev->alloc(k->dev, 2 * sizeof(int32_t), err, &p));
+    k->cu = p;
+    return k->dev->weight_new(k->dev, &s, k->p + AT_W, NULL, err, &k->w);
+}
+
+static void count_call(void *arg)
+{
+    ++*(int *)arg;
+}
+
+/* Uploads on one queue, kernels on the other one, and back. */
+static enum dt_status compute(struct work *k, struct dt_error *err)
+{
+    struct dt_device *d = k->dev;
+    struct dt_device_queue *up = k->q[1], *q = k->q[0];
+    struct dt_kernel_attention a = {
+        .heads = HEADS, .kv_heads = HEADS, .head_dim = HEAD_DIM, .n_seq = 1};
+    static const int32_t cu[2] = {0, ROWS};
+
+    for (int i = 0; i < AT_Y; i++)
+        k->host[i] = (float)(i % 5) - 2;
+    for (int i = AT_Q; i < AT_O; i++)
+        k->host[i] = (float)(i % 7) * 0.1f;
+    d->copy(up, k->p, k->host, AT_Y * sizeof(float), DT_COPY_TO_DEVICE);
+    d->copy(up, k->p + AT_Q, k->host + AT_Q, QKV * sizeof(float), DT_COPY_TO_DEVICE);
+    d->copy(up, k->cu, cu, sizeof(cu), DT_COPY_TO_DEVICE);
+    d->event_record(up, k->event);
+    d->gate_raise(up, k->gate, 1);
+    d->call(up, count_call, &k->calls);
+    DT_TRY(d->queue_state(up)); /* or nobody would open the gate */
+    d->event_wait(q, k->event);
+    d->gate_wait(q, k->gate, 1);
+    d->weight_changed(q, k->w);
+    d->zero(q, k->p + AT_Y, (size_t)M * OUT * sizeof(float));
+    d->k->linear_fwd(q, M, k->p + AT_X, k->w, NULL, NULL, k->p + AT_Y);
+    a.cu_q = a.cu_k = k->cu;
+    a.rows_q = a.rows_k = a.max_q = a.max_k = ROWS;
+    a.stride_q = a.stride_k = a.stride_v = a.stride_o = WIDTH;
+    a.scale = 0.125f;
+    d->k->attention_fwd(q, &a, k->p + AT_Q, k->p + AT_Q, k->p + AT_Q, k->p + AT_O, k->p + AT_LSE);
+    d->k->sum_sq(q, 1, &(struct dt_kernel_span){M * OUT, k->p + AT_Y},
+                 (double *)(void *)(k->p + AT_SQ), false);
+    d->event_record(q, k->event);
+    d->copy(q, k->host + AT_Y, k->p + AT_Y, (size_t)(ALL - AT_Y) * sizeof(float), DT_COPY_TO_HOST);
+    DT_TRY(d->event_sync(k->event, err));
+    (void)d->event_done(k->event);
+    (void)d->event_ns(k->event);
+    DT_TRY(d->queue_sync(up, err));
+    return d->queue_sync(q, err);
+}
+
+static void check_results(const struct work *k, const char *what, unsigned at)
+{
+    double sq = 0, got;
+
+    for (int r = 0; r < M; r++)
+        for (int o = 0; o < OUT; o++) {
+            double want = 0;
+
+            for (int i = 0; i < IN; i++)
+                want += (double)k->host[AT_X + r * IN + i] * (double)k->host[AT_W + o * IN + i];
+            ck_assert_msg((double)k->host[AT_Y + r * OUT + o] == want,
+                          "%s, call %u: no error, and y[%d][%d] is %g, not %g", what, at, r, o,
+                          (double)k->host[AT_Y + r * OUT + o], want);
+            sq += want * want;
+        }
+    memcpy(&got, &k->host[AT_SQ], sizeof(got));
+    ck_assert_msg(got == sq, "%s, call %u: no error, and a sum of %g, not %g", what, at, got, sq);
+    ck_assert_int_eq(k->calls, 1);
+}
+
+static void end(struct work *k)
+{
+    if (!k->dev)
+        return;
+    k->dev->weight_free(k->w);
+    k->dev->free(k->dev, k->p);
+    k->dev->free(k->dev, k->cu);
+    k->dev->gate_free(k->gate);
+    k->dev->event_free(k->event);
+    for (int i = 0; i < 2; i++)
+        k->dev->queue_free(k->q[i]);
+    k->dev->host_free(k->dev, k->host); /* no copy of it is under way now */
+    k->dev->close(k->dev);
+}
+
+/* Does everything, with call number `at` of `what` failing; true: it ended well. */
+static bool attempt(const char *what, unsigned at)
+{
+    struct work k = {0};
+    struct dt_error err = {0};
+    enum dt_status st;
+    int rest[4];
+
+    if (fail_at)
+        fail_at(what, at);
+    st = begin(&k, &err);
+    if (st == DT_OK) {
+        st = compute(&k, &err);
+        if (st == DT_OK)
+            check_results(&k, what, at);
+        else if (!err.message[0]) /* the queue's state has no text: its queue_sync has */
+            ck_assert_int_ne(k.dev->queue_sync(k.q[1], &err), DT_OK);
+    }
+    if (st != DT_OK)
+        ck_assert_msg(err.message[0], "%s, call %u: status %d without a message", what, at,
+                      (int)st);
+    end(&k);
+    if (fail_at)
+        fail_at("", 0);
+    if (left) {
+        left(rest);
+        for (int i = 0; i < 4; i++)
+            ck_assert_msg(rest[i] == 0, "%s, call %u (%s): of kind %d, %d are left", what, at,
+                          st == DT_OK ? "no error" : err.message, i, rest[i]);
+    }
+    return st == DT_OK;
+}
+
+START_TEST(test_every_call)
+{
+    char names[64][64];
+    unsigned calls[64], n = 0, failed = 0, silent = 0;
+    const char *name;
+    void *so;
+
+    ck_assert_msg(attempt("", 0), "nothing fails, but the device does");
+    so = dlopen(MODULES "/disttrain-cuda.so", RTLD_NOW | RTLD_NOLOAD);
+    ck_assert_ptr_nonnull(so);
+    find(so, "cucpu_fail_at", &fail_at);
+    find(so, "cucpu_called", &called);
+    find(so, "cucpu_left", &left);
+    fail_at("", 0);
+    {
+        struct work k = {0};
+        struct dt_error err = {0};
+
+        ck_assert_int_eq(begin(&k, &err), DT_OK);
+        ck_assert_int_eq(compute(&k, &err), DT_OK);
+        end(&k);
+    }
+    for (; (name = called(n, &calls[n])) != NULL; n++) {
+        ck_assert_uint_lt(n, 63);
+        snprintf(names[n], sizeof(names[n]), "%s", name);
+    }
+    ck_assert_uint_ge(n, 30);
+    for (unsigned i = 0; i < n; i++)
+        for (unsigned at = 1; at <= calls[i]; at++) {
+            if (attempt(names[i], at))
+                silent++;
+            else
+                failed++;
+            ck_assert_msg(attempt("", 0), "after %s, call %u, the device fails for good", names[i],
+                          at);
+        }
+    printf("%u functions, %u calls: %u errors, %u without consequences\n", n, failed + silent,
+           failed, silent);
+    ck_assert_uint_gt(failed, 40);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("cards: calls that fail");
+    TCase *t = dt_test_case(s, "calls", 600);
+
+    if (access(MODULES "/disttrain-cuda.so", R_OK) != 0) {
+        printf("SKIP: there is no C++20 compiler for %s\n", MODULES);
+        return 77;
+    }
+    setenv("DISTTRAIN_MODULES", MODULES, 1);
+    tcase_add_test(t, test_every_call);
+    return dt_test_run(s);
+}
