@@ -24,6 +24,46 @@ CUCPU_SHARED_KIB=48 "$builddir/tests/test_kernels_attention" >out 2>&1
 rc=$?
 check "attention with little shared memory" '[ $rc = 0 ]'
 
+# ---- the executor on it ----
+OMP_NUM_THREADS=1 CUCPU_SHARE=64 CUCPU_DELAY_US=500
+export OMP_NUM_THREADS CUCPU_SHARE CUCPU_DELAY_US
+# NAME [VARIABLE=VALUE]...: the tests of a program
+passes() {
+    name=$1
+    shift
+    env "$@" "$builddir/tests/test_$name" >out 2>&1
+    rc=$?
+    [ $rc = 0 ] || tail -5 out
+    check "test_$name on the module of cards, $*" '[ $rc = 0 ] && grep -q "100%: Checks: [1-9]" out'
+}
+# NAME SEED: a layout over ranks that are threads
+layout() {
+    env DT_TEST_CASE="$1" CK_RUN_CASE=layouts CUCPU_SEED="$2" "$builddir/tests/test_execute_ranks" >out 2>&1
+    rc=$?
+    [ $rc = 0 ] || tail -5 out
+    check "layout $1, seed $2" '[ $rc = 0 ] && grep -q "^equivalence: $1 .*threads" out'
+}
+DISTTRAIN_CUDA_ARENA=1
+if [ "${DT_CHECK_FULL:-0}" != 0 ]; then
+    for t in execute execute_ranks train infer step_memory modules_grad modules_noise modules_stage modules_tp; do
+        passes $t CUCPU_SEED=1
+    done
+    DISTTRAIN_CUDA_ARENA=0
+    for t in infer step_memory modules_grad modules_stage; do
+        passes $t CUCPU_SEED=2
+    done
+    layout 'fan-in 4/2/1' 3
+    layout 'tp 2' 4
+else
+    passes step_memory CUCPU_SEED=1
+    passes modules_noise CUCPU_SEED=2
+    layout 'gpipe' 1
+    DISTTRAIN_CUDA_ARENA=0
+    layout 'tp 2' 2
+    layout 'fan-in 4/2/1' 3
+fi
+unset CUCPU_SHARE CUCPU_DELAY_US
+
 # ---- the imitation finds what is wrong ----
 faults=$builddir/tests/cuda_cpu/faults
 # fault WHAT TEXT: ends the program, saying so; TEXT empty: gives a wrong result in one of eight orders at least

@@ -96,6 +96,68 @@ START_TEST(test_norms)
 }
 END_TEST
 
+/* Where tensors lie does not change results, by a bit: parameters and rows of other members may lie before them. */
+START_TEST(test_norms_anywhere)
+{
+    enum { ROWS = 5, MOST = 1200 };
+    static const int64_t widths[] = {32, 1200};
+    struct kt k;
+
+    kt_open(&k, _i);
+    for (int layer = 0; layer < 2; layer++)
+        for (int w = 0; w < 2; w++) {
+            struct dt_kernel_norm n = {k.t, ROWS, widths[w], 0, 0, 1e-5f};
+            int64_t size = ROWS * n.width;
+            size_t unit = dt_dtype_bytes(k.t);
+            struct buf x = buf_new(&k, size + 1, k.t, 1.7, 0.3);
+            struct buf gamma = buf_new(&k, MOST + 1, DT_F32, 0.4, 1);
+            struct buf y = buf_new(&k, size + 1, k.t, 1, 0), dx = buf_new(&k, size + 1, k.t, 1, 0);
+            struct buf dg = buf_new(&k, MOST, DT_F32, 1, 0), db = buf_new(&k, MOST, DT_F32, 1, 0);
+            struct buf mean = buf_new(&k, ROWS, DT_F32, 1, 0),
+                       rstd = buf_new(&k, ROWS, DT_F32, 1, 0);
+            double *got = calloc((size_t)(2 * size + 2 * n.width), sizeof(*got));
+
+            for (int off = 0; off < 2; off++) { /* the same values one element further on */
+                char *xp = (char *)x.p + (size_t)off * unit, *yp = (char *)y.p + (size_t)off * unit;
+                char *dxp = (char *)dx.p + (size_t)off * unit;
+                float *gp = (float *)gamma.p + off;
+
+                for (int64_t i = 0; i < size; i++)
+                    buf_put(&x, i + off, x.v[i]);
+                for (int64_t i = 0; i < n.width; i++)
+                    buf_put(&gamma, i + off, gamma.v[i]);
+                buf_to_device(&x), buf_to_device(&gamma);
+                if (layer) {
+                    k.k->layernorm_fwd(k.q[0], &n, xp, gp, gp, yp, mean.p, rstd.p);
+                    k.k->layernorm_bwd(k.q[0], &n, xp, gp, mean.p, rstd.p, yp, dxp, false, dg.p,
+                                       db.p, false);
+                } else {
+                    k.k->rmsnorm_fwd(k.q[0], &n, xp, gp, yp, rstd.p);
+                    k.k->rmsnorm_bwd(k.q[0], &n, xp, gp, rstd.p, yp, dxp, false, dg.p, false);
+                }
+                buf_to_host(&y, 0), buf_to_host(&dx, 0), buf_to_host(&dg, 0), buf_to_host(&db, 0);
+                for (int64_t i = 0; i < 2 * size + (1 + layer) * n.width; i++) {
+                    double v = i < size                 ? buf_get(&y, i + off)
+                               : i < 2 * size           ? buf_get(&dx, i - size + off)
+                               : i < 2 * size + n.width ? buf_get(&dg, i - 2 * size)
+                                                        : buf_get(&db, i - 2 * size - n.width);
+
+                    if (off == 0)
+                        got[i] = v;
+                    else
+                        ck_assert_msg(got[i] == v, "width %d, value %d: %.9g, elsewhere %.9g",
+                                      (int)n.width, (int)i, got[i], v);
+                }
+            }
+            free(got);
+            buf_free(&x), buf_free(&gamma), buf_free(&y), buf_free(&dx), buf_free(&dg),
+                buf_free(&db);
+            buf_free(&mean), buf_free(&rstd);
+        }
+    kt_close(&k);
+}
+END_TEST
+
 /* Items of cu[i] .. cu[i+1] pixels. */
 static void check_group(struct kt *k, int64_t items, const int32_t *cu, int channels, int groups,
                         bool silu, bool add)
@@ -196,6 +258,7 @@ int main(void)
     TCase *t = dt_test_case(s, "norms", 900);
 
     tcase_add_loop_test(t, test_norms, 0, KT_CASES);
+    tcase_add_loop_test(t, test_norms_anywhere, 0, KT_CASES);
     tcase_add_loop_test(t, test_group_norm, 0, KT_CASES);
     tcase_add_loop_test(t, test_large_mean, 0, KT_CASES);
     return dt_test_run(s);

@@ -120,6 +120,37 @@ START_TEST(test_linear)
 }
 END_TEST
 
+/* Matrices of bf16 may begin at any element: parameters lie side by side. */
+START_TEST(test_linear_anywhere)
+{
+    enum { M = 7, OUT = 16, IN = 24 };
+    struct kt k;
+
+    kt_open(&k, _i);
+    if (!kt_no_bf16(&k)) {
+        size_t unit = dt_dtype_bytes(k.t);
+        struct buf x = buf_new(&k, M * IN + 1, k.t, 1, 0), y = buf_new(&k, M * OUT + 1, k.t, 1, 0);
+        struct buf w = buf_new(&k, OUT * IN, DT_F32, 1, 0);
+        struct dt_device_weight *wd = weight(&k, 0, OUT, IN, 0, &w);
+        double *wr = rounded(&k, &w), *want = calloc(M * OUT, sizeof(double));
+
+        for (int off = 0; off < 2; off++) {
+            k.k->linear_fwd(k.q[0], M, (char *)x.p + (size_t)off * unit, wd, NULL, NULL,
+                            (char *)y.p + (size_t)off * unit);
+            buf_to_host(&y, 0);
+            ref_linear(M, OUT, IN, x.v + off, wr, NULL, want);
+            for (int i = 0; i < M * OUT; i++)
+                kt_near(&k, "y", buf_get(&y, i + off), want[i], kt_scale(want, M * OUT),
+                        tol(k.t, IN));
+        }
+        free(wr), free(want);
+        k.dev[0]->weight_free(wd);
+        buf_free(&x), buf_free(&y), buf_free(&w);
+    }
+    kt_close(&k);
+}
+END_TEST
+
 /* A weight packs what its master holds when it was last said to change. */
 START_TEST(test_weight_changes)
 {
@@ -386,6 +417,7 @@ int main(void)
     TCase *t = dt_test_case(s, "products", 900);
 
     tcase_add_loop_test(t, test_linear, 0, 2);
+    tcase_add_loop_test(t, test_linear_anywhere, 0, 2);
     tcase_add_loop_test(t, test_weight_changes, 0, 2);
     tcase_add_loop_test(t, test_rounded_copy, 0, 2);
     tcase_add_loop_test(t, test_few_shapes, 0, 2);

@@ -92,32 +92,65 @@ size_t dt_cuda_shared(const struct dt_device_queue *q);
         }                                                                                          \
     } while (0)
 
+/* A statement with V as above where the sizes fit, and WHOLE where everything is aligned, too.  Which thread has which
+ * elements, and so the order of a sum, is a matter of sizes only: where a tensor lies must not change results. */
+#define DT_BY_ACCESS(fits, aligned, ...)                                                           \
+    do {                                                                                           \
+        if ((fits) && (aligned)) {                                                                 \
+            constexpr int V = 16 / sizeof(T);                                                      \
+            constexpr bool WHOLE = true;                                                           \
+            __VA_ARGS__;                                                                           \
+        } else if (fits) {                                                                         \
+            constexpr int V = 16 / sizeof(T);                                                      \
+            constexpr bool WHOLE = false;                                                          \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            constexpr int V = 1;                                                                   \
+            constexpr bool WHOLE = true;                                                           \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
 /* Do all these begin at multiples of 16 bytes?  NULL does. */
 template <typename... P> static inline bool dt_cuda_aligned(P... p)
 {
     return ((reinterpret_cast<uintptr_t>(p) | ...) & 15) == 0;
 }
 
-/* V elements in one access. */
+/* V elements in accesses of at most 16 bytes; not WHOLE: one by one. */
 template <typename T, int V> struct dt_cu_vec {
-    alignas(V * sizeof(T)) T v[V];
+    alignas(V * sizeof(T) < 16 ? V * sizeof(T) : 16) T v[V];
 };
-template <int V, typename T> __device__ __forceinline__ void dt_cu_load(float x[V], const T *p)
+template <int V, bool WHOLE = true, typename T>
+__device__ __forceinline__ void dt_cu_load(float x[V], const T *p)
 {
-    dt_cu_vec<T, V> a = *reinterpret_cast<const dt_cu_vec<T, V> *>(p);
+    if constexpr (WHOLE) {
+        dt_cu_vec<T, V> a = *reinterpret_cast<const dt_cu_vec<T, V> *>(p);
 
 #pragma unroll
-    for (int i = 0; i < V; i++)
-        x[i] = dt_cu_float(a.v[i]);
+        for (int i = 0; i < V; i++)
+            x[i] = dt_cu_float(a.v[i]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            x[i] = dt_cu_float(p[i]);
+    }
 }
-template <int V, typename T> __device__ __forceinline__ void dt_cu_store(T *p, const float x[V])
+template <int V, bool WHOLE = true, typename T>
+__device__ __forceinline__ void dt_cu_store(T *p, const float x[V])
 {
-    dt_cu_vec<T, V> a;
+    if constexpr (WHOLE) {
+        dt_cu_vec<T, V> a;
 
 #pragma unroll
-    for (int i = 0; i < V; i++)
-        a.v[i] = dt_cu_from_float<T>(x[i]);
-    *reinterpret_cast<dt_cu_vec<T, V> *>(p) = a;
+        for (int i = 0; i < V; i++)
+            a.v[i] = dt_cu_from_float<T>(x[i]);
+        *reinterpret_cast<dt_cu_vec<T, V> *>(p) = a;
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            p[i] = dt_cu_from_float<T>(x[i]);
+    }
 }
 
 /* A loop of all threads of a launch over n elements, V of them, from i on, in each turn. */

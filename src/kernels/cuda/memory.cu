@@ -6,7 +6,8 @@
  * the group closes, with an event on every queue, when memory is wanted or the group is large, and its blocks are
  * free when these events are over.  Nobody waits but one who would otherwise be told that memory is out.
  *
- * DISTTRAIN_CUDA_ARENA=0: every block is the driver's own, so that tools see where one ends. */
+ * DISTTRAIN_CUDA_ARENA: MiB that the driver is asked for at a time, at least (64).  0: every block is the driver's
+ * own, so that tools see where one ends. */
 #include "kernels/cuda/device.h"
 
 extern "C" {
@@ -14,10 +15,8 @@ extern "C" {
 }
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { ALIGN = 256, GROUP = 64 };
-#define PIECE ((size_t)64 << 20) /* the least that the driver is asked for */
 
 struct block { /* of a piece, in the order of addresses */
     char *p;
@@ -48,7 +47,7 @@ struct group {
 };
 
 struct dt_cuda_memory {
-    bool arena;
+    size_t piece; /* the least that the driver is asked for; 0: every block is its own */
     struct piece *pieces;
     struct block *free;
     struct group *first, *last; /* the last one may be open */
@@ -161,7 +160,7 @@ static void give_back(struct dt_cuda_memory *m, struct block *b)
 {
     struct block *prev = b->prev;
 
-    if (!m->arena) {
+    if (m->piece == 0) {
         dt_cuda_said(cudaFree(b->p));
         dt_free(b);
         return;
@@ -336,8 +335,8 @@ static bool grow(struct dt_cuda_memory *m, size_t bytes)
     struct piece *piece = (struct piece *)dt_calloc(1, sizeof(*piece));
     struct block *b;
 
-    b = piece ? own_block(bytes < PIECE ? PIECE : bytes) : NULL;
-    if (!b && bytes < PIECE && piece)
+    b = piece ? own_block(bytes < m->piece ? m->piece : bytes) : NULL;
+    if (!b && bytes < m->piece && piece)
         b = own_block(bytes);
     if (!b) {
         dt_free(piece);
@@ -359,7 +358,7 @@ static struct block *find(struct dt_cuda *c, size_t bytes)
     struct block *b;
 
     reclaim(c, false);
-    if (!m->arena) {
+    if (m->piece == 0) {
         close_group(c);
         b = own_block(bytes);
         if (!b && reclaim(c, true))
@@ -462,7 +461,7 @@ enum dt_status dt_cuda_memory_new(struct dt_cuda *c, struct dt_error *err)
     c->memory = (struct dt_cuda_memory *)dt_calloc(1, sizeof(*c->memory));
     if (!c->memory)
         return dt_error_nomem(err, "the memory of a card");
-    c->memory->arena = !arena || strcmp(arena, "0") != 0;
+    c->memory->piece = (size_t)(arena ? strtoul(arena, NULL, 10) : 64) << 20;
     c->dev.alloc = dev_alloc;
     c->dev.free = dev_free;
     c->dev.host_alloc = host_alloc;

@@ -26,7 +26,7 @@ template <int G> __device__ __forceinline__ float group_sum(float x, float *room
         return dt_cu_block_sum(x, room);
 }
 
-template <typename T, int V, int G, bool LAYER>
+template <typename T, int V, bool WHOLE, int G, bool LAYER>
 __global__ void __launch_bounds__(THREADS)
     forward_kernel(struct rows n, const T *x, const float *gamma, const float *beta, T *y,
                    float *mean, float *rstd)
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(THREADS)
         bool in = k * step + t < n.width;
 
         if (in)
-            dt_cu_load<V>(c[k], x + k * step + t);
+            dt_cu_load<V, WHOLE>(c[k], x + k * step + t);
         for (int j = 0; j < V; j++)
             c[k][j] = in ? c[k][j] : 0;
     }
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(THREADS)
             for (int j = 0; j < V; j++)
                 mu += c[k][j];
         for (int64_t at = far; at < n.width; at += step) {
-            dt_cu_load<V>(f, x + at);
+            dt_cu_load<V, WHOLE>(f, x + at);
             for (int j = 0; j < V; j++)
                 mu += f[j];
         }
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(THREADS)
             if (k * step + t < n.width)
                 sum += (c[k][j] - mu) * (c[k][j] - mu);
     for (int64_t at = far; at < n.width; at += step) {
-        dt_cu_load<V>(f, x + at);
+        dt_cu_load<V, WHOLE>(f, x + at);
         for (int j = 0; j < V; j++)
             sum += (f[j] - mu) * (f[j] - mu);
     }
@@ -80,13 +80,13 @@ __global__ void __launch_bounds__(THREADS)
                 for (int j = 0; j < V; j++)
                     f[j] = c[k < KEPT ? k : 0][j];
             else
-                dt_cu_load<V>(f, x + at);
-            dt_cu_load<V>(g, gamma + at);
+                dt_cu_load<V, WHOLE>(f, x + at);
+            dt_cu_load<V, WHOLE>(g, gamma + at);
             if constexpr (LAYER)
-                dt_cu_load<V>(b, beta + at);
+                dt_cu_load<V, WHOLE>(b, beta + at);
             for (int j = 0; j < V; j++)
                 f[j] = (f[j] - mu) * rs * g[j] + (LAYER ? b[j] : 0);
-            dt_cu_store<V>(y + at, f);
+            dt_cu_store<V, WHOLE>(y + at, f);
             if (k < KEPT)
                 break;
         }
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* One group's share of a pass of the backward at elements `at`: what the sums and the result need of one access. */
-template <typename T, int V, bool LAYER> struct piece {
+template <typename T, int V, bool WHOLE> struct piece {
     float hat[V], dy[V], g[V]; /* normed x, dy, dy gamma */
 
     __device__ __forceinline__ void get(const T *x, const T *d, const float *gamma, int64_t at,
@@ -106,9 +106,9 @@ template <typename T, int V, bool LAYER> struct piece {
     {
         float w[V];
 
-        dt_cu_load<V>(hat, x + at);
-        dt_cu_load<V>(dy, d + at);
-        dt_cu_load<V>(w, gamma + at);
+        dt_cu_load<V, WHOLE>(hat, x + at);
+        dt_cu_load<V, WHOLE>(dy, d + at);
+        dt_cu_load<V, WHOLE>(w, gamma + at);
         for (int j = 0; j < V; j++) {
             hat[j] = (hat[j] - mu) * rs;
             g[j] = dy[j] * w[j];
@@ -118,7 +118,7 @@ template <typename T, int V, bool LAYER> struct piece {
 
 /* Group `blockIdx.x * (THREADS / G) + ...` takes every groups-th row, and leaves the sums over its rows in
  * its own row of part: dgamma's, then dbeta's. */
-template <typename T, int V, int G, bool LAYER>
+template <typename T, int V, bool WHOLE, int G, bool LAYER>
 __global__ void __launch_bounds__(THREADS)
     backward_kernel(struct rows n, const T *x, const float *gamma, const float *mean,
                     const float *rstd, const T *dy, T *dx, bool add_dx, float *part)
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int64_t r = group; r < n.rows; r += groups, first = false) {
         const T *xr = x + row_at(n, r), *dr = dy + row_at(n, r);
         float mu = LAYER ? mean[r] : 0, rs = rstd[r], s1 = 0, s2 = 0;
-        struct piece<T, V, LAYER> p;
+        struct piece<T, V, WHOLE> p;
 
 #pragma unroll
         for (int k = 0; k <= KEPT; k++)
@@ -167,10 +167,10 @@ __global__ void __launch_bounds__(THREADS)
 
             p.get(xr, dr, gamma, at, mu, rs);
             if (add_dx)
-                dt_cu_load<V>(before, to);
+                dt_cu_load<V, WHOLE>(before, to);
             for (int j = 0; j < V; j++)
                 f[j] = rs * (p.g[j] - s1 - p.hat[j] * s2) + (add_dx ? before[j] : 0);
-            dt_cu_store<V>(to, f);
+            dt_cu_store<V, WHOLE>(to, f);
         }
     }
     if (!mine)
@@ -204,15 +204,15 @@ static void forward(struct dt_device_queue *q, const struct dt_kernel_norm *n, c
 
     if (n->rows == 0)
         return;
-    DT_BY_TYPE(n->dtype, DT_BY_WIDTH(fits<T>(n) && dt_cuda_aligned(x, y, gamma, beta), {
+    DT_BY_TYPE(n->dtype, DT_BY_ACCESS(fits<T>(n), dt_cuda_aligned(x, y, gamma, beta), {
                    if (n->width <= NARROW)
                        DT_LAUNCH(q, (unsigned)dt_cuda_blocks(n->rows, THREADS / 32), THREADS, 0,
-                                 (forward_kernel<T, V, 32, LAYER>), s, (const T *)x, gamma, beta,
-                                 (T *)y, mean, rstd);
+                                 (forward_kernel<T, V, WHOLE, 32, LAYER>), s, (const T *)x, gamma,
+                                 beta, (T *)y, mean, rstd);
                    else
                        DT_LAUNCH(q, (unsigned)n->rows, THREADS, 0,
-                                 (forward_kernel<T, V, THREADS, LAYER>), s, (const T *)x, gamma,
-                                 beta, (T *)y, mean, rstd);
+                                 (forward_kernel<T, V, WHOLE, THREADS, LAYER>), s, (const T *)x,
+                                 gamma, beta, (T *)y, mean, rstd);
                }));
 }
 
@@ -237,15 +237,16 @@ static void backward(struct dt_device_queue *q, const struct dt_kernel_norm *n, 
             return;
     }
     if (n->rows > 0)
-        DT_BY_TYPE(n->dtype, DT_BY_WIDTH(fits<T>(n) && dt_cuda_aligned(x, dy, dx, gamma), {
+        DT_BY_TYPE(n->dtype, DT_BY_ACCESS(fits<T>(n), dt_cuda_aligned(x, dy, dx, gamma), {
                        if (narrow)
                            DT_LAUNCH(q, (unsigned)blocks, THREADS, 0,
-                                     (backward_kernel<T, V, 32, LAYER>), s, (const T *)x, gamma,
-                                     mean, rstd, (const T *)dy, (T *)dx, add_dx, part);
+                                     (backward_kernel<T, V, WHOLE, 32, LAYER>), s, (const T *)x,
+                                     gamma, mean, rstd, (const T *)dy, (T *)dx, add_dx, part);
                        else
                            DT_LAUNCH(q, (unsigned)blocks, THREADS, 0,
-                                     (backward_kernel<T, V, THREADS, LAYER>), s, (const T *)x,
-                                     gamma, mean, rstd, (const T *)dy, (T *)dx, add_dx, part);
+                                     (backward_kernel<T, V, WHOLE, THREADS, LAYER>), s,
+                                     (const T *)x, gamma, mean, rstd, (const T *)dy, (T *)dx,
+                                     add_dx, part);
                    }));
     if (!dgamma)
         return;

@@ -244,7 +244,7 @@ static bool multiply(struct dt_device_queue *q, const struct shape *s, const voi
 
 static uint8_t alignment(const void *p)
 {
-    uint8_t log2 = 2;
+    uint8_t log2 = 1; /* parameters in bf16 lie side by side */
 
     while (log2 < 8 && ((uintptr_t)p >> log2 & 1) == 0)
         log2++;
