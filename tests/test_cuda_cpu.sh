@@ -38,10 +38,11 @@ passes() {
 }
 # NAME SEED: a layout over ranks that are threads
 layout() {
+    name=$1
     env DT_TEST_CASE="$1" CK_RUN_CASE=layouts CUCPU_SEED="$2" "$builddir/tests/test_execute_ranks" >out 2>&1
     rc=$?
     [ $rc = 0 ] || tail -5 out
-    check "layout $1, seed $2" '[ $rc = 0 ] && grep -q "^equivalence: $1 .*threads" out'
+    check "layout $1, seed $2" '[ $rc = 0 ] && grep -q "^equivalence: $name .*threads" out'
 }
 DISTTRAIN_CUDA_ARENA=1
 if [ "${DT_CHECK_FULL:-0}" != 0 ]; then

@@ -153,6 +153,12 @@ uint64_t n_streams;
 std::atomic<int> n_events;
 thread_local cudaError_t last_error;
 
+#define CALL(name)                                                                                 \
+    do {                                                                                           \
+        if (cucpu_fails(name))                                                                     \
+            return last_error = cudaErrorUnknown;                                                  \
+    } while (0)
+
 } // namespace
 
 struct CUstream_st {
@@ -162,6 +168,7 @@ struct CUstream_st {
     bool busy = false, closed = false;
     uint64_t number, done = 0;
     std::thread thread;
+    std::thread::id maker;
 };
 
 // What an event is, for whoever waits for it: it may be destroyed meanwhile.
@@ -232,6 +239,7 @@ cudaError_t stream_new(cudaStream_t *out)
     CUstream_st *s = new CUstream_st;
 
     s->number = __atomic_add_fetch(&n_streams, 1, __ATOMIC_RELAXED);
+    s->maker = std::this_thread::get_id();
     s->thread = std::thread(serve, s);
     std::lock_guard<std::mutex> hold(streams_lock);
 
@@ -322,15 +330,13 @@ void cucpu_task(cudaStream_t s, const char *what, std::function<void()> run)
 
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    if (cucpu_fails("cudaGetDeviceCount"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaGetDeviceCount");
     *n = static_cast<int>(setting("CUCPU_DEVICES", 1));
     return *n > 0 ? cudaSuccess : last_error = cudaErrorInsufficientDriver;
 }
 cudaError_t cudaSetDevice(int i)
 {
-    if (cucpu_fails("cudaSetDevice"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaSetDevice");
     int n = 0;
 
     cudaGetDeviceCount(&n);
@@ -342,8 +348,7 @@ static size_t shared_most()
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
 {
-    if (cucpu_fails("cudaGetDeviceProperties"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaGetDeviceProperties");
     *p = {};
     snprintf(p->name, sizeof(p->name), "CUDA on a CPU");
     p->major = 9;
@@ -354,8 +359,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
-    if (cucpu_fails("cudaDeviceGetStreamPriorityRange"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaDeviceGetStreamPriorityRange");
     *least = 0;
     *greatest = -5;
     return cudaSuccess;
@@ -396,8 +400,7 @@ const char *cudaGetErrorString(cudaError_t e)
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsigned,
                                              unsigned long long, cudaDriverEntryPointQueryResult *)
 {
-    if (cucpu_fails("cudaGetDriverEntryPointByVersion"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaGetDriverEntryPointByVersion");
     if (strcmp(name, "cuStreamWriteValue64") == 0)
         *fn = reinterpret_cast<void *>(&write_value);
     else if (strcmp(name, "cuStreamWaitValue64") == 0)
@@ -414,8 +417,7 @@ static size_t card_bytes()
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
-    if (cucpu_fails("cudaMalloc"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaMalloc");
     std::lock_guard<std::mutex> hold(mem.lock);
     size_t used = (bytes + ALIGN - 1) / ALIGN * ALIGN, pages = (used + PAGE - 1) / PAGE * PAGE;
 
@@ -474,8 +476,7 @@ cudaError_t cudaFree(void *p)
 
 cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
-    if (cucpu_fails("cudaMallocHost"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaMallocHost");
     void *q = malloc(bytes);
     std::lock_guard<std::mutex> hold(mem.lock);
 
@@ -498,8 +499,7 @@ cudaError_t cudaFreeHost(void *p)
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t s)
 {
-    if (cucpu_fails("cudaMemcpyAsync"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaMemcpyAsync");
     bool from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     bool to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
 
@@ -514,8 +514,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s)
 {
-    if (cucpu_fails("cudaMemsetAsync"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaMemsetAsync");
     p = alias(p, bytes, "memset");
     put(s, "memset", [=] { memset(p, byte, bytes); });
     return cudaSuccess;
@@ -523,16 +522,14 @@ cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
 {
-    if (cucpu_fails("cudaStreamCreateWithFlags"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaStreamCreateWithFlags");
     if (flags != cudaStreamNonBlocking)
         stop("a stream that waits for the one that everything waits for");
     return stream_new(s);
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int)
 {
-    if (cucpu_fails("cudaStreamCreateWithPriority"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaStreamCreateWithPriority");
     return cudaStreamCreateWithFlags(s, flags);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s)
@@ -562,16 +559,14 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
 {
-    if (cucpu_fails("cudaLaunchHostFunc"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaLaunchHostFunc");
     put(s, "a call of the host", [=] { fn(arg); });
     return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
-    if (cucpu_fails("cudaEventCreateWithFlags"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaEventCreateWithFlags");
     *e = new CUevent_st;
     (*e)->timed = flags == cudaEventDefault;
     n_events++;
@@ -585,8 +580,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
-    if (cucpu_fails("cudaEventRecord"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaEventRecord");
     std::shared_ptr<moment> m = e->m;
     uint64_t number;
     {
@@ -606,8 +600,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
-    if (cucpu_fails("cudaStreamWaitEvent"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaStreamWaitEvent");
     std::shared_ptr<moment> m = e->m;
     uint64_t number;
     {
@@ -625,16 +618,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 }
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
-    if (cucpu_fails("cudaEventQuery"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaEventQuery");
     std::lock_guard<std::mutex> hold(e->m->lock);
 
     return e->m->done >= e->m->recorded ? cudaSuccess : last_error = cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
-    if (cucpu_fails("cudaEventSynchronize"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaEventSynchronize");
     std::unique_lock<std::mutex> hold(e->m->lock);
     uint64_t number = e->m->recorded;
 
@@ -643,8 +634,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
-    if (cucpu_fails("cudaEventElapsedTime"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaEventElapsedTime");
     if (!begin->timed || !end->timed)
         stop("the time of an event that has none is asked for");
     if (cudaEventQuery(begin) != cudaSuccess || cudaEventQuery(end) != cudaSuccess)
@@ -656,8 +646,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 }
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int value)
 {
-    if (cucpu_fails("cudaFuncSetAttribute"))
-        return last_error = cudaErrorUnknown;
+    CALL("cudaFuncSetAttribute");
     if (what != cudaFuncAttributeMaxDynamicSharedMemorySize || size_t(value) > shared_most())
         return last_error = cudaErrorInvalidValue;
     std::lock_guard<std::mutex> hold(streams_lock);
@@ -668,12 +657,23 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int
 
 // ---- for tests ----
 
-// Where the host may look at what lies at p, once nothing is under way.
+// Where the host may look at what lies at p, once nothing is under way on the streams that the caller has made: those of
+// other ranks may wait for the rank that looks.
 extern "C" __attribute__((visibility("default"))) void *cucpu_host(const void *p)
 {
+    std::set<cudaStream_t> mine;
+
     if (!is_device(p))
         return const_cast<void *>(p);
-    cudaDeviceSynchronize();
+    {
+        std::lock_guard<std::mutex> hold(streams_lock);
+
+        for (cudaStream_t s : streams)
+            if (s->maker == std::this_thread::get_id())
+                mine.insert(s);
+    }
+    for (cudaStream_t s : mine)
+        cudaStreamSynchronize(s);
     return alias(p, 0, "a test");
 }
 
