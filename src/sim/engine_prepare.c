@@ -119,33 +119,6 @@ static enum dt_status check_groups(const struct dt_program *p, struct dt_error *
     return DT_OK;
 }
 
-/* SENDs keep their figures together: an op's whole record is too much to fetch in the loop. */
-static enum dt_status list_sends(struct dt_engine *e, const struct dt_program *p,
-                                 struct dt_error *err)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        n += e->node[i].class == ENGINE_SEND;
-    if (dt_grow((void **)&e->sends, &e->sends_cap, n + 1u, sizeof *e->sends))
-        return dt_error_nomem(err, "event engine");
-    n = 0;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const struct dt_op *op = &p->ops[i];
-        FETCH_AHEAD(p, i, p->ops);
-        if (e->node[i].class != ENGINE_SEND)
-            continue;
-        e->sends[n] = (struct dt_engine_send){
-            .bytes = op->bytes > 0 ? (double)op->bytes : 1,
-            .src = op->lane,
-            .dst = op->peer < p->n_ops ? p->ops[op->peer].lane : DT_NONE,
-        };
-        e->node[i].peer = n++;
-    }
-    e->n_sends = n;
-    return DT_OK;
-}
-
 static int grow(struct dt_engine *e, const struct dt_program *p)
 {
     size_t n = p->n_ops;
@@ -157,11 +130,14 @@ static int grow(struct dt_engine *e, const struct dt_program *p)
            dt_grow((void **)&e->members, &e->members_cap, p->n_lanes + 1u, sizeof(uint32_t));
 }
 
-/* First pass: count what each op needs and who needs it. */
-static enum dt_status count(struct dt_engine *e, const struct dt_program *p, struct dt_error *err)
+/* First pass: count what each op needs and who needs it, and the SENDs. */
+static enum dt_status count(struct dt_engine *e, const struct dt_program *p, struct dt_error *err,
+                            uint64_t *edges)
 {
     memset(e->node, 0, (p->n_ops + (size_t)1) * sizeof *e->node);
     e->tangled = false;
+    e->n_sends = 0;
+    *edges = 0;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct dt_op *op = &p->ops[i];
         FETCH_AHEAD(p, i, p->ops);
@@ -175,6 +151,8 @@ static enum dt_status count(struct dt_engine *e, const struct dt_program *p, str
      e->tangled |= (d)-l->first >= l->n && !(c == ENGINE_RECV && (d) == op->peer))
         FOR_DEPENDENCIES(p, op, c == ENGINE_RECV, COUNT);
 #undef COUNT
+        *edges += need;
+        e->n_sends += c == ENGINE_SEND;
         e->node[i].need_all = need;
         e->node[i].class = c;
         e->node[i].peer = op->peer;
@@ -182,20 +160,33 @@ static enum dt_status count(struct dt_engine *e, const struct dt_program *p, str
     return DT_OK;
 }
 
-/* Second pass: place successors.  Backwards, so that each list ends up in program order. */
+/* Second pass: place successors.  Backwards, so that each list ends up in program order.  SENDs keep their figures
+ * together: an op's whole record is too much to fetch in the loop. */
 static void place(struct dt_engine *e, const struct dt_program *p)
 {
-    uint32_t sum = 0;
+    uint32_t sum = 0, send = e->n_sends;
 
     for (uint32_t i = 0; i < p->n_ops; i++)
         e->node[i].succ_first = sum += e->node[i].succ_first;
     e->node[p->n_ops].succ_first = sum;
     for (uint32_t i = p->n_ops; i-- > 0;) {
-        if (i >= 24 && p->ops[i - 24].peer < p->n_ops)
+        const struct dt_op *op = &p->ops[i];
+
+        if (i >= 24 && p->ops[i - 24].peer < p->n_ops) {
             __builtin_prefetch(&e->node[p->ops[i - 24].peer]);
+            __builtin_prefetch(&p->ops[p->ops[i - 24].peer]);
+        }
 #define PLACE(d) (e->succ[--e->node[d].succ_first] = i)
-        FOR_DEPENDENCIES(p, &p->ops[i], e->node[i].class == ENGINE_RECV, PLACE);
+        FOR_DEPENDENCIES(p, op, e->node[i].class == ENGINE_RECV, PLACE);
 #undef PLACE
+        if (e->node[i].class != ENGINE_SEND)
+            continue;
+        e->sends[--send] = (struct dt_engine_send){
+            .bytes = op->bytes > 0 ? (double)op->bytes : 1,
+            .src = op->lane,
+            .dst = op->peer < p->n_ops ? p->ops[op->peer].lane : DT_NONE,
+        };
+        e->node[i].peer = send;
     }
 }
 
@@ -209,16 +200,14 @@ enum dt_status dt_engine_prepare(struct dt_engine *e, const struct dt_program *p
     e->fingerprint = 0;
     if (grow(e, p))
         return dt_error_nomem(err, "event engine");
-    DT_TRY(count(e, p, err));
+    DT_TRY(count(e, p, err, &edges));
     DT_TRY(check_groups(p, err));
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        edges += e->node[i].need_all;
     if (edges >= DT_NONE)
         return dt_error_set(err, DT_ERR_INTERNAL, "engine: more than 2^32 dependencies");
-    if (dt_grow((void **)&e->succ, &e->succ_cap, edges + 1, sizeof *e->succ))
+    if (dt_grow((void **)&e->succ, &e->succ_cap, edges + 1, sizeof *e->succ) ||
+        dt_grow((void **)&e->sends, &e->sends_cap, e->n_sends + 1u, sizeof *e->sends))
         return dt_error_nomem(err, "event engine");
     place(e, p);
-    DT_TRY(list_sends(e, p, err));
     e->n_ops = p->n_ops;
     e->n_groups = p->n_groups;
     e->fingerprint = print;
