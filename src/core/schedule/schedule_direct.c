@@ -345,15 +345,19 @@ enum dt_status dt_sched_direct(struct dt_sched *s, struct dt_error *err, bool *k
         .t = {
             .plan = s->plan, .model = s->model, .cluster = s->cluster, .a = s->a, .cost = s->cost}};
     enum dt_status st = DT_OK;
+    int64_t found;
+    bool ready;
 
     *known = is_plain(s);
     if (*known)
         DT_TRY(dt_sched_meets(s, err, known));
     if (!*known)
         return DT_OK;
-    if (init(&d))
-        *known = run(&d, ns);
-    else
+    ready = init(&d);
+    *known = ready && run(&d, &found) && !d.t.oom;
+    if (*known)
+        *ns = found;
+    if (!ready || d.t.oom)
         st = dt_error_nomem(err, "the makespan of a plan");
     dt_arena_free(&d.t.arena);
     return st;

@@ -32,11 +32,17 @@ struct dt_sched_module_state {
     int64_t
         *grads_ns; /* [(replica * n_v + v) * DT_PARTS_MAX + part]: when gradients are complete */
 };
+struct dt_sched_sent { /* the last message of its kind */
+    uint64_t bytes;    /* 0: none yet */
+    int64_t ns;
+    uint32_t to; /* lane */
+};
 struct dt_sched_lane_state {
     int64_t at_ns[DT_RES_N];
-    uint32_t next; /* of its order */
-    int part;      /* of that op; those before have ended */
-    bool forwards; /* a forward has begun */
+    uint32_t next;                /* of its order */
+    int part;                     /* of that op; those before have ended */
+    bool forwards;                /* a forward has begun */
+    struct dt_sched_sent sent[2]; /* by forwards, by backwards: most often the next is like it */
     /* collectives of each microbatch; the places are those in struct fill (schedule_fill.c), DT_NONE where there is none */
     uint32_t n_rounds, n_parts, gathered[2], unreduced[2];
     uint32_t also_waits; /* the next lane that waits for a round of this stage */

@@ -31,20 +31,26 @@ static inline bool receive(const struct walk *w, struct dt_sched_message *x)
     return true;
 }
 
-static inline void send(const struct walk *w, struct dt_sched_message *x, uint32_t to,
+static int64_t message_ns(const struct walk *w, uint32_t to, uint64_t bytes)
+{
+    const struct dt_lane *a = &w->d->p.lanes[w->lane], *b = &w->d->p.lanes[to];
+
+    return dt_sched_times_there(a, b) ? 0 : dt_sched_times_send(&w->d->t, 0, a, b, bytes)->ns;
+}
+
+static inline void send(const struct walk *w, struct dt_sched_message *x, bool grad, uint32_t to,
                         uint64_t bytes)
 {
-    struct dt_sched_direct *d = w->d;
-    const struct dt_lane *a = &d->p.lanes[w->lane], *b = &d->p.lanes[to];
-    int64_t *at = w->x->at_ns, ns = 0;
+    struct dt_sched_sent *like = &w->x->sent[grad];
+    int64_t *at = w->x->at_ns;
 
-    if (!dt_sched_times_there(a, b))
-        ns = dt_sched_times_send(&d->t, 0, a, b, bytes)->ns;
-    d->sum += (uint64_t)ns >> DT_SCHED_SUM_SHIFT;
+    if (like->to != to || like->bytes != bytes)
+        *like = (struct dt_sched_sent){bytes, message_ns(w, to, bytes), to};
+    w->d->sum += (uint64_t)like->ns >> DT_SCHED_SUM_SHIFT;
     if (x->end_ns < -1)
-        d->stack[d->n_stack++] = (uint32_t)(-2 - x->end_ns);
+        w->d->stack[w->d->n_stack++] = (uint32_t)(-2 - x->end_ns);
     x->begin_ns = dt_sched_later(at[DT_RES_P2P_OUT], at[DT_RES_COMPUTE]);
-    x->end_ns = at[DT_RES_P2P_OUT] = x->begin_ns + ns;
+    x->end_ns = at[DT_RES_P2P_OUT] = x->begin_ns + like->ns;
 }
 
 /* ---- collectives of each microbatch ---- */
@@ -215,7 +221,7 @@ static inline void forward_outputs(const struct walk *w, int v, uint32_t k)
 
     if (v < m->n_v - 1) {
         if (dt_sched_fill_crosses(m, w->a, v, mb))
-            send(w, &w->of->f[dt_sched_at(m, w->replica, v, k)],
+            send(w, &w->of->f[dt_sched_at(m, w->replica, v, k)], false,
                  dt_sched_lane_of(m, w->replica, v + 1),
                  dt_sched_vstage_bytes(&m->v[v], &w->a->work[mb]));
         return;
@@ -224,7 +230,7 @@ static inline void forward_outputs(const struct walk *w, int v, uint32_t k)
         const struct dt_sched_transfer *t = &w->d->s->transfers[m->out[i]];
         const struct dt_sched_module *to = &w->d->s->m[t->d];
 
-        send(w, &w->d->forward[m->out[i]], dt_sched_lane_of(to, to->replica_of[t->d_mb], 0),
+        send(w, &w->d->forward[m->out[i]], false, dt_sched_lane_of(to, to->replica_of[t->d_mb], 0),
              t->bytes);
     }
 }
@@ -274,7 +280,7 @@ static inline void backward_outputs(const struct walk *w, int v, uint32_t k)
 
     if (v > 0) {
         if (m->v[v - 1].backward && dt_sched_fill_crosses(m, w->a, v - 1, mb))
-            send(w, &w->of->b[dt_sched_at(m, w->replica, v, k)],
+            send(w, &w->of->b[dt_sched_at(m, w->replica, v, k)], true,
                  dt_sched_lane_of(m, w->replica, v - 1),
                  dt_sched_vstage_bytes(&m->v[v - 1], &w->a->work[mb]));
         return;
@@ -284,7 +290,7 @@ static inline void backward_outputs(const struct walk *w, int v, uint32_t k)
         const struct dt_sched_module *to = &w->d->s->m[t->u];
 
         if (t->grad)
-            send(w, &w->d->grad[m->in[i]],
+            send(w, &w->d->grad[m->in[i]], true,
                  dt_sched_lane_of(to, to->replica_of[t->u_mb], to->n_v - 1), t->bytes);
     }
 }

@@ -91,20 +91,45 @@ int dt_sched_times_init(struct dt_sched_times *t)
 
 /* ---- compute ---- */
 
+/* Times of blocks [first, first + n) for all works of the module; NULL: out of memory. */
+static struct dt_cost_stage_ns *all_works(struct dt_sched_times *t, int module, int first, int n)
+{
+    struct dt_sched_module_times *m = &t->m[module];
+    struct dt_cost_stage_ns *ns =
+        t->oom ? NULL : DT_ARENA_NEW(&t->arena, struct dt_cost_stage_ns, m->n_ids);
+
+    if (ns &&
+        dt_cost_stages_ns(t->cost, module, first, n, &m->shard, m->work, m->n_ids, m->trainable,
+                          dt_plan_upstream_trained(t->plan, t->model, module, first), ns))
+        return ns;
+    t->oom = true;
+    return NULL;
+}
+
+/* With collectives of each microbatch every op is cut, else the first or last of a chunk: there the work that comes is
+ * nearly always that of the microbatch before. */
 struct dt_cost_stage_ns dt_sched_times_part(struct dt_sched_times *t, int module, int v,
                                             bool backward, int part, int parts, uint32_t id)
 {
     const uint16_t *split = &t->plan->modules[module].split[v];
     struct dt_sched_module_times *m = &t->m[module];
     struct dt_sched_part_cost *c = &m->part[(2 * v + backward) * DT_PARTS_MAX + part];
+    bool each = t->plan->modules[module].zero > (backward ? 1 : 2);
     int first = split[0], n = split[1] - split[0];
 
     dt_sched_vstage_bucket(backward ? parts - 1 - part : part, parts, &first, &n);
+    if (each && (!c->all || c->first != first || c->n != n)) {
+        *c = (struct dt_sched_part_cost){.first = first, .n = n};
+        c->all = all_works(t, module, first, n);
+    }
+    if (each)
+        return c->all ? c->all[id] : (struct dt_cost_stage_ns){0};
     if (c->id != id + 1 || c->first != first || c->n != n)
         *c = (struct dt_sched_part_cost){
             first, n, id + 1,
             dt_cost_stage_ns(t->cost, module, first, n, &m->shard, &m->work[id], m->trainable,
-                             dt_plan_upstream_trained(t->plan, t->model, module, first))};
+                             dt_plan_upstream_trained(t->plan, t->model, module, first)),
+            NULL};
     return c->ns;
 }
 
@@ -112,17 +137,9 @@ const struct dt_cost_stage_ns *dt_sched_times_stage(struct dt_sched_times *t, in
 {
     const uint16_t *split = &t->plan->modules[module].split[v];
     struct dt_sched_module_times *m = &t->m[module];
-    bool above;
 
-    if (m->ns[v] || t->oom)
-        return m->ns[v];
-    above = dt_plan_upstream_trained(t->plan, t->model, module, split[0]);
-    m->ns[v] = DT_ARENA_NEW(&t->arena, struct dt_cost_stage_ns, m->n_ids);
-    if (!m->ns[v] || !dt_cost_stages_ns(t->cost, module, split[0], split[1] - split[0], &m->shard,
-                                        m->work, m->n_ids, m->trainable, above, m->ns[v])) {
-        t->oom = true;
-        m->ns[v] = NULL;
-    }
+    if (!m->ns[v])
+        m->ns[v] = all_works(t, module, split[0], split[1] - split[0]);
     return m->ns[v];
 }
 

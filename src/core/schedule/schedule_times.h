@@ -23,6 +23,7 @@ struct
     int first, n;        /* blocks */
     uint32_t id;         /* of the work, + 1; 0: none yet */
     struct dt_cost_stage_ns ns;
+    struct dt_cost_stage_ns *all; /* [n_ids], where every microbatch is cut; NULL: not asked yet */
 };
 struct dt_sched_module_times {
     struct dt_block_shard shard;
@@ -57,7 +58,7 @@ int64_t dt_sched_times_ns(struct dt_sched_times *t, uint32_t i, double ns);
 
 /* The times of a virtual stage for all works of its module: each comes to each stage.  NULL: out of memory. */
 const struct dt_cost_stage_ns *dt_sched_times_stage(struct dt_sched_times *t, int module, int v);
-/* Of one part of a virtual stage: nearly always that of the microbatch before. */
+/* Of one part of a virtual stage. */
 struct dt_cost_stage_ns dt_sched_times_part(struct dt_sched_times *t, int module, int v,
                                             bool backward, int part, int parts, uint32_t id);
 /* What an op of this kind takes of them. */

@@ -3,6 +3,7 @@
  * Lanes that share GPUs take turns: a run of the program with a rule for who is next.
  *
  * An event is the end of an op that takes time, or of a group of such; what takes none ends with what it waited for.
+ * GPUs on which the very same lanes lie are busy and free together, and count as one.
  * Lanes that share GPUs, directly or over others, are an island.  Where something became ready or free, the free GPUs of
  * the island are given away.  Searches run millions of ops here, so an op is half a cache line, and what the rule
  * compares lies with the lane. */
@@ -43,12 +44,13 @@ struct island {
     bool stirred;   /* something became ready or free */
 };
 struct lane {
-    uint32_t ready; /* its compute op that could begin, or DT_NONE */
+    uint32_t first_gpu, gpus; /* of those that count */
+    uint32_t ready;           /* its compute op that could begin, or DT_NONE */
     uint32_t island;
     uint64_t age;   /* of that op, where the oldest is first; */
     int64_t behind; /* else what is behind it */
 };
-struct gpu {
+struct gpu {       /* all on which the same lanes lie */
     uint32_t last; /* its last op, DT_NONE */
     uint32_t kept; /* the look at its island in which it was kept for an op */
     bool busy;
@@ -220,6 +222,32 @@ static uint32_t root_of(uint32_t *up, uint32_t gpu)
     return gpu;
 }
 
+/* Between two GPUs at which lanes begin or end lie the same lanes on all. */
+static int count_gpus(struct dt_sched_turns_runs *g, struct dt_arena *a)
+{
+    const struct dt_program *p = g->p;
+    uint32_t n = 0, *to;
+
+    for (int l = 0; l < p->n_lanes; l++)
+        if (p->lanes[l].first_gpu + p->lanes[l].gpus > n)
+            n = p->lanes[l].first_gpu + p->lanes[l].gpus;
+    to = DT_ARENA_NEW(a, uint32_t, (size_t)n + 1);
+    g->lane = DT_ARENA_NEW(a, struct lane, (size_t)p->n_lanes + 1);
+    if (!to || !g->lane)
+        return -1;
+    for (int l = 0; l < p->n_lanes; l++)
+        to[p->lanes[l].first_gpu] = to[p->lanes[l].first_gpu + p->lanes[l].gpus] = 1;
+    for (uint32_t k = 0; k <= n; k++)
+        g->n_gpus = to[k] += k > 0 ? to[k - 1] : 0;
+    for (int l = 0; l < p->n_lanes; l++) {
+        uint32_t first = to[p->lanes[l].first_gpu];
+
+        g->lane[l].first_gpu = first;
+        g->lane[l].gpus = to[p->lanes[l].first_gpu + p->lanes[l].gpus] - first;
+    }
+    return 0;
+}
+
 static int find_islands(struct dt_sched_turns_runs *g, struct dt_arena *a)
 {
     const struct dt_program *p = g->p;
@@ -227,18 +255,17 @@ static int find_islands(struct dt_sched_turns_runs *g, struct dt_arena *a)
     uint32_t *number = DT_ARENA_NEW(a, uint32_t, (size_t)g->n_gpus + 1);
     uint32_t at = 0;
 
-    g->lane = DT_ARENA_NEW(a, struct lane, (size_t)p->n_lanes + 1);
     g->island = DT_ARENA_NEW(a, struct island, (size_t)p->n_lanes + 1);
     g->lanes_of = DT_ARENA_NEW(a, uint32_t, (size_t)p->n_lanes + 1);
-    if (!up || !number || !g->lane || !g->island || !g->lanes_of)
+    if (!up || !number || !g->island || !g->lanes_of)
         return -1;
     for (uint32_t k = 0; k < g->n_gpus; k++)
         up[k] = k;
     for (int l = 0; l < p->n_lanes; l++)
-        for (uint32_t k = 1; k < p->lanes[l].gpus; k++)
-            up[root_of(up, p->lanes[l].first_gpu + k)] = root_of(up, p->lanes[l].first_gpu);
+        for (uint32_t k = 1; k < g->lane[l].gpus; k++)
+            up[root_of(up, g->lane[l].first_gpu + k)] = root_of(up, g->lane[l].first_gpu);
     for (int l = 0; l < p->n_lanes; l++) { /* numbered as their first lanes are */
-        uint32_t *n = &number[root_of(up, p->lanes[l].first_gpu)];
+        uint32_t *n = &number[root_of(up, g->lane[l].first_gpu)];
 
         if (*n == 0)
             *n = ++g->n_islands;
@@ -271,10 +298,7 @@ struct dt_sched_turns_runs *dt_sched_turns_prepare(struct dt_sched *s, const str
         return NULL;
     g->s = s;
     g->p = p;
-    for (int l = 0; l < p->n_lanes; l++)
-        if (p->lanes[l].first_gpu + p->lanes[l].gpus > g->n_gpus)
-            g->n_gpus = p->lanes[l].first_gpu + p->lanes[l].gpus;
-    if (find_islands(g, a) != 0 || link_all(g, ns, a) != 0)
+    if (count_gpus(g, a) != 0 || find_islands(g, a) != 0 || link_all(g, ns, a) != 0)
         return NULL;
     g->group_waits = DT_ARENA_NEW(a, uint32_t, (size_t)p->n_groups + 1);
     g->heap = dt_arena_alloc_raw(a, (size_t)p->n_ops + 1, sizeof(*g->heap));
@@ -452,12 +476,12 @@ static void tell(struct dt_sched_turns_runs *g, uint32_t i)
     const uint32_t *s = &g->succ[x->succ_first], *last = &g->succ[x[1].succ_first];
 
     if (class_of(x) == COMPUTE) {
-        const struct dt_lane *l = &g->p->lanes[of(x)];
+        const struct lane *l = &g->lane[of(x)];
 
         for (uint32_t k = l->first_gpu; k < l->first_gpu + l->gpus; k++)
             g->gpu[k].busy = false;
-        g->island[g->lane[of(x)].island].free += l->gpus;
-        stir(g, g->lane[of(x)].island);
+        g->island[l->island].free += l->gpus;
+        stir(g, l->island);
     }
     for (; s < last; s++)
         if (--g->node[*s].waits == 0)
@@ -505,9 +529,8 @@ static bool is_known(const struct dt_sched_turns_runs *g, uint32_t i, uint32_t l
 static enum dt_status start(struct dt_sched_turns_runs *g, uint32_t i, struct dt_error *err)
 {
     const struct node *x = &g->node[i];
-    const struct dt_lane *l = &g->p->lanes[of(x)];
-    struct lane *lane = &g->lane[of(x)];
-    struct island *island = &g->island[lane->island];
+    struct lane *l = &g->lane[of(x)];
+    struct island *island = &g->island[l->island];
     uint32_t noted = g->turns->n, before = DT_NONE;
 
     for (uint32_t k = l->first_gpu; k < l->first_gpu + l->gpus; k++) {
@@ -521,13 +544,13 @@ static enum dt_status start(struct dt_sched_turns_runs *g, uint32_t i, struct dt
     }
     island->free -= l->gpus;
     island->ready--;
-    lane->ready = DT_NONE;
+    l->ready = DT_NONE;
     g->given_up |= g->now + x->behind > g->rule.limit_ns;
     ends_later(g, i, x->ns);
     return DT_OK;
 }
 
-static bool are_free(const struct dt_sched_turns_runs *g, const struct dt_lane *l)
+static bool are_free(const struct dt_sched_turns_runs *g, const struct lane *l)
 {
     for (uint32_t k = l->first_gpu; k < l->first_gpu + l->gpus; k++)
         if (g->gpu[k].busy || g->gpu[k].kept == g->looks)
@@ -560,10 +583,10 @@ static enum dt_status choose(struct dt_sched_turns_runs *g, const struct island 
 
     g->looks++;
     for (uint32_t c = 0; c < n; c++) {
-        const struct dt_lane *l = &g->p->lanes[g->choice[c]];
+        const struct lane *l = &g->lane[g->choice[c]];
 
         if (are_free(g, l))
-            DT_TRY(start(g, g->lane[g->choice[c]].ready, err));
+            DT_TRY(start(g, l->ready, err));
         else
             for (uint32_t k = l->first_gpu; g->rule.keeps && k < l->first_gpu + l->gpus; k++)
                 g->gpu[k].kept = g->looks;
