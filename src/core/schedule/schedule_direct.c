@@ -324,7 +324,7 @@ static int64_t last_end(const struct dt_sched_direct *d)
 /* False: as for lanes that wait for each other or times that are none, the program has to say. */
 static bool run(struct dt_sched_direct *d, int64_t *ns)
 {
-    if (!dt_sched_direct_walk(d))
+    if (d->sum >> DT_SCHED_SUM_BITS || !dt_sched_direct_walk(d))
         return false;
     for (int i = 0; i < d->s->n_modules; i++)
         for (int stage = 0; stage < d->s->m[i].pp; stage++)
