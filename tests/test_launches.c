@@ -58,8 +58,8 @@ static void add_document(struct dt_sequence *s, int w, int h, int text)
     s->n_docs++;
 }
 
-/* n sequences of `docs` documents. */
-static void add_sequences(struct exec_fixture *f, int n, int docs)
+/* n sequences of `docs` documents, whose images have `kinds` sizes in turn. */
+static void add_sequences(struct exec_fixture *f, int n, int docs, int kinds)
 {
     static const int sizes[][2] = {{8, 8}, {4, 12}, {16, 4}, {8, 12}, {12, 8}, {20, 4}};
 
@@ -76,7 +76,8 @@ static void add_sequences(struct exec_fixture *f, int n, int docs)
         s->labels = s->ids + EF_SEQ_LEN;
         s->doc_of = s->ids + 2 * EF_SEQ_LEN;
         for (int d = 0; d < docs; d++)
-            add_document(s, sizes[(k * docs + d) % 6][0], sizes[(k * docs + d) % 6][1], 4 + d);
+            add_document(s, sizes[(k * docs + d) % kinds][0], sizes[(k * docs + d) % kinds][1],
+                         4 + d);
         s->text_tokens = s->n_tokens;
         f->seqs[k] = s;
     }
@@ -123,18 +124,27 @@ static struct counts counts_of_step(struct exec_fixture *f)
     return after;
 }
 
-/* A step of one rank over `n` sequences of `docs` documents; the LLM has `dp` replicas, the others one. */
-static struct counts step_of(int n, int docs, int microbatch, int dp, double dropout, bool full)
+/* A step of one rank. */
+struct step {
+    int n, docs; /* sequences, documents of each */
+    int kinds;   /* of sizes of images */
+    int microbatch;
+    int dp; /* of the LLM; the other modules have one replica */
+    double dropout;
+    bool full; /* everything is recomputed */
+};
+
+static struct counts step_of(const struct step *s)
 {
-    const struct ef_layout layout[] = {{1, 1, 0}, {1, dp, 0}, {1, 1, 0}};
+    const struct ef_layout layout[] = {{1, 1, 0}, {1, s->dp, 0}, {1, 1, 0}};
     struct exec_fixture f;
     struct counts c;
 
     ef_init(&f, model, 1);
-    add_sequences(&f, n, docs);
-    f.dropout = dropout;
-    ef_plan(&f, microbatch, layout, dp == 1, DT_SCHED_1F1B);
-    if (full)
+    add_sequences(&f, s->n, s->docs, s->kinds);
+    f.dropout = s->dropout;
+    ef_plan(&f, s->microbatch, layout, s->dp == 1, DT_SCHED_1F1B);
+    if (s->full)
         fx_modes(&f.plan, DT_RECOMPUTE_FULL, 1);
     ef_open(&f);
     c = counts_of_step(&f);
@@ -147,30 +157,32 @@ static bool convolves(const char *what)
     return strncmp(what, "conv_", 5) == 0;
 }
 
-/* Loop: without and with dropout, nothing and everything recomputed. */
+/* Loop: without and with dropout, nothing and everything recomputed.  The images of the second step are of one size,
+ * those of the third of six in turn: a convolution takes a run of images of one size. */
 START_TEST(launches_do_not_grow_with_what_a_microbatch_holds)
 {
-    double dropout = _i % 2 ? 0.25 : 0;
-    bool full = _i / 2;
-    struct counts one = step_of(1, 1, 1, 1, dropout, full);
-    struct counts many = step_of(4, 3, 4, 1, dropout, full);
+    struct step s = {1, 1, 1, 1, 1, _i % 2 ? 0.25 : 0, _i / 2};
+    struct counts one = step_of(&s), alike, many;
     int kinds = 0;
 
+    s.n = s.microbatch = 4;
+    s.docs = 3;
+    alike = step_of(&s);
+    s.kinds = 6;
+    many = step_of(&s);
     ck_assert_int_eq(one.n, many.n);
     for (int k = 0; k < many.n; k++) {
         const char *what = many.of[k].what;
+        uint64_t n = count(&one, what), runs = convolves(what) ? 12 : 1;
 
-        if (convolves(what)) {
-            ck_assert_uint_gt(many.of[k].n, count(&one, what));
-            continue;
-        }
-        ck_assert_msg(many.of[k].n == count(&one, what),
-                      "%s: %" PRIu64 " of a microbatch of 12 documents, %" PRIu64 " of one", what,
-                      many.of[k].n, count(&one, what));
+        ck_assert_msg(count(&alike, what) == n && many.of[k].n == n * runs,
+                      "%s: %" PRIu64 " of a microbatch of one document, %" PRIu64
+                      " of twelve, %" PRIu64 " with images of six sizes",
+                      what, n, count(&alike, what), many.of[k].n);
         kinds += many.of[k].n > 0;
     }
     ck_assert_int_gt(kinds, 20);
-    ck_assert_uint_eq(count(&one, "dropout") > 0, dropout > 0);
+    ck_assert_uint_eq(count(&one, "dropout") > 0, s.dropout > 0);
 }
 END_TEST
 
@@ -178,7 +190,8 @@ END_TEST
 START_TEST(a_step_is_few_launches)
 {
     const int m = 1 + _i;
-    struct counts c = step_of(4, 2, 4 / m, 1, 0, false);
+    const struct step s = {4, 2, 6, 4 / m, 1, 0, false};
+    struct counts c = step_of(&s);
 
     ck_assert_uint_eq(count(&c, "adamw"), 3); /* all tensors of a stage at once */
     ck_assert_uint_eq(count(&c, "sum_sq"), 3);
@@ -196,7 +209,8 @@ END_TEST
 START_TEST(rows_of_many_samples_are_one_copy)
 {
     const char *on_device = dt_fake_copy_names[DT_COPY_ON_DEVICE];
-    struct counts few = step_of(4, 1, 2, 2, 0, false), many = step_of(16, 1, 8, 2, 0, false);
+    const struct step s[] = {{4, 1, 6, 2, 2, 0, false}, {16, 1, 6, 8, 2, 0, false}};
+    struct counts few = step_of(&s[0]), many = step_of(&s[1]);
 
     ck_assert_uint_gt(count(&few, "copy"), 0);
     ck_assert_uint_eq(count(&few, "copy"), count(&many, "copy"));
