@@ -266,6 +266,40 @@ static int count(const char *text, const char *part)
     return n;
 }
 
+/* Modules that are cut alike and share all of their GPUs are named together. */
+START_TEST(rows_are_named_after_all_of_their_modules)
+{
+    struct dt_run_view_lane lanes[] = {
+        {.module = 0, .stage = 0, .gpus = 2, .first_gpu = 0},
+        {.module = 0, .stage = 1, .gpus = 2, .first_gpu = 2},
+        {.module = 1, .stage = 0, .gpus = 2, .first_gpu = 0},
+        {.module = 1, .stage = 1, .gpus = 2, .first_gpu = 2},
+        {.module = 2, .stage = 0, .gpus = 4, .first_gpu = 0},
+    };
+    struct dt_run_view v = {.n_modules = 3,
+                            .n_lanes = 5,
+                            .module = {{.name = "encoder"}, {.name = "llm"}, {.name = "generator"}},
+                            .lane = lanes,
+                            .makespan_ns = 100};
+    struct dt_run_view_row *rows;
+    char text[128];
+    int n, more;
+
+    dt_assert_ok(dt_run_view_seat(&v, &err), err);
+    dt_assert_ok(dt_run_view_rows(&v, &err, &rows, &n, &more), err);
+    ck_assert_int_eq(n, 2);
+    dt_run_view_row_modules(&v, &rows[1], text, sizeof text);
+    ck_assert_str_eq(text, "encoder + llm");
+    dt_run_view_row_name(&v, &rows[1], text, sizeof text);
+    ck_assert_str_eq(text, "encoder + llm stage 1");
+    dt_run_view_row_note(&v, &rows[1], "GPU", text, sizeof text);
+    ck_assert_str_eq(text, "2 of 4 GPUs, with generator");
+    dt_run_view_row_name(&v, &rows[1], text, 12); /* as much as there is room for */
+    ck_assert_str_eq(text, "encoder + l");
+    dt_free(rows);
+}
+END_TEST
+
 START_TEST(guests_are_on_their_hosts_row)
 {
     const struct dt_report_timeline_text words = {"a title", "and more", "GPU", 0};
@@ -350,6 +384,7 @@ int main(void)
     tcase_add_test(c, each_instant_has_its_cause);
     tcase_add_test(c, a_run_without_ops_has_no_causes);
     c = dt_test_case(s, "pictures", 60);
+    tcase_add_test(c, rows_are_named_after_all_of_their_modules);
     tcase_add_test(c, guests_are_on_their_hosts_row);
     tcase_add_test(c, pictures_of_long_programs_stay_small);
     return dt_test_run(s);

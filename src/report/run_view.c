@@ -204,15 +204,36 @@ enum dt_status dt_run_view_rows(const struct dt_run_view *v, struct dt_error *er
     return DT_OK;
 }
 
+/* Neither is a guest of the other: they are cut alike, and share all of their GPUs. */
+static bool colocated(const struct dt_run_view *v, const struct dt_run_view_row *r, int guest)
+{
+    const struct dt_run_view_module *a = &v->module[v->lane[r->lane].module],
+                                    *b = &v->module[v->lane[r->guest[guest]].module];
+
+    return a->gpus == b->gpus && a->stages == b->stages;
+}
+
+void dt_run_view_row_modules(const struct dt_run_view *v, const struct dt_run_view_row *r,
+                             char *buf, size_t size)
+{
+    int n = snprintf(buf, size, "%s", v->module[v->lane[r->lane].module].name);
+
+    for (int k = 0; k < r->n_guests && n > 0 && (size_t)n < size; k++)
+        if (colocated(v, r, k))
+            n += snprintf(buf + n, size - (size_t)n, " + %s",
+                          v->module[v->lane[r->guest[k]].module].name);
+}
+
 void dt_run_view_row_name(const struct dt_run_view *v, const struct dt_run_view_row *r, char *buf,
                           size_t size)
 {
     const struct dt_run_view_lane *l = &v->lane[r->lane];
+    size_t n;
 
+    dt_run_view_row_modules(v, r, buf, size);
+    n = strlen(buf);
     if (v->module[l->module].stages > 1)
-        snprintf(buf, size, "%s stage %d", v->module[l->module].name, l->stage);
-    else
-        snprintf(buf, size, "%s", v->module[l->module].name);
+        snprintf(buf + n, size - n, " stage %d", l->stage);
 }
 
 void dt_run_view_row_note(const struct dt_run_view *v, const struct dt_run_view_row *r,
@@ -222,7 +243,7 @@ void dt_run_view_row_note(const struct dt_run_view *v, const struct dt_run_view_
     const struct dt_run_view_module *m = &v->module[l->module];
     const char *s = m->gpus == 1 ? "" : strcmp(unit, "process") == 0 ? "es" : "s";
     char all[32];
-    int n;
+    int n, others = 0;
 
     dt_chart_value((double)m->gpus, NULL, all, sizeof all);
     if (m->gpus == l->gpus)
@@ -233,6 +254,7 @@ void dt_run_view_row_note(const struct dt_run_view *v, const struct dt_run_view_
         n = snprintf(buf, size, "%d of %s %s%s, replica 0 of %d", l->gpus, all, unit, s,
                      m->replicas);
     for (int k = 0; k < r->n_guests && n > 0 && (size_t)n < size; k++)
-        n += snprintf(buf + n, size - (size_t)n, "%s%s", k ? ", " : ", with ",
-                      v->module[v->lane[r->guest[k]].module].name);
+        if (!colocated(v, r, k))
+            n += snprintf(buf + n, size - (size_t)n, "%s%s", others++ ? ", " : ", with ",
+                          v->module[v->lane[r->guest[k]].module].name);
 }

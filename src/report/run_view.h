@@ -56,7 +56,10 @@ struct dt_run_view_row {
 /* Rows in the order of the lanes, and how many were more than that; *out is the caller's (dt_free). */
 enum dt_status dt_run_view_rows(const struct dt_run_view *v, struct dt_error *err,
                                 struct dt_run_view_row **out, int *n, int *more);
-/* "llm stage 3", or "encoder" where it has one stage. */
+/* "llm"; "encoder + llm" where these share all of their GPUs. */
+void dt_run_view_row_modules(const struct dt_run_view *v, const struct dt_run_view_row *r,
+                             char *buf, size_t size);
+/* "llm stage 3", or without where there is one stage. */
 void dt_run_view_row_name(const struct dt_run_view *v, const struct dt_run_view_row *r, char *buf,
                           size_t size);
 /* "4 of 1,280 GPUs, replica 0 of 64, with encoder"; `unit`: "GPU", "process". */

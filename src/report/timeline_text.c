@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { COLUMNS = 80, COLUMNS_MIN = 50, NAMES_MAX = 24 };
+enum { COLUMNS = 80, COLUMNS_MIN = 50, NAMES_MAX = 34 };
 
 struct grid {
     const struct dt_run_view *v;
@@ -167,7 +167,7 @@ static void axis(const struct grid *g)
 static void legend(const struct grid *g, const struct dt_report_timeline_text *words,
                    const struct dt_run_view_row *rows, int n, int more)
 {
-    char note[256];
+    char name[256], note[256];
 
     for (int k = 0; k < DT_TIME_N; k++)
         if (g->drawn[k]) {
@@ -176,10 +176,9 @@ static void legend(const struct grid *g, const struct dt_report_timeline_text *w
         }
     dt_text_add(g->t, "numbers: microbatches\n");
     for (int i = 0; i < n; i++) {
-        const char *name = g->v->module[g->v->lane[rows[i].lane].module].name;
-
         if (i > 0 && g->v->lane[rows[i].lane].module == g->v->lane[rows[i - 1].lane].module)
             continue; /* stages of a module are alike */
+        dt_run_view_row_modules(g->v, &rows[i], name, sizeof name);
         dt_run_view_row_note(g->v, &rows[i], words->unit, note, sizeof note);
         dt_text_add(g->t, "%s: %s\n", name, note);
     }
