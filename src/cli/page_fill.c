@@ -142,9 +142,21 @@ static int by_time(const void *va, const void *vb)
     return strcmp(a->text, b->text);
 }
 
+/* One of the plans that are not the best as it would have been planned if it were: the search chooses how samples are
+ * reordered for its best plan only. */
+static enum dt_status next_plan(const struct dt_session *s, int i, struct dt_error *err,
+                                struct dt_plan *out)
+{
+    struct dt_search_input in;
+    struct dt_orch_reorder how;
+
+    *out = s->search.plans[i];
+    dt_session_search_input(s, &in);
+    return dt_orch_choose_reorder(&in, out, err, &how);
+}
+
 /* The search times plans without contention, some of them on a share of their replicas and some not at all: here all
- * are simulated as the job is, so that they can stand beside it.  How the samples
- * are reordered was chosen for the run's plan only. */
+ * are simulated as the job is, so that they can stand beside it. */
 static enum dt_status next(struct dt_report_page_run *r, const struct dt_session *s,
                            const struct dt_sim_result *res, struct dt_error *err)
 {
@@ -155,12 +167,14 @@ static enum dt_status next(struct dt_report_page_run *r, const struct dt_session
     if (!w->next)
         return dt_error_nomem(err, "a page");
     for (int i = 0; i < s->search.n; i++) {
-        const struct dt_plan *p = &s->search.plans[i];
+        struct dt_plan plan = s->search.plans[i], *p = &plan;
         double seconds = 1e-9 * (double)res->timeline.makespan_ns;
 
         dt_cli_progress("other plans", i, s->search.n);
-        if (i > 0)
+        if (i > 0) {
+            DT_TRY(next_plan(s, i, err, &plan));
             DT_TRY(dt_sim_first_s(s->job, p, s->cost, err, &seconds));
+        }
         dt_cli_plan_text(p, text, sizeof text);
         w->next[w->n_next++] = (struct dt_report_next){
             .text = dt_cli_page_keep(r, text),

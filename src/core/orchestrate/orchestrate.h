@@ -138,6 +138,11 @@ enum dt_status dt_orch_plan_timeline_s(const struct dt_search_input *in, const s
                                        int64_t first_sample, struct dt_error *err, double *seconds,
                                        double *mem_bytes_max);
 
+/* Sets the reordering of a plan that a search of `in` has returned to the fastest one, as far as the search may
+ * choose it.  The search has done so for its best plan. */
+enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct dt_plan *p,
+                                      struct dt_error *err, struct dt_orch_reorder *out);
+
 /* Which module bounds the steady interval, by how much, and what keeps it from being faster. */
 struct dt_orch_binding {
     int module, stage;                 /* the module and its slowest stage */

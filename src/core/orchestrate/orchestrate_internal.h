@@ -271,9 +271,6 @@ double dt_orch_plan_ops(const struct dt_plan *p, int llm);
 /* If p's program has more than ops_max ops and falls into independent broker groups (the gcd of all
  * DP): the plan of some of the groups and their share of the global batch, not yet placed. */
 bool dt_orch_plan_share(const struct dt_plan *p, int llm, double ops_max, struct dt_plan *out);
-/* orchestrate_reorder.c: sets the plan's reordering to the fastest one, as far as the search may choose it. */
-enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct dt_plan *p,
-                                      struct dt_error *err, struct dt_orch_reorder *out);
 
 /* orchestrate_rank.c */
 /* Warm-up of the LLM for one microbatch taking c seconds on one lane, `later` of them put off: the
