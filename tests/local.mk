@@ -296,7 +296,7 @@ SHELL_TESTS = \
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh
 EXTRA_DIST += $(SHELL_TESTS) \
-	tests/bench/pair.sh \
+	tests/bench/pair.py \
 	tests/bench/peers.sh \
 	tests/bench/ranks.sh \
 	tests/bench/torch_step.py \
