@@ -5,6 +5,7 @@
 # Shell tests go to SHELL_TESTS.  A program that cannot run here exits 77 (skipped).
 check_PROGRAMS += \
 	tests/mutate \
+	tests/nccl_card \
 	tests/test_accuracy \
 	tests/test_algorithms \
 	tests/test_assign \
@@ -173,6 +174,7 @@ check_PROGRAMS += tests/test_nccl_abi
 endif
 tests_test_nccl_abi_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CPPFLAGS)
 tests_test_nccl_abi_LDADD =
+tests_nccl_card_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_nccl_SOURCES = tests/test_nccl.c tests/nccl_fixture.h
 tests_test_nccl_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_on_queue_SOURCES = tests/test_on_queue.c tests/nccl_fixture.h
@@ -235,6 +237,7 @@ endif
 SHELL_TESTS = \
 	tests/lint.sh \
 	tests/test_advice.sh \
+	tests/test_bundle.sh \
 	tests/test_checkpoint_folder.sh \
 	tests/test_checkpoint_kills.sh \
 	tests/test_checkpoint_ranks.sh \

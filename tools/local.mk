@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+#
+# make bundle: bundle.tar.xz, a tree that runs from any folder, for a machine with a card and little else.
+EXTRA_DIST += tools/bundle tools/gpu-check
+BUNDLE_TESTS = \
+	tests/nccl_card \
+	tests/test_execute \
+	tests/test_execute_ranks \
+	tests/test_infer \
+	tests/test_kernels_attention \
+	tests/test_kernels_basic \
+	tests/test_kernels_loss \
+	tests/test_kernels_norm \
+	tests/test_kernels_product \
+	tests/test_modules_grad
+BUNDLE_MIB = 60
+.PHONY: bundle
+bundle: disttrain$(EXEEXT) $(BUNDLE_TESTS) $(module_DATA)
+	rm -rf bundle && $(SHELL) $(srcdir)/tools/bundle . $(srcdir) bundle
+	tar cf - bundle | xz -T0 -6 >bundle.tar.xz
+	test "`wc -c <bundle.tar.xz`" -le `expr $(BUNDLE_MIB) \* 1048576`
+CLEANFILES += bundle.tar.xz
+mostlyclean-local:
+	rm -rf bundle
