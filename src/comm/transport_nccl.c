@@ -292,8 +292,19 @@ static void fill_table(struct dt_nccl_ranks *s)
 
 /* What every rank must know of every other before they begin. */
 struct candidate {
-    char host[64], id[32], why[512]; /* why: it cannot */
+    char host[64], boot[40], id[32], why[512]; /* why: it cannot */
 };
+
+/* Containers of a host have names of their own or one for all, but its kernel has started once. */
+static void read_boot(char *text, int size)
+{
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
+
+    if (f && !fgets(text, size, f))
+        text[0] = '\0';
+    if (f)
+        fclose(f);
+}
 
 static void look_here(struct dt_nccl_ranks *s, struct candidate *mine)
 {
@@ -303,6 +314,7 @@ static void look_here(struct dt_nccl_ranks *s, struct candidate *mine)
     *mine = (struct candidate){.why = ""};
     snprintf(mine->host, sizeof(mine->host), "%s", s->control->host);
     snprintf(mine->id, sizeof(mine->id), "%s", s->dev->info.id);
+    read_boot(mine->boot, (int)sizeof(mine->boot));
     if (!mine->id[0]) {
         snprintf(mine->why, sizeof(mine->why), "%s is no device of NVIDIA's", s->dev->info.name);
         return;
@@ -329,7 +341,8 @@ static enum dt_status judge(const struct candidate *all, int n, struct dt_error 
                                 all[k].why);
     for (int k = 0; k < n; k++)
         for (int i = 0; i < k; i++)
-            if (strcmp(all[k].id, all[i].id) == 0 && strcmp(all[k].host, all[i].host) == 0)
+            if (strcmp(all[k].id, all[i].id) == 0 && strcmp(all[k].boot, all[i].boot) == 0 &&
+                (all[k].boot[0] || strcmp(all[k].host, all[i].host) == 0))
                 return dt_error_set(err, DT_ERR_INPUT,
                                     "NCCL cannot be used: ranks %d and %d share the card %s of %s",
                                     i, k, all[k].id, all[k].host);
