@@ -12,9 +12,21 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
-#define NCCL_DIR "tests/modules/NCCL"
+/* The folder of the library, which is built beside the tests. */
+static inline const char *nf_dir(void)
+{
+    static char dir[4096];
+    ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 32);
+
+    ck_assert_int_gt(n, 0);
+    dir[n] = '\0';
+    strcpy(strrchr(dir, '/'), "/modules/NCCL");
+    return dir;
+}
 
 struct nf_task {
     void (*fn)(void *);
@@ -41,8 +53,12 @@ static inline void nf_submit(void *stream, const char *what, void (*fn)(void *),
 /* A function of the library, which is the one that the transport finds. */
 static inline void nf_find(const char *name, void *fn, size_t size)
 {
-    void *so = dlopen(NCCL_DIR "/libnccl.so.2", RTLD_NOW), *p = so ? dlsym(so, name) : NULL;
+    char path[4200];
+    void *so, *p;
 
+    snprintf(path, sizeof(path), "%s/libnccl.so.2", nf_dir());
+    so = dlopen(path, RTLD_NOW);
+    p = so ? dlsym(so, name) : NULL;
     ck_assert_msg(p != NULL, "%s: %s", name, dlerror());
     memcpy(fn, &p, size); /* POSIX allows it, C has no cast */
 }
@@ -53,7 +69,7 @@ static inline void nf_use(void)
     static const struct fake_nccl_hooks hooks = {dt_fake_alias, nf_submit};
     fake_nccl_hooks_fn *set;
 
-    setenv("DISTTRAIN_CUDA_LIBS", NCCL_DIR, 1);
+    setenv("DISTTRAIN_CUDA_LIBS", nf_dir(), 1);
     nf_find("fake_nccl_hooks", &set, sizeof(set));
     set(&hooks);
 }

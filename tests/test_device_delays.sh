@@ -34,6 +34,14 @@ layout_on_queues() {
     unset DT_TEST_ON_QUEUE
 }
 
+# The same, each rank with a device of its own, over the NCCL of tests
+layout_over_nccl() {
+    DT_TEST_NCCL=1
+    export DT_TEST_NCCL
+    layout "$@"
+    unset DT_TEST_NCCL
+}
+
 if [ "${DT_CHECK_FULL:-0}" != 0 ]; then
     for seed in 1 2 3 4 5; do
         DISTTRAIN_FAKE_SEED=$seed; export DISTTRAIN_FAKE_SEED
@@ -42,6 +50,7 @@ if [ "${DT_CHECK_FULL:-0}" != 0 ]; then
         done
         passes "test_execute_ranks on one device, seed $seed" \
             env DT_TEST_ON_QUEUE=1 "$builddir/tests/test_execute_ranks"
+        passes "test_execute_ranks over NCCL, seed $seed" env DT_TEST_NCCL=1 CK_RUN_CASE=layouts "$builddir/tests/test_execute_ranks"
         passes "test_on_queue, seed $seed" env DT_TEST_SEED="$seed" "$builddir/tests/test_on_queue"
         (cd "$builddir" && sh "$srcdir/tests/test_execute_mpi.sh") >out 2>&1
         case $? in 0 | 77) ok ;; *) bad "over MPI, seed $seed" ;; esac
@@ -56,6 +65,9 @@ else
     layout_on_queues 'fan-in 4/2/1' 1 64
     layout_on_queues 'tp 2' 2 64
     layout_on_queues 'dp 2, zero 0' 3 16
+    layout_over_nccl 'fan-in 4/2/1' 1 64
+    layout_over_nccl 'tp 2' 2 16
+    layout_over_nccl 'vpp 2' 3 64
     for seed in 1 2 3; do
         passes "operations on queues, seed $seed" env DISTTRAIN_FAKE_SEED="$seed" DT_TEST_SEED="$seed" \
             DISTTRAIN_FAKE_SHARE=32 "$builddir/tests/test_on_queue"
