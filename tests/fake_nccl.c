@@ -70,7 +70,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows 
 static pthread_cond_t change = PTHREAD_COND_INITIALIZER;
 static struct world *worlds;
 static uint64_t ids, calls, fail_at;
-static int living;
+static uint64_t living; /* communicators */
 static struct fake_nccl_hooks hooks;
 static _Thread_local int depth;
 static _Thread_local struct launch *group;
@@ -654,6 +654,16 @@ SHOWN int ncclRecv(void *out, size_t n, int type, int peer, struct dt_nccl_comm 
 
 /* ---- for tests ---- */
 
+static uint64_t locked(const uint64_t *of)
+{
+    uint64_t n;
+
+    pthread_mutex_lock(&lock);
+    n = *of;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
 SHOWN fake_nccl_hooks_fn fake_nccl_hooks;
 SHOWN void fake_nccl_hooks(const struct fake_nccl_hooks *h)
 {
@@ -672,23 +682,13 @@ SHOWN void fake_nccl_fail_at(uint64_t n)
 SHOWN fake_nccl_calls_fn fake_nccl_calls;
 SHOWN uint64_t fake_nccl_calls(void)
 {
-    uint64_t n;
-
-    pthread_mutex_lock(&lock);
-    n = calls;
-    pthread_mutex_unlock(&lock);
-    return n;
+    return locked(&calls);
 }
 
 SHOWN fake_nccl_living_fn fake_nccl_living;
 SHOWN int fake_nccl_living(void)
 {
-    int n;
-
-    pthread_mutex_lock(&lock);
-    n = living;
-    pthread_mutex_unlock(&lock);
-    return n;
+    return (int)locked(&living);
 }
 
 SHOWN fake_nccl_break_fn fake_nccl_break;

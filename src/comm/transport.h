@@ -9,7 +9,7 @@
  * Every implementation fills every entry; callers never ask which one it is.  Nothing blocks: whoever
  * needs a result tests and decides how long to wait (dt_transport_wait).
  *
- * Memory.  A rank has two of these tables.  One is for control: it carries host memory (MPI, threads,
+ * Memory.  A rank has two of these tables.  One is for control: it carries host memory (MPI, TCP, threads,
  * self), and `q` is NULL.  The other one carries the memory of a device, and every operation names the
  * queue `q` in whose order its buffer is ready: the operation begins when what is on `q` at the post has
  * passed, be it what writes the bytes to send or what still reads where bytes will be received.
@@ -68,7 +68,7 @@ struct dt_transport {
     int local_rank, local_size; /* among the ranks of this host */
     int cores;                  /* that this rank may run on */
     int sharer, sharers; /* among the ranks of this host that may run on just the same cores */
-    char name[16];       /* "mpi", "threads", "self" */
+    char name[16];       /* "mpi", "tcp", "nccl", "threads", "self" */
     char host[64];
     void *impl;
 
