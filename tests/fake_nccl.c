@@ -91,9 +91,7 @@ static void *zeroed(size_t bytes)
 {
     void *p = calloc(1, bytes);
 
-    if (!p)
-        stop("out of memory");
-    return p;
+    return p ? p : (stop("out of memory"), NULL);
 }
 
 /* Does this call fail? */
@@ -370,7 +368,7 @@ static void enter(struct dt_nccl_comm *c, const char *what)
     if (c->questions > 0 || c->held)
         stop("%s on a communicator that is in progress", what);
     if (c->finalizing)
-        stop("%s on a communicator that is finalized", what);
+        stop("%s on a finalized communicator", what);
 }
 
 static int add(struct dt_nccl_comm *c, void *stream, struct part p)
@@ -439,9 +437,9 @@ SHOWN int ncclCommInitRankConfig(struct dt_nccl_comm **comm, int ranks, struct d
 SHOWN int ncclCommInitRankConfig(struct dt_nccl_comm **comm, int ranks, struct dt_nccl_id id,
                                  int rank, struct dt_nccl_config *config)
 {
-    struct dt_nccl_comm *c;
-    struct world *w;
-    uint64_t n;
+    struct dt_nccl_comm *c = NULL;
+    struct world *w = NULL;
+    uint64_t n = 0;
 
     if (fails())
         return SYSTEM;

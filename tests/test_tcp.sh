@@ -7,7 +7,7 @@
 builddir=$PWD
 . "${srcdir:=.}/tests/small_job.sh"
 ulimit -c 0
-port=$((20000 + $$ % 20000))
+port=$((20000 + $$ % 12000)) # below those that the system gives out
 
 # start N COMMAND...: its ranks in the background; $pids, and what rank K says in said.K
 start() {
