@@ -99,6 +99,7 @@ check_PROGRAMS += \
 	tests/test_serve_http \
 	tests/test_shard_print \
 	tests/test_simulate \
+	tests/test_split \
 	tests/test_staged \
 	tests/test_step_memory \
 	tests/test_sweep \

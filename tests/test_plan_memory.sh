@@ -35,4 +35,19 @@ limit=$(awk -v s="${free:-0}" 'BEGIN { print 1.04 * s }')
 for policy in '{encoder: none}' '{llm: selective}' '{generator: selective}'; do
     check "train.recompute=$policy" "$(seconds mllm-15b-96 "train.recompute=$policy")" "$limit"
 done
+
+# where the first stage alone is too large, it gets fewer blocks: the plan's layout with stages alike does not fit
+job="llama-70b-96 train.schedule=1f1b"
+check "uneven stages" "$(seconds $job)" 20.6
+tmp=$(mktemp -d) || exit 99
+trap 'rm -rf "$tmp"' EXIT
+"$DISTTRAIN" plan -o "$tmp/uneven.json" $job >/dev/null 2>&1
+layout=$(tr -d ' \n' <"$tmp/uneven.json" | sed 's/.*"tp":\([0-9]*\),.*"pp":\([0-9]*\),.*"dp":\([0-9]*\),.*"recompute":"\([a-z]*\)","zero":\([0-9]\).*/tp: \1, pp: \2, dp: \3, recompute: \4, zero: \5/')
+out=$("$DISTTRAIN" plan $job -s manual "plan={llm: {$layout}}" train.microbatch="$(sed -n 's/.*"microbatch": \([0-9]*\),/\1/p' "$tmp/uneven.json")" 2>&1)
+if [ $? -eq 3 ] && echo "$out" | grep -q "llm stage 0 needs"; then
+    echo "with stages alike $layout does not fit"
+else
+    echo "FAIL: with stages alike $layout should not fit: $out"
+    failed=1
+fi
 exit $failed

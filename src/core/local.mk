@@ -118,6 +118,7 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_search.c \
 	src/core/orchestrate/orchestrate_search.h \
 	src/core/orchestrate/orchestrate_space.c \
+	src/core/orchestrate/orchestrate_split.c \
 	src/core/orchestrate/orchestrate_table.c \
 	src/core/orchestrate/orchestrate_timed.c \
 	src/core/orchestrate/orchestrate_with.c \

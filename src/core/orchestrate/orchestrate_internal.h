@@ -309,6 +309,9 @@ enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_c
 enum dt_status dt_orch_cand_plan_with(struct dt_orch_table *t, const struct dt_orch_cand *c,
                                       unsigned guests, enum dt_plan_strategy strategy,
                                       struct dt_error *err, struct dt_plan *out);
+/* orchestrate_split.c: gives modules of the candidate's plan that do not fit, for what is to be expected, the fastest splits with
+ * which they do; false where there is none, or nothing is to be changed. */
+bool dt_orch_split_to_fit(struct dt_orch_table *t, const struct dt_orch_cand *c, struct dt_plan *p);
 /* The one of n plans that is p, predictions and reordering aside; NULL: there is none. */
 struct dt_plan *dt_orch_plan_listed(struct dt_plan *plans, int n, const struct dt_plan *p);
 /* Of one kind: schedule, guests, microbatch and the LLM's TP are the same. */

@@ -67,6 +67,8 @@ enum dt_status dt_orch_cand_plan_with(struct dt_orch_table *t, const struct dt_o
     DT_TRY(dt_plan_validate(out, in->model, in->cluster, err));
     st = dt_orch_check_expected(t, out,
                                 NULL); /* looking for remedies takes longer than all the rest */
+    if (st == DT_ERR_INFEASIBLE && dt_orch_split_to_fit(t, c, out))
+        st = dt_orch_check_expected(t, out, NULL);
     return st == DT_ERR_NOMEM ? dt_error_nomem(err, "memory of stages") : st;
 }
 

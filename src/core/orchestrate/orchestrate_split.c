@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Splits that give time for memory.
+ *
+ * Blocks are divided so that the slowest stage is as fast as it can be, which is about as many for every stage.  But the first
+ * stages hold more microbatches in flight than the last, so that memory binds there alone, and the plan is given up, or
+ * recomputes more in all of its stages.  Here such a plan gets the split with the fastest slowest stage of those that fit:
+ * fewer blocks for the stages that hold much, more for the others.
+ *
+ * What a stage holds grows with every block, so a split is filled from its end: each part takes as many blocks as time and memory
+ * allow.  Of several chunks of a stage each is taken to be as long as the one that is asked about. */
+#include "base/mem.h"
+#include "core/orchestrate/orchestrate_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    PART_BLOCKS = 3 /* with fewer one block more costs more than recomputing all of them does */
+};
+#define CLOSE 1e-9 /* of the slowest part, relative */
+
+struct shaping {
+    struct dt_orch_table *t;
+    struct dt_plan *p;
+    int m, blocks, parts;
+    struct dt_work work[DT_MAX_MODULES];
+    double beside[DT_MAX_VSTAGES]; /* of each stage, bytes that others take on its GPUs */
+    uint16_t *
+        reach; /* [parts][blocks + 1]: 1 + the first block of the part that ends before this one, 0 = not asked yet */
+};
+
+/* `once`: those of them that stages of one GPU need once. */
+static double bytes_of(const struct shaping *x, int m, int stage, double *once)
+{
+    const struct dt_search_input *in = x->t->in;
+    struct dt_memory mem;
+    int64_t n = dt_plan_microbatches(x->p, in->model->llm, m);
+
+    dt_memory_stage_again(x->t->acts, x->p, in->model, in->cluster, m, stage, &x->work[m],
+                          n > 0 ? n : 1, &mem);
+    *once = dt_cluster_is_cpu(in->cluster) ? mem.logits_workspace : mem.reserve;
+    return mem.total;
+}
+
+/* Do the GPUs of these two stages overlap? */
+static bool meet(const struct dt_plan *p, int m, int stage, int other, int its)
+{
+    const struct dt_plan_layout *a = &p->modules[m].layout, *b = &p->modules[other].layout;
+    int na = dt_plan_layout_lane_gpus(a) * a->dp, nb = dt_plan_layout_lane_gpus(b) * b->dp;
+    int from = a->first_gpu + stage * na, its_from = b->first_gpu + its * nb;
+
+    return from < its_from + nb && its_from < from + na;
+}
+
+static double beside(const struct shaping *x, int stage)
+{
+    const struct dt_plan *p = x->p;
+    double sum = 0, once;
+
+    for (int o = 0; o < p->n_modules && dt_plan_shares(p); o++)
+        for (int k = 0; o != x->m && k < p->modules[o].layout.pp; k++)
+            if (meet(p, x->m, stage, o, k))
+                sum += bytes_of(x, o, k, &once) - once;
+    return sum;
+}
+
+static bool stage_fits(const struct shaping *x, int stage)
+{
+    double once;
+
+    return bytes_of(x, x->m, stage, &once) + x->beside[stage] <= dt_memory_limit(x->t->in->cluster);
+}
+
+static bool all_fit(const struct shaping *x)
+{
+    for (int s = 0; s < x->p->modules[x->m].layout.pp; s++)
+        if (!stage_fits(x, s))
+            return false;
+    return true;
+}
+
+/* Would the part's stage fit if this part were [first, end), and the stage's others as long? */
+static bool part_fits(const struct shaping *x, int part, int first, int end)
+{
+    struct dt_plan_module *mp = &x->p->modules[x->m];
+    int n = end - first, pp = mp->layout.pp;
+
+    for (int v = part % pp; v < x->parts; v += pp) {
+        int at = v == part           ? first
+                 : v == 0            ? 0
+                 : v + 1 == x->parts ? x->blocks - n
+                                     : v * x->blocks / x->parts;
+
+        if (at + n > x->blocks)
+            at = x->blocks - n;
+        mp->split[v] = (uint16_t)at;
+        mp->split[v + 1] = (uint16_t)(at + n);
+    }
+    return stage_fits(x, part % pp);
+}
+
+/* The first block of the longest part that ends there, fits, and leaves a block for each before it; `end` if none does. */
+static int reach_of(struct shaping *x, int part, int end)
+{
+    uint16_t *known = &x->reach[part * (x->blocks + 1) + end];
+    int lo = part == 0 ? 0 : part, hi = end; /* hi fits */
+
+    if (*known)
+        return *known - 1;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+
+        if (part_fits(x, part, mid, end))
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    *known = (uint16_t)(hi + 1);
+    return hi;
+}
+
+/* The split in which every part, from the last, takes what time and memory allow; false where blocks are left. */
+static bool fill(struct shaping *x, const double *cost, double limit, uint16_t *split)
+{
+    int end = x->blocks, longest = 0;
+
+    split[x->parts] = (uint16_t)end;
+    for (int v = x->parts - 1; v >= 0; v--) {
+        int first = reach_of(x, v, end), b = end;
+        double sum = 0;
+
+        while (b > first && sum + cost[b - 1] <= limit)
+            sum += cost[--b];
+        if (b == end)
+            return false;
+        longest = end - b > longest ? end - b : longest;
+        split[v] = (uint16_t)b;
+        end = b;
+        /* those before it hold no fewer microbatches than the last but one: nearly all that is asked about ends here */
+        if (v == x->parts - 2 && end > v * (longest + 1))
+            return false;
+    }
+    return end == 0;
+}
+
+/* The split with the fastest slowest part of those that fit, if there is one. */
+static bool divide(struct shaping *x, const double *cost)
+{
+    uint16_t split[DT_MAX_VSTAGES + 1], *out = x->p->modules[x->m].split;
+    double lo = 0, hi = 0;
+
+    for (int b = 0; b < x->blocks; b++)
+        hi += cost[b];
+    hi *= 1 + CLOSE;
+    if (!fill(x, cost, hi, split))
+        return false;
+    while (hi - lo > CLOSE * hi) {
+        double limit = 0.5 * (lo + hi);
+
+        *(fill(x, cost, limit, split) ? &hi : &lo) = limit;
+    }
+    if (!fill(x, cost, hi, split))
+        return false;
+    memcpy(out, split, (size_t)(x->parts + 1) * sizeof(*split));
+    return true;
+}
+
+/* Another split of module m, with which it fits. */
+static bool shape(struct shaping *x, const double *cost)
+{
+    bool found;
+
+    x->reach = dt_calloc((size_t)x->parts * (size_t)(x->blocks + 1), sizeof(*x->reach));
+    if (!x->reach) {
+        x->t->nomem = true;
+        return false;
+    }
+    found = divide(x, cost) && all_fit(x);
+    dt_free(x->reach);
+    return found;
+}
+
+bool dt_orch_split_to_fit(struct dt_orch_table *t, const struct dt_orch_cand *c, struct dt_plan *p)
+{
+    struct shaping x = {.t = t, .p = p};
+    int64_t slot = dt_plan_slot_samples(p, t->in->model->llm);
+    bool changed = false;
+
+    for (int m = 0; m < p->n_modules; m++)
+        dt_orch_largest_work(&t->work[m],
+                             (double)dt_orch_samples_per_replica(slot, p->modules[m].layout.dp),
+                             t->sigmas, &x.work[m]);
+    for (x.m = 0; x.m < p->n_modules; x.m++) {
+        const struct dt_plan_layout *l = &p->modules[x.m].layout;
+        const struct dt_orch_times *times;
+
+        x.blocks = t->in->model->modules[x.m].n_blocks;
+        x.parts = l->pp * l->vpp;
+        if (l->pp < 2 || x.blocks < PART_BLOCKS * x.parts)
+            continue;
+        for (int s = 0; s < l->pp; s++)
+            x.beside[s] = beside(&x, s);
+        if (all_fit(&x))
+            continue;
+        times = dt_orch_times_of(t, x.m, c->of[x.m].lane, c->of[x.m].recompute,
+                                 x.m == t->in->model->llm ? c->microbatch : 0,
+                                 t->space.pipe[c->pipe].split);
+        if (!times || !shape(&x, times->block_s))
+            return false;
+        changed = true;
+    }
+    return changed;
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Splits that give time for memory, against all splits of small pipelines: where one fits it is found, and none that fits has a
+ * faster slowest part. */
+#include "small_world.h"
+
+#include <math.h>
+
+enum { ROUNDS = 150, ENCODER = 0 };
+
+/* An LLM of other depth: small_world's are too shallow to have much of a choice. */
+static void deepen(struct world *w, int layers)
+{
+    static const struct dt_cost_options opt = {.allow_analytical = true};
+    struct dt_error err;
+    struct dt_module *llm = &w->fx.model.modules[w->fx.model.llm];
+    const struct dt_block first = llm->blocks[0], layer = llm->blocks[1],
+                          last = llm->blocks[llm->n_blocks - 1];
+
+    llm->n_blocks = layers + 2;
+    llm->blocks = DT_ARENA_NEW(&w->fx.model.arena, struct dt_block, llm->n_blocks);
+    ck_assert_ptr_nonnull(llm->blocks);
+    llm->blocks[0] = first;
+    llm->blocks[layers + 1] = last;
+    for (int b = 1; b <= layers; b++)
+        llm->blocks[b] = layer;
+    dt_cost_free(w->cost); /* it knows the blocks by their places */
+    dt_assert_ok(dt_cost_new(&w->fx.model, &w->fx.cluster, &w->fx.profile, &opt, &err, &w->cost),
+                 err);
+    w->in.cost = w->cost;
+}
+
+/* Seconds of a sample in the slowest part of the LLM. */
+static double slowest_s(const struct world *w, const struct dt_plan *p)
+{
+    const struct dt_plan_module *mp = &p->modules[w->in.model->llm];
+    const struct dt_block_shard shard = dt_plan_shard(mp);
+    struct dt_orch_work_stats stats;
+    struct dt_orch_block_timer timer;
+    double most = 0;
+
+    dt_orch_work_stats(&w->in, w->in.model->llm, &stats);
+    dt_orch_block_timer_init(&timer, &w->in, p, w->in.model->llm, &shard, &stats);
+    for (int v = 0; v < mp->layout.pp * mp->layout.vpp; v++) {
+        double sum = 0;
+
+        for (int b = mp->split[v]; b < mp->split[v + 1]; b++)
+            sum += dt_orch_block_timer_s(&timer, b, NULL);
+        most = fmax(most, sum);
+    }
+    return most;
+}
+
+/* Parts from `v` on begin at block `from`: the fastest slowest part of all splits that fit; HUGE_VAL: none does. */
+static double least_of_all(struct world *w, struct dt_orch_table *t, struct dt_plan *p, int v,
+                           int from)
+{
+    struct dt_plan_module *mp = &p->modules[w->in.model->llm];
+    int parts = mp->layout.pp * mp->layout.vpp, blocks = mp->split[parts];
+    double least = HUGE_VAL;
+
+    if (v == parts)
+        return dt_orch_check_expected(t, p, NULL) == DT_OK ? slowest_s(w, p) : HUGE_VAL;
+    for (int b = v + 1 == parts ? blocks : from + 1; b <= blocks - (parts - v - 1); b++) {
+        mp->split[v + 1] = (uint16_t)b;
+        least = fmin(least, least_of_all(w, t, p, v + 1, b));
+    }
+    return least;
+}
+
+struct tried {
+    struct world w;
+    struct dt_orch_table *t;
+    struct dt_orch_cand c;
+    struct dt_plan p; /* with the split whose slowest part is fastest */
+};
+
+static void random_plan(struct tried *x, int round)
+{
+    struct dt_error err;
+    int llm, parts;
+
+    build_world(&x->w, round % 3 == 2, 0, 24);
+    llm = x->w.in.model->llm;
+    x->w.in.opt.schedules = 1U << (round % 5 == 4 ? DT_SCHED_INTERLEAVED : DT_SCHED_1F1B);
+    x->w.in.opt.max_vpp = 2;
+    for (int m = 0; m < x->w.in.model->n_modules; m++)
+        x->w.in.opt.recompute[m] = 7;
+    memset(&x->c, 0, sizeof(x->c));
+    x->c.of[llm] = (struct dt_orch_choice){.recompute = (uint8_t)below(3),
+                                           .pp = (int16_t)(2 + below(round % 5 == 4 ? 1 : 3)),
+                                           .dp = 1 << below(2)};
+    if (llm > ENCODER)
+        x->c.of[ENCODER] = (struct dt_orch_choice){.pp = 1, .dp = 1 + below(2)};
+    parts = x->c.of[llm].pp * (round % 5 == 4 ? 2 : 1);
+    deepen(&x->w, 3 * parts - 2 + below(4));
+    dt_assert_ok(dt_orch_table_new(&x->w.in, &err, &x->t), err);
+    for (int i = 0; i < x->t->space.n_pipes; i++)
+        if (x->t->space.pipe[i].vpp == (round % 5 == 4 ? 2 : 1))
+            x->c.pipe = (uint8_t)i;
+    dt_assert_ok(dt_orch_cand_layouts(x->t, &x->c, DT_STRATEGY_DISTTRAIN, &err, &x->p), err);
+    if (llm > ENCODER)
+        x->p.modules[ENCODER].with = (uint8_t)(llm + 1);
+    dt_assert_ok(dt_plan_place(&x->p, x->w.in.cluster, &err), err);
+    dt_assert_ok(dt_plan_validate(&x->p, x->w.in.model, x->w.in.cluster, &err), err);
+    ck_assert_int_eq(x->p.modules[llm].layout.pp * x->p.modules[llm].layout.vpp, parts);
+}
+
+/* With chunks each is taken to be as long as the one that is asked about, which is more than has to fit. */
+START_TEST(of_all_splits_the_fastest_that_fits)
+{
+    int found[2] = {0}, none = 0, missed = 0;
+
+    for (int round = 0; round < ROUNDS; round++) {
+        struct tried x;
+        struct dt_plan shaped, all;
+        double least, bytes;
+        bool fits, chunks;
+
+        random_plan(&x, round);
+        chunks = x.t->space.pipe[x.c.pipe].vpp > 1;
+        ck_assert_int_eq(dt_orch_check_expected(x.t, &x.p, NULL), DT_OK);
+        bytes = x.p.predicted.mem_bytes_max;
+        /* it fits as it is: nothing is to be changed */
+        shaped = x.p;
+        ck_assert(!dt_orch_split_to_fit(x.t, &x.c, &shaped));
+        ck_assert_mem_eq(shaped.modules, x.p.modules, sizeof(x.p.modules));
+        x.w.fx.cluster.mem_bytes = bytes * uniform(0.75, 0.999);
+        all = x.p;
+        least = least_of_all(&x.w, x.t, &all, 0, 0);
+        fits = dt_orch_split_to_fit(x.t, &x.c, &shaped);
+        ck_assert_msg(fits == isfinite(least) || (chunks && !fits),
+                      "seed %" PRIu64 " round %d: %s, but %s fits", seed, round,
+                      fits ? "found" : "not found", isfinite(least) ? "one" : "none");
+        found[chunks] += fits;
+        missed += chunks && !fits && isfinite(least);
+        none += isinf(least);
+        if (fits) {
+            ck_assert_int_eq(dt_orch_check_expected(x.t, &shaped, NULL), DT_OK);
+            ck_assert_msg(slowest_s(&x.w, &shaped) <= least * (chunks ? 1.5 : 1 + 1e-6),
+                          "seed %" PRIu64 " round %d: a slowest part of %g s, %g s fits", seed,
+                          round, slowest_s(&x.w, &shaped), least);
+        }
+        dt_orch_table_free(x.t);
+        free_world(&x.w);
+    }
+    printf("%d found, %d with chunks, where %d were missed, and %d times there is none\n", found[0],
+           found[1], missed, none);
+    ck_assert_int_gt(found[0], ROUNDS / 10);
+    ck_assert_int_gt(none, ROUNDS / 10);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *u = suite_create("split");
+    TCase *c = dt_test_case(u, "split", 240);
+
+    tcase_add_checked_fixture(c, setup_seed, NULL);
+    tcase_add_test(c, of_all_splits_the_fastest_that_fits);
+    return dt_test_run(u);
+}
