@@ -50,4 +50,6 @@ else
     echo "FAIL: with stages alike $layout should not fit: $out"
     failed=1
 fi
+# and where nothing fits with stages alike, a plan is found
+check "24 GPUs" "$(seconds llama-70b-96 cluster.nodes=3 train.schedule=1f1b train.recompute=selective train.zero=1 cluster.memory=64GiB)" 82
 exit $failed

@@ -151,6 +151,78 @@ START_TEST(of_all_splits_the_fastest_that_fits)
 }
 END_TEST
 
+/* The least memory per GPU with which some depth and number of replicas of the LLM fits with even stages, and whether one
+ * fits as the cluster is with any. */
+static bool some_fits(struct world *w, struct dt_orch_table *t, double *even_bytes)
+{
+    int llm = w->in.model->llm, blocks = w->in.model->modules[llm].n_blocks;
+    bool any = false;
+
+    *even_bytes = HUGE_VAL;
+    for (int pp = 1; pp <= blocks; pp++)
+        for (int dp = 1; dp * pp <= w->in.opt.gpus; dp++) {
+            struct dt_orch_cand c;
+            struct dt_plan p;
+
+            if (w->in.policy.global_batch % dp != 0)
+                continue;
+            memset(&c, 0, sizeof(c));
+            c.of[llm] = (struct dt_orch_choice){.pp = (int16_t)pp, .dp = dp};
+            ck_assert_int_eq(dt_orch_cand_plan(t, &c, DT_STRATEGY_DISTTRAIN, NULL, &p), DT_OK);
+            if (dt_orch_check_expected(t, &p, NULL) == DT_OK) {
+                *even_bytes = fmin(*even_bytes, p.predicted.mem_bytes_max);
+                any = true;
+            } else if (pp > 1 && blocks >= 3 * pp) {
+                any |= isfinite(least_of_all(w, t, &p, 0, 0));
+            }
+        }
+    return any;
+}
+
+/* Where no plan with even stages fits, one with uneven stages is found if there is one. */
+START_TEST(found_where_nothing_else_fits)
+{
+    int found = 0, none = 0;
+
+    for (int round = 0; round < ROUNDS / 3; round++) {
+        struct dt_search_result r;
+        struct dt_orch_table *t;
+        struct dt_error err;
+        struct world w;
+        enum dt_status st;
+        double bytes;
+        bool any;
+
+        build_world(&w, 0, 0, 24);
+        w.in.opt.gpus = 2 + below(3);
+        deepen(&w, 3 * w.in.opt.gpus - 2 + below(4));
+        w.in.opt.tp_mask = 1;
+        w.in.opt.rank = true;
+        dt_assert_ok(dt_orch_table_new(&w.in, &err, &t), err);
+        ck_assert(some_fits(&w, t, &bytes));
+        w.fx.cluster.mem_bytes = bytes * uniform(0.85, 0.999);
+        any = some_fits(&w, t, &bytes);
+        ck_assert(isinf(bytes));
+        st = dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r);
+        ck_assert_msg((st == DT_OK) == any, "seed %" PRIu64 " round %d: %s, but %s fits", seed,
+                      round, st == DT_OK ? "found" : err.message, any ? "one" : "none");
+        found += any;
+        none += !any;
+        if (st == DT_OK) {
+            ck_assert_double_le(r.plans[0].predicted.mem_bytes_max, w.fx.cluster.mem_bytes);
+            ck_assert_double_gt(r.plans[0].predicted.timeline_s, 0);
+            dt_search_result_free(&r);
+        } else {
+            ck_assert_int_eq(st, DT_ERR_INFEASIBLE);
+        }
+        dt_orch_table_free(t);
+        free_world(&w);
+    }
+    printf("%d found, %d times there is none\n", found, none);
+    ck_assert_int_gt(found, ROUNDS / 30);
+}
+END_TEST
+
 int main(void)
 {
     Suite *u = suite_create("split");
@@ -158,5 +230,6 @@ int main(void)
 
     tcase_add_checked_fixture(c, setup_seed, NULL);
     tcase_add_test(c, of_all_splits_the_fastest_that_fits);
+    tcase_add_test(c, found_where_nothing_else_fits);
     return dt_test_run(u);
 }

@@ -127,6 +127,8 @@ struct dt_orch_table {
     int gpus;
     double static_bytes[DT_MAX_MODULES], grad_bytes[DT_MAX_MODULES],
         optimizer_bytes[DT_MAX_MODULES];
+    bool
+        uneven; /* where nothing fits otherwise: splits that do are looked for all over the space */
     double sigmas; /* spread that the largest microbatch is taken to have */
     struct dt_memory_memo *acts;
     struct dt_orch_mem_entry *mem;
@@ -309,7 +311,15 @@ enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_c
 enum dt_status dt_orch_cand_plan_with(struct dt_orch_table *t, const struct dt_orch_cand *c,
                                       unsigned guests, enum dt_plan_strategy strategy,
                                       struct dt_error *err, struct dt_plan *out);
-/* orchestrate_split.c: gives modules of the candidate's plan that do not fit, for what is to be expected, the fastest splits with
+/* orchestrate_split.c: gives module m of a plan the fastest split with which it fits, for what is to be expected. */
+enum dt_orch_fit {
+    DT_ORCH_FIT_LEFT, /* nothing is changed: it fits, or has no stages that could be unlike */
+    DT_ORCH_FIT_CHANGED,
+    DT_ORCH_FIT_NONE /* no split fits, and nothing is changed */
+};
+enum dt_orch_fit dt_orch_split_module(struct dt_orch_table *t, struct dt_plan *p, int m,
+                                      const struct dt_orch_times *times);
+/* Gives modules of the candidate's plan that do not fit, for what is to be expected, the fastest splits with
  * which they do; false where there is none, or nothing is to be changed. */
 bool dt_orch_split_to_fit(struct dt_orch_table *t, const struct dt_orch_cand *c, struct dt_plan *p);
 /* The one of n plans that is p, predictions and reordering aside; NULL: there is none. */

@@ -147,6 +147,14 @@ static double stages_over(struct dt_orch_table *t, int m, int64_t slots, int64_t
     return worst;
 }
 
+static const struct dt_orch_times *times_of(struct dt_orch_table *t, int m,
+                                            const struct dt_orch_choice *c, int microbatch,
+                                            const struct dt_orch_pipe *pipe)
+{
+    return dt_orch_times_of(t, m, c->lane, c->recompute, m == t->in->model->llm ? microbatch : 0,
+                            pipe->split);
+}
+
 static bool set_module(struct dt_orch_table *t, int m, const struct dt_orch_choice *c,
                        int microbatch, const struct dt_orch_pipe *pipe)
 {
@@ -214,6 +222,11 @@ static double ask(struct dt_orch_table *t, const struct dt_orch_question *q)
     slot = (int64_t)q->dp_lm * t->scratch.policy.microbatch;
     if (set_module(t, q->m, &q->of, q->microbatch, &t->space.pipe[q->pipe]))
         over = stages_over(t, q->m, stated.global_batch / slot, slot);
+    if (over > 0 && t->uneven &&
+        dt_orch_split_module(t, &t->scratch, q->m,
+                             times_of(t, q->m, &q->of, q->microbatch, &t->space.pipe[q->pipe])) ==
+            DT_ORCH_FIT_CHANGED)
+        over = 0;
     for (int i = 0; i < model->n_modules; i++)
         reset_module(t, i);
     t->scratch.policy = stated;
@@ -395,7 +408,10 @@ bool dt_orch_cand_fits(struct dt_orch_table *t, const struct dt_orch_cand *c)
     }
     for (int m = 0; m < model->n_modules && fits; m++)
         if (model->modules[m].role == DT_ROLE_GENERATOR || (m == model->llm && deep && pipe->split))
-            fits = stages_over(t, m, stated.global_batch / slot, slot) <= 0;
+            fits = stages_over(t, m, stated.global_batch / slot, slot) <= 0 ||
+                   (t->uneven && dt_orch_split_module(t, &t->scratch, m,
+                                                      times_of(t, m, &c->of[m], c->microbatch,
+                                                               pipe)) == DT_ORCH_FIT_CHANGED);
     for (int m = 0; m < model->n_modules; m++)
         reset_module(t, m);
     t->scratch.policy = stated;

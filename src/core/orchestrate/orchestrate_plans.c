@@ -50,6 +50,8 @@ enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_c
 {
     DT_TRY(dt_orch_cand_layouts(t, c, strategy, err, out));
     DT_TRY(dt_plan_place(out, t->in->cluster, err));
+    if (t->uneven)
+        dt_orch_split_to_fit(t, c, out); /* ranking leaves out what does not fit then */
     return dt_plan_validate(out, t->in->model, t->in->cluster, err);
 }
 

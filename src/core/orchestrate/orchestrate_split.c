@@ -166,9 +166,11 @@ static bool divide(struct shaping *x, const double *cost)
     return true;
 }
 
-/* Another split of module m, with which it fits. */
+/* Another split of module m, with which it fits; else it is as it was. */
 static bool shape(struct shaping *x, const double *cost)
 {
+    uint16_t *split = x->p->modules[x->m].split, stated[DT_MAX_VSTAGES + 1];
+    size_t size = (size_t)(x->parts + 1) * sizeof(*split);
     bool found;
 
     x->reach = dt_calloc((size_t)x->parts * (size_t)(x->blocks + 1), sizeof(*x->reach));
@@ -176,39 +178,55 @@ static bool shape(struct shaping *x, const double *cost)
         x->t->nomem = true;
         return false;
     }
+    memcpy(stated, split, size);
     found = divide(x, cost) && all_fit(x);
     dt_free(x->reach);
+    if (!found)
+        memcpy(split, stated, size);
     return found;
+}
+
+enum dt_orch_fit dt_orch_split_module(struct dt_orch_table *t, struct dt_plan *p, int m,
+                                      const struct dt_orch_times *times)
+{
+    const struct dt_plan_layout *l = &p->modules[m].layout;
+    int64_t slot = dt_plan_slot_samples(p, t->in->model->llm);
+    struct shaping x = {.t = t,
+                        .p = p,
+                        .m = m,
+                        .blocks = t->in->model->modules[m].n_blocks,
+                        .parts = l->pp * l->vpp};
+
+    if (l->pp < 2 || x.blocks < PART_BLOCKS * x.parts || !times)
+        return DT_ORCH_FIT_LEFT;
+    for (int i = 0; i < p->n_modules; i++)
+        dt_orch_largest_work(&t->work[i],
+                             (double)dt_orch_samples_per_replica(slot, p->modules[i].layout.dp),
+                             t->sigmas, &x.work[i]);
+    for (int s = 0; s < l->pp; s++)
+        x.beside[s] = beside(&x, s);
+    if (all_fit(&x))
+        return DT_ORCH_FIT_LEFT;
+    /* the stages before these hold no fewer microbatches: none of them has room for more blocks than it has */
+    if (!stage_fits(&x, l->pp - 1) && !stage_fits(&x, l->pp - 2))
+        return DT_ORCH_FIT_NONE;
+    return shape(&x, times->block_s) ? DT_ORCH_FIT_CHANGED : DT_ORCH_FIT_NONE;
 }
 
 bool dt_orch_split_to_fit(struct dt_orch_table *t, const struct dt_orch_cand *c, struct dt_plan *p)
 {
-    struct shaping x = {.t = t, .p = p};
-    int64_t slot = dt_plan_slot_samples(p, t->in->model->llm);
     bool changed = false;
 
-    for (int m = 0; m < p->n_modules; m++)
-        dt_orch_largest_work(&t->work[m],
-                             (double)dt_orch_samples_per_replica(slot, p->modules[m].layout.dp),
-                             t->sigmas, &x.work[m]);
-    for (x.m = 0; x.m < p->n_modules; x.m++) {
-        const struct dt_plan_layout *l = &p->modules[x.m].layout;
-        const struct dt_orch_times *times;
+    for (int m = 0; m < p->n_modules; m++) {
+        enum dt_orch_fit fit =
+            dt_orch_split_module(t, p, m,
+                                 dt_orch_times_of(t, m, c->of[m].lane, c->of[m].recompute,
+                                                  m == t->in->model->llm ? c->microbatch : 0,
+                                                  t->space.pipe[c->pipe].split));
 
-        x.blocks = t->in->model->modules[x.m].n_blocks;
-        x.parts = l->pp * l->vpp;
-        if (l->pp < 2 || x.blocks < PART_BLOCKS * x.parts)
-            continue;
-        for (int s = 0; s < l->pp; s++)
-            x.beside[s] = beside(&x, s);
-        if (all_fit(&x))
-            continue;
-        times = dt_orch_times_of(t, x.m, c->of[x.m].lane, c->of[x.m].recompute,
-                                 x.m == t->in->model->llm ? c->microbatch : 0,
-                                 t->space.pipe[c->pipe].split);
-        if (!times || !shape(&x, times->block_s))
+        if (fit == DT_ORCH_FIT_NONE)
             return false;
-        changed = true;
+        changed |= fit == DT_ORCH_FIT_CHANGED;
     }
     return changed;
 }

@@ -41,6 +41,22 @@ static enum dt_status colocated(struct dt_orch_table *t, struct dt_error *err,
     return st;
 }
 
+/* Nothing fits: once more, with uneven stages wherever even ones do not fit.  Why nothing fits is as it was. */
+static enum dt_status search_uneven(struct dt_orch_table *t, struct dt_error *err,
+                                    struct dt_search_result *out)
+{
+    const struct dt_orch_rejects rejects = t->rejects;
+    struct dt_error why;
+    enum dt_status st;
+
+    t->uneven = true;
+    dt_orch_table_forget(t);
+    st = dt_search_plans(t, NULL, DT_STRATEGY_DISTTRAIN, &why, out);
+    if (st == DT_ERR_INFEASIBLE)
+        t->rejects = rejects;
+    return st == DT_OK || st == DT_ERR_INFEASIBLE ? st : dt_error_pass(err, &why);
+}
+
 static enum dt_status with_and_without_guests(struct dt_orch_table *t, struct dt_error *err,
                                               struct dt_search_result *out)
 {
@@ -49,7 +65,9 @@ static enum dt_status with_and_without_guests(struct dt_orch_table *t, struct dt
     if (st != DT_OK && st != DT_ERR_INFEASIBLE)
         return st;
     DT_TRY(dt_orch_place_guests(t, DT_STRATEGY_DISTTRAIN, err, out));
-    return out->n > 0 ? DT_OK : st;
+    if (out->n > 0)
+        return DT_OK;
+    return t->rejects.memory > 0 ? search_uneven(t, err, out) : st;
 }
 
 /* Is it among the plans that have a timeline? */
