@@ -127,8 +127,7 @@ struct dt_orch_table {
     int gpus;
     double static_bytes[DT_MAX_MODULES], grad_bytes[DT_MAX_MODULES],
         optimizer_bytes[DT_MAX_MODULES];
-    bool
-        uneven; /* where nothing fits otherwise: splits that do are looked for all over the space */
+    bool uneven;   /* nothing fits otherwise: splits that do are looked for all over the space */
     double sigmas; /* spread that the largest microbatch is taken to have */
     struct dt_memory_memo *acts;
     struct dt_orch_mem_entry *mem;

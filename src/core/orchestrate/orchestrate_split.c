@@ -24,10 +24,11 @@ struct shaping {
     struct dt_orch_table *t;
     struct dt_plan *p;
     int m, blocks, parts;
+    bool alike; /* the blocks between the first and the last, as those of an LLM are */
     struct dt_work work[DT_MAX_MODULES];
     double beside[DT_MAX_VSTAGES]; /* of each stage, bytes that others take on its GPUs */
-    uint16_t *
-        reach; /* [parts][blocks + 1]: 1 + the first block of the part that ends before this one, 0 = not asked yet */
+    /* [parts][blocks + 1]: 1 + the first block of the longest part that ends before this one; 0 = not asked yet */
+    uint16_t *reach;
 };
 
 /* `once`: those of them that stages of one GPU need once. */
@@ -104,7 +105,7 @@ static bool part_fits(const struct shaping *x, int part, int first, int end)
 static int reach_of(struct shaping *x, int part, int end)
 {
     uint16_t *known = &x->reach[part * (x->blocks + 1) + end];
-    int lo = part == 0 ? 0 : part, hi = end; /* hi fits */
+    int lo = part, hi = end; /* hi fits */
 
     if (*known)
         return *known - 1;
@@ -134,11 +135,11 @@ static bool fill(struct shaping *x, const double *cost, double limit, uint16_t *
             sum += cost[--b];
         if (b == end)
             return false;
-        longest = end - b > longest ? end - b : longest;
+        longest = end - first > longest ? end - first : longest;
         split[v] = (uint16_t)b;
         end = b;
         /* those before it hold no fewer microbatches than the last but one: nearly all that is asked about ends here */
-        if (v == x->parts - 2 && end > v * (longest + 1))
+        if (x->alike && v == x->parts - 2 && end > v * (longest + 1))
             return false;
     }
     return end == 0;
@@ -194,6 +195,7 @@ enum dt_orch_fit dt_orch_split_module(struct dt_orch_table *t, struct dt_plan *p
     struct shaping x = {.t = t,
                         .p = p,
                         .m = m,
+                        .alike = m == t->in->model->llm,
                         .blocks = t->in->model->modules[m].n_blocks,
                         .parts = l->pp * l->vpp};
 
@@ -208,7 +210,7 @@ enum dt_orch_fit dt_orch_split_module(struct dt_orch_table *t, struct dt_plan *p
     if (all_fit(&x))
         return DT_ORCH_FIT_LEFT;
     /* the stages before these hold no fewer microbatches: none of them has room for more blocks than it has */
-    if (!stage_fits(&x, l->pp - 1) && !stage_fits(&x, l->pp - 2))
+    if (x.alike && !stage_fits(&x, l->pp - 1) && !stage_fits(&x, l->pp - 2))
         return DT_ORCH_FIT_NONE;
     return shape(&x, times->block_s) ? DT_ORCH_FIT_CHANGED : DT_ORCH_FIT_NONE;
 }
