@@ -103,6 +103,7 @@ check_PROGRAMS += \
 	tests/test_staged \
 	tests/test_step_memory \
 	tests/test_sweep \
+	tests/test_tcp_frames \
 	tests/test_tensorboard \
 	tests/test_timeline \
 	tests/test_trace_perfetto \

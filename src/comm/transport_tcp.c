@@ -171,7 +171,7 @@ static void begin_message(struct dt_tcp *s, struct dt_tcp_peer *p)
         p->got = 0;
         return;
     }
-    if (f->kind != DT_TCP_MESSAGE) {
+    if (f->kind != DT_TCP_MESSAGE || f->bytes > DT_TCP_BYTES_MAX) {
         lose(s, p, "it sent what is no message");
         return;
     }

@@ -7,6 +7,8 @@
 #include "comm/transport_impl.h"
 
 enum { DT_TCP_MESSAGE = 0x6d736731, DT_TCP_ABORT = 0x656e6431, DT_TCP_BYE = 0x62796531 };
+#define DT_TCP_BYTES_MAX                                                                           \
+    (UINT64_C(1) << 48) /* of a message; more comes from nobody who speaks this */
 struct dt_tcp_frame {
     uint32_t kind, none;
     uint64_t key; /* DT_TCP_ABORT: the exit status */

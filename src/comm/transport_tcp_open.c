@@ -294,8 +294,12 @@ static enum dt_status be_told(struct meeting *m, struct dt_error *err)
     set_patience(m->s->peer[0].fd, s > 1 ? (int)s : 1);
     if (!get(m->s->peer[0].fd, m->all, bytes))
         return missing(m, 0, "rank 0 does not say where the others are", err);
-    for (int k = 0; k < m->s->t.size; k++)
-        m->all[k].host[sizeof(m->all[k].host) - 1] = '\0';
+    for (int k = 0; k < m->s->t.size; k++) {
+        struct greeting *g = &m->all[k];
+
+        g->host[sizeof(g->host) - 1] = g->address[sizeof(g->address) - 1] = '\0';
+        g->port[sizeof(g->port) - 1] = '\0';
+    }
     return DT_OK;
 }
 
