@@ -192,6 +192,36 @@ START_TEST(test_collectives_across_nodes)
 }
 END_TEST
 
+/* What a stated latency is longer than that of the rows comes with each step; what it is shorter does not. */
+START_TEST(test_stated_latencies)
+{
+    struct fixture f;
+    struct dt_cost_time t[3], far[3], up[3];
+    double alpha[3], rate, row_ns = 23871 + 2048 / 7.8;
+
+    fx_init(&f);
+    fx_collectives(&f);
+    fx_index(&f);
+    for (int i = 0; i < 3; i++) {
+        struct dt_cost *c;
+
+        f.cluster.nic_latency_s = i == 0 ? -1 : i == 1 ? 1e-6 : 1e-9 * row_ns + 1e-3;
+        c = cost_of(&f, &plain);
+        dt_cost_p2p(c, false, 1, 1e6, &t[i], &alpha[i], &rate);
+        dt_cost_collective(c, DT_KOP_ALL_GATHER, 12, 1, 1, 1e9, &far[i]);
+        dt_cost_collective(c, DT_KOP_ALL_GATHER, 8, 8, 1, 1e9, &up[i]);
+        dt_cost_free(c);
+    }
+    assert_near(alpha[0], row_ns, 1e-9, "not stated: the rows'");
+    assert_near(alpha[1], 1e3, 1e-9, "shorter");
+    assert_near(t[2].ns - t[0].ns, 1e6, 1e-6, "longer");
+    assert_near(far[1].ns, far[0].ns, 1e-12, "a shorter one does not shorten collectives");
+    assert_near(far[2].ns - far[0].ns, 11 * 1e6, 1e-6, "eleven steps of a ring of twelve");
+    assert_near(up[2].ns, up[0].ns, 1e-12, "inside a node there is no NIC");
+    fx_free(&f);
+}
+END_TEST
+
 START_TEST(test_point_to_point)
 {
     struct fixture f;
@@ -201,6 +231,7 @@ START_TEST(test_point_to_point)
 
     fx_init(&f);
     fx_collectives(&f);
+    f.cluster.nvlink_latency_s = f.cluster.nic_latency_s = -1; /* not stated */
     fx_index(&f);
     c = cost_of(&f, &plain);
     dt_cost_p2p(c, true, 1, 1 << 25, &t, &alpha, &rate);
@@ -219,6 +250,7 @@ START_TEST(test_point_to_point)
     assert_near(alpha, 23871 + 2048 / 7.8, 1e-9, "latency from the rows");
     dt_cost_free(c);
 
+    f.cluster.nvlink_latency_s = 3.1e-6;
     f.profile.n_rows = 0; /* no rows at all: the cluster's own link figures */
     fx_index(&f);
     c = cost_of(&f, &plain);
@@ -266,6 +298,7 @@ int main(void)
     tcase_add_test(t, test_collectives_across_nodes);
     tcase_add_test(t, test_context_parallel_groups_span_nodes);
     tcase_add_test(t, test_rows_of_another_link);
+    tcase_add_test(t, test_stated_latencies);
     tcase_add_test(t, test_point_to_point);
     tcase_add_test(t, test_optimizer);
     return dt_test_run(s);

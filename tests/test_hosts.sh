@@ -72,7 +72,7 @@ DISTTRAIN_HEARTBEAT_S=3 DISTTRAIN_OP_TIMEOUT_S=60
 export DISTTRAIN_HEARTBEAT_S DISTTRAIN_OP_TIMEOUT_S
 
 on_hosts 2 ./tests/test_transport >"$dir/out" 2>&1
-if test $? -eq 0 && grep -q ' over MPI, 4 ranks, 2 of them on host-a' "$dir/out"; then
+if test $? -eq 0 && grep -q ' over mpi, 4 ranks, 2 of them on host-a' "$dir/out"; then
     ok 'the transport suite, 2 ranks on each of 2 hosts'
 else
     bad 'the transport suite on two hosts'
