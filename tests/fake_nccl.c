@@ -34,6 +34,7 @@ struct world { /* the members of a communicator */
     struct world *next;
     uint64_t id;
     int n, joined, users, finalized;
+    int under_way[RANKS]; /* launches of each member that are not over */
     bool given_up[RANKS], lost;
     struct meeting *meetings;
 };
@@ -330,6 +331,7 @@ static void run(void *arg)
                 leave(w, m[k]);
         }
     }
+    w->under_way[l->me]--;
     world_leave(w);
     pthread_mutex_unlock(&lock);
     free((void *)m);
@@ -351,6 +353,7 @@ static int launch(struct launch *l)
     l->me = c->me;
     pthread_mutex_lock(&lock);
     c->w->users++;
+    c->w->under_way[c->me]++;
     pthread_mutex_unlock(&lock);
     if ((c->launches++ + (uint64_t)c->me) % 4 != 3) {
         submit(l);
@@ -488,8 +491,10 @@ SHOWN int ncclCommGetAsyncError(struct dt_nccl_comm *c, int *error)
     pthread_mutex_lock(&lock);
     if (c->w->lost)
         *error = REMOTE;
-    else if (c->w->joined < c->w->n || (c->finalizing && c->w->finalized < c->w->n))
+    else if (c->w->joined < c->w->n)
         *error = IN_PROGRESS;
+    else if (c->finalizing && (c->w->finalized < c->w->n || c->w->under_way[c->me] > 0))
+        *error = IN_PROGRESS; /* it waits for what has been launched */
     else if (c->questions > 0 && --c->questions > 0)
         *error = IN_PROGRESS;
     else
@@ -522,10 +527,13 @@ static int end(struct dt_nccl_comm *c, bool given_up)
     pthread_mutex_lock(&lock);
     if (!given_up && c->w->finalized < c->w->n)
         stop("CommDestroy of a communicator that is not finalized by all");
+    if (!given_up && c->w->under_way[c->me] > 0)
+        stop("CommDestroy of a communicator with operations under way");
     c->w->given_up[c->me] = c->w->given_up[c->me] || given_up;
     pthread_cond_broadcast(&change);
     if (c->held) { /* it never gets to its stream */
         c->w->users--;
+        c->w->under_way[c->me]--;
         free(c->held->parts);
         free(c->held);
     }
