@@ -207,6 +207,18 @@ static void run_between_cpus(struct world *w, struct rank *ranks)
     dev->close(dev);
 }
 
+/* Of all steps. */
+static void assert_equal_bits(const struct rank *x, const struct rank *y)
+{
+    for (int k = 0; k < 3; k++) {
+        const struct dt_exec_result *a = &x->curve.r[k], *b = &y->curve.r[k];
+
+        ck_assert_double_gt(a->loss, 0);
+        ck_assert(a->loss == b->loss && a->loss_text == b->loss_text);
+        ck_assert(a->loss_image == b->loss_image && a->grad_norm == b->grad_norm);
+    }
+}
+
 static bool has_gates(void)
 {
     struct dt_device *dev;
@@ -241,13 +253,7 @@ START_TEST(devices_train_to_the_same_bits)
     } else {
         run_between_cpus(&w, ranks[1]);
     }
-    for (int k = 0; k < 3; k++) {
-        const struct dt_exec_result *a = &ranks[0][0].curve.r[k], *b = &ranks[1][0].curve.r[k];
-
-        ck_assert_double_gt(a->loss, 0);
-        ck_assert(a->loss == b->loss && a->loss_text == b->loss_text);
-        ck_assert(a->loss_image == b->loss_image && a->grad_norm == b->grad_norm);
-    }
+    assert_equal_bits(&ranks[0][0], &ranks[1][0]);
 }
 END_TEST
 
@@ -288,13 +294,7 @@ START_TEST(nccl_trains_to_the_same_bits)
         run_ranks(&(struct world){.c = &c, .ranks = ranks_of(&c), .way = way, .own_devices = true},
                   ranks[way], run_on_fake_device);
     ck_assert_int_eq(nf_living(), 0);
-    for (int k = 0; k < 3; k++) {
-        const struct dt_exec_result *a = &ranks[0][0].curve.r[k], *b = &ranks[1][0].curve.r[k];
-
-        ck_assert_double_gt(a->loss, 0);
-        ck_assert(a->loss == b->loss && a->loss_text == b->loss_text);
-        ck_assert(a->loss_image == b->loss_image && a->grad_norm == b->grad_norm);
-    }
+    assert_equal_bits(&ranks[0][0], &ranks[1][0]);
 }
 END_TEST
 

@@ -208,6 +208,8 @@ enum dt_status dt_transport_wait_unless(struct dt_transport *t, struct dt_req *r
                                         const char *what, const atomic_bool *stop,
                                         struct dt_error *err);
 
+/* What operations that have failed may still write into: it stays until the process ends, and what it points to. */
+void dt_transport_leave(void *p);
 /* Memory of the device, or the host's for copies, that a transport keeps until it is closed.  It is nobody's: it outlives
  * the lane in whose name the thread that posts allocates. */
 enum dt_status dt_transport_alloc(const struct dt_device *dev, bool host, size_t bytes,

@@ -65,7 +65,11 @@ static enum dt_status join(struct dt_nccl_ranks *s, const int *ranks, const stru
 
     if (!id)
         return dt_error_nomem(err, "the id of a communicator");
-    DT_TRY(share_id(s, ranks, c->n, c->me, id, err)); /* of what has failed, more may come */
+    st = share_id(s, ranks, c->n, c->me, id, err);
+    if (st != DT_OK) {
+        dt_transport_leave(id); /* of what has failed, more may come */
+        return st;
+    }
     st = dt_nccl_link_new(s, &none, c->me, c->n, id, err, out);
     dt_free(id);
     return st == DT_OK ? dt_nccl_link_ready(s, *out, err) : st;
@@ -190,7 +194,11 @@ enum dt_status dt_nccl_connect(struct dt_transport *t, const struct dt_transport
     if (!f)
         return dt_error_nomem(err, "edges between ranks");
     n = choose(s, edges, n, f);
-    DT_TRY(exchange_ids(s, f, n, err)); /* of what has failed, more may come */
+    st = exchange_ids(s, f, n, err);
+    if (st != DT_OK) {
+        dt_transport_leave(f); /* as in join() */
+        return st;
+    }
     st = connect_all(s, f, n, err);
     dt_free(f);
     return st;

@@ -106,27 +106,16 @@ static enum dt_status room_for(struct dt_transport_staged *s, struct dt_transpor
     return DT_OK;
 }
 
-/* Room that `inner` may still write into, when its transport has failed: it stays until the process ends. */
-static _Atomic(struct dt_transport_staged_room *) left_behind;
-
-static void leave_behind(struct dt_transport_staged_room *r)
-{
-    r->next = atomic_load(&left_behind);
-    while (!atomic_compare_exchange_weak(&left_behind, &r->next, r))
-        ;
-}
-
 void dt_transport_staged_room_free(struct dt_transport_staged *s,
                                    struct dt_transport_staged_comm *c)
 {
-    bool stopped = atomic_load_explicit(&s->stop, memory_order_acquire);
-
+    if (atomic_load_explicit(&s->stop, memory_order_acquire)) {
+        dt_transport_leave(c->room); /* `inner` may still write into it */
+        return;
+    }
     for (struct dt_transport_staged_room *r = c->room, *next; r; r = next) {
         next = r->next;
-        if (stopped)
-            leave_behind(r);
-        else
-            s->dev->host_free(s->dev, r);
+        s->dev->host_free(s->dev, r);
     }
 }
 

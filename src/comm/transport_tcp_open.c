@@ -112,7 +112,8 @@ static int listen_at(const char *port)
         if (getaddrinfo(NULL, port, &hints, &list) != 0)
             continue;
         for (a = list; a && fd < 0; a = a->ai_next) {
-            fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+            /* who connects and leaves at once must not hold up accept4() */
+            fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
             if (fd < 0)
                 continue;
             setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
