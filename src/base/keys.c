@@ -158,19 +158,6 @@ enum dt_status dt_keys_read(struct dt_node map, const char *what, const struct d
     return DT_OK;
 }
 
-enum dt_status dt_keys_need(struct dt_node map, const char *key, const struct dt_key *keys,
-                            const char *value, struct dt_error *err)
-{
-    if (dt_node_present(dt_map_get(map, key)))
-        return DT_OK;
-    for (; keys->name; keys++)
-        if (dt_node_present(dt_map_get(map, keys->name)))
-            return dt_node_error(dt_map_get(map, keys->name), err,
-                                 "%s counts only with %s, which is not stated; add %s: %s",
-                                 keys->name, key, key, value);
-    return DT_OK;
-}
-
 enum dt_status dt_keys_get(struct dt_node map, const struct dt_key *keys, const char *name,
                            void *into, struct dt_error *err)
 {

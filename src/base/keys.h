@@ -55,9 +55,6 @@ struct dt_key {
  * absent leave their value as it is.  Rows are read in their order.  An absent map is no error. */
 enum dt_status dt_keys_read(struct dt_node map, const char *what, const struct dt_key *keys,
                             void *into, struct dt_error *err);
-/* Where the map has any of the keys it must have `key`, without which they act on nothing; `value` is what to propose. */
-enum dt_status dt_keys_need(struct dt_node map, const char *key, const struct dt_key *keys,
-                            const char *value, struct dt_error *err);
 /* Only whether all keys are known. */
 enum dt_status dt_keys_check(struct dt_node map, const char *what, const struct dt_key *keys,
                              struct dt_error *err);

@@ -17,8 +17,8 @@ static enum dt_status as_searched(const struct dt_session *s, struct dt_error *e
     if (s->job->plan_file[0])
         return DT_OK;
     st = dt_job_as_searched(s->job, &why, in);
-    if (st ==
-        DT_ERR_INPUT) /* a plan.json that is named without `train` has all that a plan needs, not a search */
+    /* a job that names a plan.json may lack what only a search needs of `train` */
+    if (st == DT_ERR_INPUT)
         return DT_OK;
     if (st != DT_OK)
         return dt_error_pass(err, &why);

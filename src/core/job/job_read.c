@@ -600,7 +600,11 @@ static enum dt_status read_slow(struct dt_node map, const struct dt_key *key, vo
     struct dt_node n = dt_map_get(map, key->name);
 
     DT_TRY(dt_keys_read(n, key->name, key->keys, into, err));
-    return dt_keys_need(n, "fraction", key->keys, "0.01", err);
+    if (dt_node_present(dt_map_get(n, "factor")) && !dt_node_present(dt_map_get(n, "fraction")))
+        return dt_node_error(
+            dt_map_get(n, "factor"), err,
+            "factor counts only with fraction, which is not stated; add fraction: 0.01");
+    return DT_OK;
 }
 
 static const struct dt_key slow_keys[] = {
