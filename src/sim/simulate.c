@@ -220,17 +220,7 @@ static enum dt_status report_median(struct sim *s, const struct batch *first,
 
 enum { SAMPLED_OPS_MAX = 1 << 18 }; /* beyond, one batch stands for all: its replicas are many */
 
-/* Of the first global batch, without contention: with no program if it can be found so, else of the one at hand. */
-static enum dt_status first_quiet_ns(struct sim *s, const struct batch *first, struct dt_error *err,
-                                     int64_t *ns)
-{
-    if (dt_plan_shares(s->plan))
-        return dt_timeline_makespan(first->program, NULL, first->durations.ns, err, ns);
-    return dt_sched_makespan(s->plan, s->job->model, &s->job->cluster, first->assignment, s->cost,
-                             err, ns);
-}
-
-/* Of a further one. */
+/* Of a further global batch, without contention. */
 static enum dt_status quiet_ns(struct sim *s, int iteration, struct dt_error *err, int64_t *ns)
 {
     const struct dt_job *j = s->job;
@@ -250,7 +240,7 @@ static enum dt_status further_batches(struct sim *s, const struct batch *first, 
 {
     int64_t base, ns;
 
-    DT_TRY(first_quiet_ns(s, first, err, &base));
+    DT_TRY(dt_timeline_makespan(first->program, NULL, first->durations.ns, err, &base));
     for (int i = s->iterations; i < DT_SIM_BATCHES; i++) {
         DT_TRY(quiet_ns(s, i, err, &ns));
         if (ns == base)
