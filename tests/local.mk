@@ -24,6 +24,7 @@ check_PROGRAMS += \
 	tests/test_cost_many \
 	tests/test_cost_stage \
 	tests/test_cuda_faults \
+	tests/test_cuda_products \
 	tests/test_data_image \
 	tests/test_data_loader \
 	tests/test_data_shard \
@@ -169,6 +170,7 @@ tests_libfakedevice_a_SOURCES = \
 	tests/fake_device_queue.c
 TEST_DEVICE_LIBS = tests/libfakedevice.a $(DT_KERNEL_LIBS)
 tests_test_cuda_faults_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_cuda_products_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_fake_device_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_ferry_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 if HAVE_NCCL

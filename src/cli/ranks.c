@@ -10,6 +10,7 @@
 #include "exec/program/execute.h"
 #include "exec/train/setup.h"
 #include "comm/lifeline.h"
+#include "exec/train/profiler_notes.h"
 #include "kernels/device_open.h"
 
 #include <signal.h>
@@ -110,6 +111,12 @@ enum dt_status dt_cli_on_ranks(const struct dt_job *job, int64_t ranks, dt_cli_r
     return st;
 }
 
+static void say(void *ctx, const char *line)
+{
+    (void)ctx;
+    fprintf(stderr, "disttrain: warning: %s\n", line);
+}
+
 enum dt_status dt_cli_open_device(const struct dt_job *job, const struct dt_cli_ranks *ranks,
                                   struct dt_error *err, struct dt_device **out)
 {
@@ -117,10 +124,14 @@ enum dt_status dt_cli_open_device(const struct dt_job *job, const struct dt_cli_
     const struct dt_device_choice choice = {.name = dt_job_run_device_names[job->run.device],
                                             .index = job->run.device_index,
                                             .local_rank = t ? t->local_rank : 0};
+    static const struct dt_warn warn = {.say = say};
     struct dt_device_options o;
 
     dt_setup_device(job, &o);
     if (o.threads == 0 && ranks)
         o.threads = ranks->cores;
+    if (job->run.algorithms[0] && !job->run.deterministic)
+        DT_TRY(
+            dt_profiler_notes_open(job->run.algorithms, !t || t->size == 1, &warn, err, &o.notes));
     return dt_device_open(&choice, &o, err, out);
 }

@@ -137,6 +137,8 @@ libdtcore_a_SOURCES = \
 	src/core/profile/profile_csv.c \
 	src/core/profile/profile_csv.h \
 	src/core/profile/profile_export.c \
+	src/core/profile/profile_notes.c \
+	src/core/profile/profile_notes.h \
 	src/core/profile/profile_schema.c \
 	src/core/profile/profile_schema.h \
 	src/core/profile/profile_sql.c \

@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 /* Grows whenever this file or kernels/kernels.h changes meaning or layout. */
-#define DT_DEVICE_ABI 10u
+#define DT_DEVICE_ABI 11u
 
 enum dt_dtype { DT_F32, DT_BF16, DT_DTYPE_N };
 static inline size_t dt_dtype_bytes(enum dt_dtype t)
@@ -46,10 +46,29 @@ struct dt_kernels;       /* kernels/kernels.h */
 
 enum dt_device_copy { DT_COPY_TO_DEVICE, DT_COPY_TO_HOST, DT_COPY_ON_DEVICE };
 
+/* What a device found out by measuring, kept for the next time: which of a library's algorithms is the fastest for
+ * something.  `what` says for what: shape, types, layouts, what is done on the way.  Calls come from any thread. */
+struct dt_device_notes {
+    void *arg;
+    bool
+        at_once; /* what is found is used from then on; else only what was there at first is: where several ranks
+                     compute the same, all must choose alike */
+    /* Is there a note of that many bytes?  Then it is copied to `value`. */
+    bool (*find)(void *arg, const char *device, int64_t library, const char *what, void *value,
+                 size_t bytes);
+    /* It took ns; the library's own choice first_ns. */
+    void (*keep)(void *arg, const char *device, int64_t library, const char *what,
+                 const void *value, size_t bytes, double ns, double first_ns);
+    void (*close)(void *arg); /* by the device, when it is closed */
+};
+
 struct dt_device_options {
     int index;    /* which device of the module; 0 on the CPU */
     int threads;  /* CPU: threads of a kernel; 0 = one per core that this process may use */
     bool no_bf16; /* compute in fp32 even where bf16 is faster ("on request") */
+    const struct dt_device_notes
+        *notes; /* NULL: a library's own choice is taken.  dt_device_open closes what the
+                                            device has no use for */
 };
 
 struct dt_device_info {
@@ -82,7 +101,8 @@ struct dt_device {
     uint32_t abi; /* DT_DEVICE_ABI */
     struct dt_device_info info;
     const struct dt_kernels *k;
-    void *impl; /* the implementation's own */
+    void *impl;                          /* the implementation's own */
+    const struct dt_device_notes *notes; /* those of the options, if it keeps any */
 
     void (*close)(
         struct dt_device *dev); /* everything of the device is freed first by the caller */

@@ -154,8 +154,9 @@ static enum dt_status open_any(const struct dt_device_choice *c,
     return DT_OK;
 }
 
-enum dt_status dt_device_open(const struct dt_device_choice *c, const struct dt_device_options *opt,
-                              struct dt_error *err, struct dt_device **out)
+static enum dt_status open_chosen(const struct dt_device_choice *c,
+                                  const struct dt_device_options *opt, struct dt_error *err,
+                                  struct dt_device **out)
 {
     const struct dt_device_module *m;
     struct dt_device *d = NULL;
@@ -175,6 +176,16 @@ enum dt_status dt_device_open(const struct dt_device_choice *c, const struct dt_
         return not_found(c->name, err);
     DT_TRY(load(c->name, path, err, &m));
     return open_module(m, c, opt, err, &n, out);
+}
+
+enum dt_status dt_device_open(const struct dt_device_choice *c, const struct dt_device_options *opt,
+                              struct dt_error *err, struct dt_device **out)
+{
+    enum dt_status st = open_chosen(c, opt, err, out);
+
+    if (opt && opt->notes && (st != DT_OK || (*out)->notes != opt->notes))
+        opt->notes->close(opt->notes->arg);
+    return st;
 }
 
 /* ---- all of them ---- */

@@ -2,12 +2,20 @@
 //
 // cuBLASLt on a CPU: products in double, by the definition, of what the descriptors say.  It checks what the
 // library's documentation demands, and is as picky as the library may be: by default a bias must have the
-// result's type (CUCPU_LT_BIAS=any: or be fp32), so that callers' other ways are walked, too.
+// result's type (CUCPU_LT_BIAS=any: or be fp32), so that callers' other ways are walked, too; CUCPU_LT_GRADIENT=no: it
+// has no gradient of a bias.
+//
+// It has two algorithms for most products.  Number 1 is for matrices aligned to 16 bytes and wants little workspace.
+// CUCPU_LT_SLOW=N: number N takes 2 ms longer than it needs.
 #include "cuda_cpu_impl.h"
 
+#include <atomic>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cublasLt.h>
+#include <thread>
 #include <vector>
 
 extern "C" {
@@ -38,6 +46,28 @@ namespace
 {
 
 const uint64_t MARK = 0x6c74a160;
+
+// What an algorithm relies on: data[1 + i] the alignment of matrix i, data[5] the workspace; data[6] is its number.
+cublasLtMatmulAlgo_t algorithm(const uint32_t align[4], uint64_t room, uint64_t number)
+{
+    cublasLtMatmulAlgo_t a = {};
+
+    a.data[0] = MARK;
+    for (int i = 0; i < 4; i++)
+        a.data[1 + i] = number == 0 ? align[i] : 16;
+    a.data[5] = number == 0 || room < 4096 ? room : 4096;
+    a.data[6] = number;
+    return a;
+}
+
+std::atomic<unsigned> ran[2];
+
+bool says(const char *name, const char *what)
+{
+    const char *env = getenv(name);
+
+    return env && strcmp(env, what) == 0;
+}
 
 [[noreturn]] void stop(const char *what)
 {
@@ -78,6 +108,10 @@ size_t extent(const cublasLtMatrixLayoutOpaque_t &l)
 
 } // namespace
 
+size_t cublasLtGetVersion()
+{
+    return 130100;
+}
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *h)
 {
     if (cucpu_fails("cublasLtCreate"))
@@ -182,24 +216,51 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 {
     if (cucpu_fails("cublasLtMatmulAlgoGetHeuristic"))
         return CUBLAS_STATUS_INTERNAL_ERROR;
-    const char *any = getenv("CUCPU_LT_BIAS");
-
     *n = 0;
     if (wanted < 1 || a->type != b->type || c->type != to->type)
         stop("types that do not go together");
     if (d->epilogue == CUBLASLT_EPILOGUE_BIAS && d->bias_type != to->type &&
-        !(any && strcmp(any, "any") == 0))
+        !says("CUCPU_LT_BIAS", "any"))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    *found = {};
-    // the alignment that the algorithm relies on is what the product is held to
-    found->algo.data[0] = MARK;
-    for (int i = 0; i < 4; i++)
-        found->algo.data[1 + i] = p->align[i];
-    found->algo.data[5] = p->room;
-    found->workspaceSize = size_t(p->room);
-    found->state = CUBLAS_STATUS_SUCCESS;
-    *n = 1;
+    if (d->epilogue == CUBLASLT_EPILOGUE_BGRADB &&
+        (d->bias_type != to->type || says("CUCPU_LT_GRADIENT", "no")))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    bool aligned = true;
+
+    for (uint32_t bytes : p->align)
+        aligned = aligned && bytes >= 16;
+    for (uint64_t number = 0; number < 2 && *n < wanted && (number == 0 || aligned); number++) {
+        cublasLtMatmulHeuristicResult_t &f = found[(*n)++];
+
+        f = {};
+        f.algo = algorithm(p->align, p->room, number);
+        f.workspaceSize = size_t(f.algo.data[5]);
+        f.state = CUBLAS_STATUS_SUCCESS;
+    }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+// What was made by another version is refused.
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *result)
+{
+    if (cucpu_fails("cublasLtMatmulAlgoCheck"))
+        return CUBLAS_STATUS_INTERNAL_ERROR;
+    if (algo->data[0] != MARK || algo->data[6] > 1)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    *result = {};
+    result->workspaceSize = size_t(algo->data[5]);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// How often each algorithm has run.
+extern "C" __attribute__((visibility("default"))) void cucpu_lt_ran(unsigned out[2])
+{
+    for (int i = 0; i < 2; i++)
+        out[i] = ran[i];
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const void *alpha,
@@ -231,14 +292,33 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
     for (int i = 0; i < 4; i++)
         if (reinterpret_cast<uintptr_t>(at[i]) % algo->data[1 + i] != 0)
             stop("a matrix that is not aligned as the algorithm was found for");
-    cucpu_seen(room, "a product's workspace");
+    uint64_t number = algo->data[6], room_bytes = algo->data[5];
+
+    if (number > 1)
+        stop("an algorithm that there is not");
+    ran[number]++;
+    void *sr = cucpu_seen(room, "a product's workspace");
     const void *sa = cucpu_seen(a, "a product"), *sb = cucpu_seen(b, "a product");
     const void *sc = g != 0 ? cucpu_seen(c, "a product") : nullptr;
     const void *bias =
         op.epilogue == CUBLASLT_EPILOGUE_BIAS ? cucpu_seen(op.bias, "a product") : nullptr;
+    void *db = op.epilogue == CUBLASLT_EPILOGUE_BGRADB
+                   ? cucpu_seen(const_cast<void *>(op.bias), "a product")
+                   : nullptr;
     void *sd = cucpu_seen(to, "a product");
+    const char *slow = getenv("CUCPU_LT_SLOW");
+    bool wait = slow && atoi(slow) == int(number);
 
+    if (!bias && !db && op.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+        stop("an epilogue that there is not");
     cucpu_task(s, "a product", [=] {
+        if (wait)
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        memset(sr, 0xff, size_t(room_bytes < 4096 ? room_bytes : 4096));
+        // what is not added to is not read: a factor that lies in the result's place is lost
+        for (size_t j = 0; j < n && !sc; j++)
+            for (size_t i = 0; i < m; i++)
+                set(sd, D.type, i + j * size_t(D.ld), NAN);
         std::vector<double> x(extent(A)), y(extent(B)), r(m);
 
         for (size_t i = 0; i < x.size(); i++)
@@ -251,6 +331,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
                tj = op.tb == CUBLAS_OP_N ? size_t(B.ld) : 1;
 
         for (size_t j = 0; j < n; j++) {
+            if (db) {
+                double sum = 0;
+
+                for (size_t l = 0; l < k; l++)
+                    sum += y[l * tk + j * tj];
+                set(db, cudaDataType_t(op.bias_type), j, sum);
+            }
             for (size_t i = 0; i < m; i++)
                 r[i] = 0;
             if (si == 1) {

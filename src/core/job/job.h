@@ -51,6 +51,8 @@ struct dt_job_run_options {
     int transport;               /* index of dt_job_run_transport_names */
     int threads;                 /* 0 = one per core */
     int precision;               /* index of dt_job_run_precision_names */
+    char algorithms[1024];       /* notes of devices (exec/train/profiler_notes.h); "" = none */
+    bool deterministic;          /* the same bits in every run */
     char log_dir[1024];          /* "" = no files */
     int log_interval;            /* steps between lines of metrics */
     char checkpoint_dir[1024];   /* "" = no checkpoints */

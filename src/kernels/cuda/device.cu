@@ -38,6 +38,8 @@ static void close_device(struct dt_device *dev)
         dt_cuda_memory_close(c);
     dt_cuda_queues_close(c);
     pthread_mutex_destroy(&c->lock);
+    if (dev->notes)
+        dev->notes->close(dev->notes->arg);
     dt_free(c);
 }
 
@@ -96,6 +98,7 @@ static enum dt_status open_device(const struct dt_device_options *opt, struct dt
         close_device(&c->dev);
         return st;
     }
+    c->dev.notes = opt ? opt->notes : NULL;
     *out = &c->dev;
     return DT_OK;
 }

@@ -13,6 +13,7 @@ CUDA_FILES = \
 	src/kernels/cuda/groupnorm.cu \
 	src/kernels/cuda/image.cu \
 	src/kernels/cuda/loss.cu \
+	src/kernels/cuda/lt_call.cu \
 	src/kernels/cuda/memory.cu \
 	src/kernels/cuda/norm.cu \
 	src/kernels/cuda/optimizer.cu \
@@ -20,6 +21,7 @@ CUDA_FILES = \
 	src/kernels/cuda/queue.cu \
 	src/kernels/cuda/random.cu \
 	src/kernels/cuda/rows.cu \
+	src/kernels/cuda/search.cu \
 	src/kernels/cuda/weights.cu
 CUDA_LT = src/kernels/cuda/lt.cu
 CUDA_INCLUDED = \

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Products by cuBLASLt, and the linear kernels.
- *
- * cuBLASLt knows columns where we know rows: c = a b by rows is cᵀ = bᵀ aᵀ by columns, in the same memory. */
+ * Products by cuBLASLt, and the linear kernels. */
 #include "kernels/cuda/products.h"
 
 extern "C" {
@@ -11,19 +9,10 @@ extern "C" {
 
 #include <string.h>
 
-enum { WORKSPACE = 32 << 20, KNOWN = 1 << 10 };
-
-/* What decides which algorithm is taken. */
-struct shape {
-    int64_t m, n, k, lda, ldb, ldc;
-    int32_t type, c_type, bias_type; /* -1: no bias */
-    uint8_t a_turned, b_turned, beta;
-    uint8_t a_align, b_align, c_align, d_align; /* log2 */
-    uint8_t pad;
-};
+enum { KNOWN = 1 << 10 };
 
 struct known {
-    struct shape s;
+    struct dt_cuda_shape s;
     cublasLtMatmulAlgo_t algo;
     bool used, none; /* none: the library has no algorithm for this */
 };
@@ -34,11 +23,6 @@ struct dt_cuda_products {
     struct known known[KNOWN];
     int n;
 };
-
-static cudaDataType_t type_of(enum dt_dtype t)
-{
-    return t == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-}
 
 static bool lt_ok(struct dt_device_queue *q, cublasStatus_t st, const char *what)
 {
@@ -80,110 +64,7 @@ void dt_cuda_products_free(struct dt_cuda_products *p)
     dt_free(p);
 }
 
-/* ---- descriptors of one call ---- */
-
-struct call {
-    cublasLtMatmulDesc_t op;
-    cublasLtMatrixLayout_t a, b, c; /* of columns: first, second factor, result */
-    cublasLtMatmulPreference_t want;
-};
-
-static void close_call(const struct dt_cuda_lt *lt, struct call *c)
-{
-    if (c->want)
-        lt->MatmulPreferenceDestroy(c->want);
-    if (c->c)
-        lt->MatrixLayoutDestroy(c->c);
-    if (c->b)
-        lt->MatrixLayoutDestroy(c->b);
-    if (c->a)
-        lt->MatrixLayoutDestroy(c->a);
-    if (c->op)
-        lt->MatmulDescDestroy(c->op);
-}
-
-static cublasStatus_t set_bias(const struct dt_cuda_lt *lt, struct call *c, const struct shape *s,
-                               const void *bias)
-{
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    int32_t type = type_of((enum dt_dtype)s->bias_type);
-    cublasStatus_t st;
-
-    if (s->bias_type < 0)
-        return CUBLAS_STATUS_SUCCESS;
-    st = lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                    sizeof(epilogue));
-    if (st == CUBLAS_STATUS_SUCCESS)
-        st = lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
-                                        sizeof(type));
-    if (st == CUBLAS_STATUS_SUCCESS)
-        st = lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                        sizeof(bias));
-    return st;
-}
-
-static cublasStatus_t open_call(const struct dt_cuda_lt *lt, const struct shape *s,
-                                const void *bias, struct call *c)
-{
-    cublasOperation_t ta = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasOperation_t tb = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cudaDataType_t in = type_of((enum dt_dtype)s->type), out = type_of((enum dt_dtype)s->c_type);
-    cublasStatus_t st;
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        st = call;                                                                                 \
-        if (st != CUBLAS_STATUS_SUCCESS)                                                           \
-            return st;                                                                             \
-    } while (0)
-    TRY(lt->MatmulDescCreate(&c->op, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof(ta)));
-    TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof(tb)));
-    TRY(set_bias(lt, c, s, bias));
-    TRY(lt->MatrixLayoutCreate(&c->a, in, (uint64_t)(s->b_turned ? s->k : s->n),
-                               (uint64_t)(s->b_turned ? s->n : s->k), s->ldb));
-    TRY(lt->MatrixLayoutCreate(&c->b, in, (uint64_t)(s->a_turned ? s->m : s->k),
-                               (uint64_t)(s->a_turned ? s->k : s->m), s->lda));
-    TRY(lt->MatrixLayoutCreate(&c->c, out, (uint64_t)s->n, (uint64_t)s->m, s->ldc));
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-static cublasStatus_t ask(const struct dt_cuda_lt *lt, cublasLtHandle_t handle,
-                          const struct shape *s, struct call *c, cublasLtMatmulAlgo_t *algo,
-                          bool *none)
-{
-    const struct {
-        cublasLtMatmulPreferenceAttributes_t what;
-        uint8_t log2;
-    } align[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, s->b_align},
-                 {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, s->a_align},
-                 {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, s->c_align},
-                 {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, s->d_align}};
-    cublasLtMatmulHeuristicResult_t found;
-    uint64_t room = WORKSPACE;
-    cublasStatus_t st;
-    int n = 0;
-
-    TRY(lt->MatmulPreferenceCreate(&c->want));
-    TRY(lt->MatmulPreferenceSetAttribute(c->want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
-                                         sizeof(room)));
-    for (size_t i = 0; i < sizeof(align) / sizeof(align[0]); i++) {
-        uint32_t bytes = 1u << align[i].log2;
-
-        TRY(lt->MatmulPreferenceSetAttribute(c->want, align[i].what, &bytes, sizeof(bytes)));
-    }
-#undef TRY
-    st = lt->MatmulAlgoGetHeuristic(handle, c->op, c->a, c->b, c->c, c->c, c->want, 1, &found, &n);
-    *none = st == CUBLAS_STATUS_NOT_SUPPORTED ||
-            (st == CUBLAS_STATUS_SUCCESS && (n == 0 || found.state != CUBLAS_STATUS_SUCCESS));
-    if (*none)
-        return CUBLAS_STATUS_SUCCESS;
-    if (st == CUBLAS_STATUS_SUCCESS)
-        *algo = found.algo;
-    return st;
-}
-
-static uint64_t hash(const struct shape *s)
+static uint64_t hash(const struct dt_cuda_shape *s)
 {
     const unsigned char *p = (const unsigned char *)s;
     uint64_t h = 1469598103934665603u;
@@ -194,7 +75,7 @@ static uint64_t hash(const struct shape *s)
 }
 
 /* Where `s` is or will be; a full table forgets all. */
-static struct known *place_of(struct dt_cuda_products *p, const struct shape *s)
+static struct known *place_of(struct dt_cuda_products *p, const struct dt_cuda_shape *s)
 {
     size_t i = (size_t)(hash(s) % KNOWN);
 
@@ -207,26 +88,25 @@ static struct known *place_of(struct dt_cuda_products *p, const struct shape *s)
     return &p->known[i];
 }
 
-/* false: the library has none for such a bias (or failed: q says so). */
-static bool multiply(struct dt_device_queue *q, const struct shape *s, const void *a, const void *b,
-                     const void *bias, const void *c, void *d)
+/* false: the library has none for such an epilogue (or failed: q says so). */
+static bool multiply(struct dt_device_queue *q, const struct dt_cuda_shape *s,
+                     const struct dt_cuda_operands *o)
 {
     struct dt_cuda_products *p = q->products;
     struct known *k = place_of(p, s);
-    float one = 1, beta = s->beta ? 1.0f : 0.0f;
-    struct call x = {};
+    struct dt_cuda_call x = {};
     cublasStatus_t st;
     void *room;
     bool done = false;
 
     if (k->used && k->none)
         return false;
-    room = dt_cuda_scratch(q, DT_SCRATCH_PRODUCT, WORKSPACE);
+    room = dt_cuda_scratch(q, DT_SCRATCH_PRODUCT, DT_CUDA_PRODUCT_ROOM);
     if (!room)
         return false;
-    st = open_call(p->lt, s, bias, &x);
+    st = dt_cuda_call_open(p->lt, s, o->bias, &x);
     if (st == CUBLAS_STATUS_SUCCESS && !k->used) {
-        st = ask(p->lt, p->handle, s, &x, &k->algo, &k->none);
+        st = dt_cuda_choose(q, p->lt, p->handle, s, &x, o, room, &k->algo, &k->none);
         if (st == CUBLAS_STATUS_SUCCESS) {
             k->s = *s;
             k->used = true;
@@ -234,11 +114,9 @@ static bool multiply(struct dt_device_queue *q, const struct shape *s, const voi
         }
     }
     if (lt_ok(q, st, "a product's description") && !k->none)
-        done = lt_ok(q,
-                     p->lt->Matmul(p->handle, x.op, &one, b, x.a, a, x.b, &beta, c, x.c, d, x.c,
-                                   &k->algo, room, WORKSPACE, q->stream),
+        done = lt_ok(q, dt_cuda_call_run(q, p->lt, p->handle, s, &x, o, o->d, room, &k->algo),
                      "a product");
-    close_call(p->lt, &x);
+    dt_cuda_call_close(p->lt, &x);
     return done;
 }
 
@@ -251,16 +129,13 @@ static uint8_t alignment(const void *p)
     return log2;
 }
 
-/* d = a b + bias + c; bias and c may be NULL. */
-static void product(struct dt_device_queue *q, int64_t m, int64_t n, int64_t k,
-                    const struct dt_cuda_matrix &a, const struct dt_cuda_matrix &b,
-                    const float *bias, const void *c, enum dt_dtype c_type, int64_t ldc, void *d)
+static struct dt_cuda_shape shape_of(int64_t m, int64_t n, int64_t k,
+                                     const struct dt_cuda_matrix &a, const struct dt_cuda_matrix &b,
+                                     enum dt_dtype c_type, int64_t ldc,
+                                     const struct dt_cuda_operands &o)
 {
-    struct shape s;
-    void *rounded;
+    struct dt_cuda_shape s;
 
-    if (q->status != DT_OK)
-        return;
     memset(&s, 0, sizeof(s)); /* compared as bytes */
     s.m = m;
     s.n = n;
@@ -270,23 +145,43 @@ static void product(struct dt_device_queue *q, int64_t m, int64_t n, int64_t k,
     s.ldc = ldc;
     s.type = a.dtype;
     s.c_type = c_type;
-    s.bias_type = bias ? DT_F32 : -1;
+    s.epilogue = o.bias ? DT_CUDA_BIAS : DT_CUDA_PLAIN;
+    s.bias_type = DT_F32;
     s.a_turned = a.turned;
     s.b_turned = b.turned;
-    s.beta = c != NULL;
-    s.a_align = alignment(a.p);
-    s.b_align = alignment(b.p);
-    s.c_align = alignment(c ? c : d);
-    s.d_align = alignment(d);
-    if (multiply(q, &s, a.p, b.p, bias, c ? c : d, d) || q->status != DT_OK)
+    s.beta = o.c != NULL;
+    s.a_align = alignment(o.a);
+    s.b_align = alignment(o.b);
+    s.c_align = alignment(o.c ? o.c : o.d);
+    s.d_align = alignment(o.d);
+    s.bias_align = o.bias ? alignment(o.bias) : 0; /* the library looks at the pointer */
+    return s;
+}
+
+/* d = a b + bias + c; bias and c may be NULL. */
+static void product(struct dt_device_queue *q, int64_t m, int64_t n, int64_t k,
+                    const struct dt_cuda_matrix &a, const struct dt_cuda_matrix &b,
+                    const float *bias, const void *c, enum dt_dtype c_type, int64_t ldc, void *d)
+{
+    struct dt_cuda_operands o = {a.p, b.p, bias, c, d};
+    struct dt_cuda_shape s;
+
+    if (q->status != DT_OK)
         return;
-    if (bias && c_type == DT_BF16) { /* libraries that want a bias in the type of the result */
-        rounded = dt_cuda_scratch(q, DT_SCRATCH_BIAS, (size_t)n * 2);
-        if (!rounded)
+    s = shape_of(m, n, k, a, b, c_type, ldc, o);
+    if ((dt_cuda_aligned(bias) && multiply(q, &s, &o)) || q->status != DT_OK)
+        return;
+    /* libraries that want a bias in the type of the result, or aligned */
+    if (bias && (c_type == DT_BF16 || !dt_cuda_aligned(bias))) {
+        void *own = dt_cuda_scratch(q, DT_SCRATCH_BIAS, (size_t)n * dt_dtype_bytes(c_type));
+
+        if (!own)
             return;
-        q->dev->k->cast(q, n, DT_F32, bias, DT_BF16, rounded);
-        s.bias_type = DT_BF16;
-        if (multiply(q, &s, a.p, b.p, rounded, c ? c : d, d) || q->status != DT_OK)
+        q->dev->k->cast(q, n, DT_F32, bias, c_type, own);
+        o.bias = own;
+        s = shape_of(m, n, k, a, b, c_type, ldc, o);
+        s.bias_type = c_type;
+        if (multiply(q, &s, &o) || q->status != DT_OK)
             return;
     }
     dt_cuda_fail(q, DT_ERR_INTERNAL,
@@ -340,10 +235,34 @@ static void linear_bwd_input(struct dt_device_queue *q, int64_t m, const void *d
                         {dt_cuda_weight(q, w), s->dtype, s->in, false}, add, s->dtype, s->in, dx);
 }
 
+/* dw (+)= dyᵀ x with dbias (+)= the column sums of dy in the same pass over dy; false: the library has no such
+ * epilogue for these (or q has failed). */
+static bool both_gradients(struct dt_device_queue *q, enum dt_dtype dtype, int64_t m, int64_t out,
+                           int64_t in, const void *x, const void *dy, float *dw, float *dbias,
+                           bool add)
+{
+    bool aside = add || !dt_cuda_aligned(dbias);
+    void *sums = aside ? dt_cuda_scratch(q, DT_SCRATCH_BIAS, (size_t)out * sizeof(float)) : dbias;
+    struct dt_cuda_operands o = {dy, x, sums, add ? dw : NULL, dw};
+    struct dt_cuda_shape s;
+
+    if (!sums || m == 0 || in == 0 || out == 0)
+        return false;
+    s = shape_of(out, in, m, {dy, dtype, out, true}, {x, dtype, in, false}, DT_F32, in, o);
+    s.epilogue = DT_CUDA_BIAS_GRAD;
+    if (!multiply(q, &s, &o))
+        return false;
+    if (aside)
+        dt_cuda_add_parts(q, 1, out, (const float *)sums, dbias, add);
+    return true;
+}
+
 static void linear_bwd_weight(struct dt_device_queue *q, enum dt_dtype dtype, int64_t m,
                               int64_t out, int64_t in, const void *x, const void *dy, float *dw,
                               float *dbias, bool add)
 {
+    if (dw && dbias && both_gradients(q, dtype, m, out, in, x, dy, dw, dbias, add))
+        return;
     if (dw)
         dt_cuda_product(q, out, in, m, {dy, dtype, out, true}, {x, dtype, in, false}, add, DT_F32,
                         in, dw);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * cuBLASLt, which is loaded at run time: the functions that we use. */
+ * cuBLASLt, which is loaded at run time: the functions that we use, a product as it describes it, and the
+ * choice of an algorithm for it. */
 #ifndef DT_KERNELS_CUDA_PRODUCTS_H
 #define DT_KERNELS_CUDA_PRODUCTS_H
 
@@ -9,6 +10,7 @@
 #include <cublasLt.h>
 
 #define DT_CUDA_LT_FUNCTIONS(X)                                                                    \
+    X(GetVersion)                                                                                  \
     X(Create)                                                                                      \
     X(Destroy)                                                                                     \
     X(MatmulDescCreate)                                                                            \
@@ -19,6 +21,7 @@
     X(MatmulPreferenceCreate)                                                                      \
     X(MatmulPreferenceDestroy)                                                                     \
     X(MatmulPreferenceSetAttribute)                                                                \
+    X(MatmulAlgoCheck)                                                                             \
     X(MatmulAlgoGetHeuristic)                                                                      \
     X(Matmul)
 
@@ -29,5 +32,49 @@ struct dt_cuda_lt {
 };
 /* Loaded once; NULL with `err` filled when it is not there. */
 const struct dt_cuda_lt *dt_cuda_lt_load(struct dt_error *err);
+
+/* Workspace of a queue's products, in bytes: what NVIDIA recommends for sm_90 (cuBLAS documentation, cublasSetWorkspace). */
+enum { DT_CUDA_PRODUCT_ROOM = 32 << 20 };
+
+/* What comes with d = a b + c. */
+enum {
+    DT_CUDA_PLAIN,
+    DT_CUDA_BIAS, /* + a row, the bias */
+    DT_CUDA_BIAS_GRAD /* a is a turned gradient: the sums of its rows go to where a bias would be read */
+};
+
+/* What decides which algorithm is taken: of rows, as we know them. */
+struct dt_cuda_shape {
+    int64_t m, n, k, lda, ldb, ldc;
+    int32_t type, c_type, bias_type;
+    uint8_t a_turned, b_turned, beta, epilogue;
+    uint8_t a_align, b_align, c_align, d_align, bias_align; /* log2 of bytes */
+    uint8_t pad[3];
+};
+struct dt_cuda_operands {
+    const void *a, *b;
+    const void *bias; /* or where its gradient goes */
+    const void *c;    /* NULL: nothing is added */
+    void *d;
+};
+struct dt_cuda_call { /* the library's descriptors of it */
+    cublasLtMatmulDesc_t op;
+    cublasLtMatrixLayout_t a, b, c; /* of columns: first, second factor, result */
+    cublasLtMatmulPreference_t want;
+};
+cublasStatus_t dt_cuda_call_open(const struct dt_cuda_lt *lt, const struct dt_cuda_shape *s,
+                                 const void *bias, struct dt_cuda_call *c);
+void dt_cuda_call_close(const struct dt_cuda_lt *lt, struct dt_cuda_call *c);
+/* The product into `d` instead of o->d. */
+cublasStatus_t dt_cuda_call_run(struct dt_device_queue *q, const struct dt_cuda_lt *lt,
+                                cublasLtHandle_t handle, const struct dt_cuda_shape *s,
+                                const struct dt_cuda_call *x, const struct dt_cuda_operands *o,
+                                void *d, void *room, const cublasLtMatmulAlgo_t *algo);
+/* The algorithm for a shape that is new to the queue: the one that was noted for it, else the library's first one or,
+ * where the device keeps notes (struct dt_device_notes), the fastest.  *none: there is none for this epilogue. */
+cublasStatus_t dt_cuda_choose(struct dt_device_queue *q, const struct dt_cuda_lt *lt,
+                              cublasLtHandle_t handle, const struct dt_cuda_shape *s,
+                              struct dt_cuda_call *x, const struct dt_cuda_operands *o, void *room,
+                              cublasLtMatmulAlgo_t *algo, bool *none);
 
 #endif
