@@ -29,6 +29,7 @@ check_PROGRAMS += \
 	tests/test_data_loader \
 	tests/test_data_shard \
 	tests/test_data_tokenizer \
+	tests/test_data_upright \
 	tests/test_doc \
 	tests/test_drift \
 	tests/test_engine \

@@ -82,6 +82,25 @@ static enum dt_status png_begin(const uint8_t *bytes, size_t len,
     return DT_OK;
 }
 
+/* Its chunk eXIf (PNG 3, 11.3.3.4), which libpng's simplified interface does not hand out. */
+static enum dt_status png_orientation(const uint8_t *b, size_t len, struct dt_error *err, int *out)
+{
+    size_t at = 8;
+
+    while (len - at >= 12) {
+        size_t n =
+            (size_t)b[at] << 24 | (size_t)b[at + 1] << 16 | (size_t)b[at + 2] << 8 | b[at + 3];
+
+        if (n > len - at - 12)
+            break;
+        if (memcmp(b + at + 4, "eXIf", 4) == 0)
+            return dt_image_exif_orientation(b + at + 8, n, err, out);
+        at += n + 12;
+    }
+    *out = 1;
+    return DT_OK;
+}
+
 static enum dt_status png_decode(const uint8_t *bytes, size_t len,
                                  const struct dt_image_limits *limits, struct dt_error *err,
                                  struct dt_image *out)
@@ -89,6 +108,8 @@ static enum dt_status png_decode(const uint8_t *bytes, size_t len,
     static const png_color white = {255, 255, 255};
     png_image p;
     struct dt_image img = {0};
+    enum dt_status st;
+    int up;
     DT_TRY(png_begin(bytes, len, limits, err, &p));
     p.format = PNG_FORMAT_RGB;
     img.w = (int)p.width;
@@ -99,13 +120,18 @@ static enum dt_status png_decode(const uint8_t *bytes, size_t len,
         return dt_error_nomem(err, "an image");
     }
     if (!png_image_finish_read(&p, &white, img.px, 0, NULL)) {
-        enum dt_status st = dt_error_set(err, DT_ERR_INPUT, "PNG: %s", p.message);
-        dt_free(img.px);
+        st = dt_error_set(err, DT_ERR_INPUT, "PNG: %s", p.message);
         png_image_free(&p);
-        return st;
+    } else {
+        st = png_orientation(bytes, len, err, &up);
     }
-    *out = img;
-    return DT_OK;
+    if (st == DT_OK)
+        st = dt_image_orient(up, err, &img);
+    if (st == DT_OK)
+        *out = img;
+    else
+        dt_image_free(&img);
+    return st;
 }
 
 enum dt_status dt_image_encode_png(const struct dt_image *img, int channels, struct dt_error *err,
@@ -148,6 +174,7 @@ enum dt_status dt_image_size(const uint8_t *bytes, size_t len, const struct dt_i
                              struct dt_error *err, int *w, int *h)
 {
     png_image p;
+    int up;
     switch (dt_image_sniff(bytes, len)) {
     case DT_IMAGE_JPEG:
         return dt_image_jpeg_size(bytes, len, limits, err, w, h);
@@ -158,6 +185,8 @@ enum dt_status dt_image_size(const uint8_t *bytes, size_t len, const struct dt_i
         *w = (int)p.width;
         *h = (int)p.height;
         png_image_free(&p);
+        DT_TRY(png_orientation(bytes, len, err, &up));
+        dt_image_oriented_size(up, w, h);
         return DT_OK;
     case DT_IMAGE_UNKNOWN:
         break;

@@ -2,8 +2,9 @@
  *
  * Images in memory: decoding JPEG, PNG and WebP, encoding PNG, resizing and cropping.
  *
- * An image is 8-bit RGB, rows from the top, no padding.  Transparency is laid over white; EXIF
- * orientation is ignored.  Sizes are checked against limits before anything is allocated for them.
+ * An image is 8-bit RGB, rows from the top, no padding.  Transparency is laid over white; images
+ * are turned upright as EXIF says, and sizes are those of the upright image; an animation is its
+ * first frame.  Sizes are checked against limits before anything is allocated for them.
  */
 #ifndef DT_EXEC_DATA_IMAGE_H
 #define DT_EXEC_DATA_IMAGE_H

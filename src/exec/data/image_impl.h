@@ -10,6 +10,15 @@
 enum dt_status dt_image_check(int64_t w, int64_t h, const struct dt_image_limits *limits,
                               struct dt_error *err);
 
+/* Of an EXIF block, with or without its mark: 1 (upright, also where nothing is said) to 8. */
+enum dt_status dt_image_exif_orientation(const uint8_t *exif, size_t n, struct dt_error *err,
+                                         int *out);
+/* The size of a w x h image once it is upright. */
+void dt_image_oriented_size(int orientation, int *w, int *h);
+/* Turns the image upright. */
+enum dt_status dt_image_orient(int orientation, struct dt_error *err, struct dt_image *img);
+
+/* Sizes and pixels of what follows are upright. */
 enum dt_status dt_image_jpeg_size(const uint8_t *bytes, size_t len,
                                   const struct dt_image_limits *limits, struct dt_error *err,
                                   int *w, int *h);

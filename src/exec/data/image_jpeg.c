@@ -26,6 +26,7 @@ struct jpeg {
     jmp_buf back;
     char message[JMSG_LENGTH_MAX];
     bool nomem;
+    int orientation;
     uint8_t *row; /* CMYK only */
     uint8_t *px;
 };
@@ -75,6 +76,16 @@ static void start(struct jpeg *j)
     j->mgr.output_message = on_output;
 }
 
+static enum dt_status orientation(struct jpeg *j, struct dt_error *err)
+{
+    jpeg_saved_marker_ptr m = j->c.marker_list;
+
+    while (m && (m->data_length <= 6 || memcmp(m->data, "Exif\0\0", 6) != 0))
+        m = m->next;
+    return dt_image_exif_orientation(m ? m->data : NULL, m ? m->data_length : 0, err,
+                                     &j->orientation);
+}
+
 /* Reads the header; the rest runs only if the size is within the limits. */
 static enum dt_status header(struct jpeg *j, const uint8_t *bytes, size_t len,
                              const struct dt_image_limits *limits, struct dt_error *err)
@@ -84,7 +95,9 @@ static enum dt_status header(struct jpeg *j, const uint8_t *bytes, size_t len,
     j->c.progress = &j->progress;
     j->c.mem->max_memory_to_use = MEMORY_MAX;
     jpeg_mem_src(&j->c, bytes, len);
+    jpeg_save_markers(&j->c, JPEG_APP0 + 1, 0xffff);
     jpeg_read_header(&j->c, TRUE);
+    DT_TRY(orientation(j, err));
     return dt_image_check(j->c.image_width, j->c.image_height, limits, err);
 }
 
@@ -168,6 +181,7 @@ enum dt_status dt_image_jpeg_size(const uint8_t *bytes, size_t len,
     if (st == DT_OK) {
         *w = (int)j.c.image_width;
         *h = (int)j.c.image_height;
+        dt_image_oriented_size(j.orientation, w, h);
     }
     return st;
 }
@@ -178,6 +192,7 @@ enum dt_status dt_image_jpeg_decode(const uint8_t *bytes, size_t len,
                                     struct dt_image *out, int *w, int *h)
 {
     struct jpeg j;
+    struct dt_image img;
     enum dt_status st;
     start(&j);
     if (setjmp(j.back))
@@ -186,10 +201,17 @@ enum dt_status dt_image_jpeg_decode(const uint8_t *bytes, size_t len,
     if (st == DT_OK)
         pixels(&j, spec);
     st = finish(&j, false, st, err);
-    if (st == DT_OK) {
-        *out = (struct dt_image){(int)j.c.output_width, (int)j.c.output_height, j.px};
-        *w = (int)j.c.image_width;
-        *h = (int)j.c.image_height;
+    if (st != DT_OK)
+        return st;
+    img = (struct dt_image){(int)j.c.output_width, (int)j.c.output_height, j.px};
+    st = dt_image_orient(j.orientation, err, &img);
+    if (st != DT_OK) {
+        dt_image_free(&img);
+        return st;
     }
-    return st;
+    *out = img;
+    *w = (int)j.c.image_width;
+    *h = (int)j.c.image_height;
+    dt_image_oriented_size(j.orientation, w, h);
+    return DT_OK;
 }
