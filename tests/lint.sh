@@ -104,6 +104,12 @@ awk '
 cat "$tmp/out"
 check "libraries stay in their rooms" '[ -s "$tmp/system" ] && [ ! -s "$tmp/out" ]'
 
+# ---- the environment changes while there is one thread: another one that reads it may crash ----
+changers='src/cli/|src/kernels/device_open\.c|src/comm/(nccl|lifeline|transport_mpi)\.c'
+grep -nE '\b((un)?setenv|putenv|clearenv)\(' $files $(find src -name '*.cu' | sort) | grep -vE "^($changers)" >"$tmp/out"
+cat "$tmp/out"
+check "the environment is changed at the start only" '[ ! -s "$tmp/out" ]'
+
 # ---- the check of programs shares nothing with what makes them ----
 checker='src/core/schedule/program_check'
 awk -v checker="$checker" '

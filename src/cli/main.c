@@ -8,6 +8,8 @@
 #include "cli/launch.h"
 #include "base/doc.h"
 #include "base/mem.h"
+#include "comm/nccl.h"
+#include "kernels/device_open.h"
 
 #include <errno.h>
 #include <locale.h>
@@ -56,6 +58,8 @@ int main(int argc, char **argv)
 
     dt_mem_keep();
     dt_cli_limits_watch();
+    dt_device_environment();
+    dt_nccl_environment();
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of writing it */
     setlocale(LC_ALL, "C");   /* numbers and sort order do not depend on who runs us */
     if (dt_launch_unpack(&argc, &argv, &err) != DT_OK)

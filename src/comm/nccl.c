@@ -33,6 +33,12 @@ static enum dt_status take(void *so, struct dt_error *err)
     return DT_OK;
 }
 
+void dt_nccl_environment(void)
+{
+    /* all connections of a group are made when it is: a post must not wait for the others */
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+}
+
 static void *open_library(void)
 {
     const char *env = getenv("DISTTRAIN_CUDA_LIBS");
@@ -52,11 +58,8 @@ static void *open_library(void)
 
 static void load(void)
 {
-    void *so;
+    void *so = open_library();
 
-    /* all connections of a group are made when it is: a post must not wait for the others */
-    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
-    so = open_library();
     if (so)
         there = take(so, &why) == DT_OK;
     else

@@ -81,6 +81,9 @@ struct dt_nccl {
 
 /* Loads it once: libnccl.so.2 from the folders of DISTTRAIN_CUDA_LIBS (separated by ':'), else where the system has
  * it.  NULL with `err` filled. */
+/* What NCCL is to read from the environment, where the user has not said it.  Before there are threads: the environment
+ * must not change while one of them reads it. */
+void dt_nccl_environment(void);
 const struct dt_nccl *dt_nccl_load(struct dt_error *err);
 
 #endif

@@ -16,6 +16,15 @@
 #define DT_PKGLIBEXECDIR "/usr/local/libexec/disttrain"
 #endif
 
+void dt_device_environment(void)
+{
+    /* Queues that wait for other ranks must not have others behind them, as streams have that share a connection (8
+     * by default, of 32); and a kernel must not be loaded when it is first launched, since that waits for kernels which
+     * may wait for other ranks. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 /* In the order in which "auto" tries them. */
 static const char *const modules[] = {"cuda"};
 enum { MODULES = sizeof(modules) / sizeof(modules[0]), PATH = 4096 };

@@ -15,6 +15,9 @@ struct dt_device_choice {
     int local_rank;
 };
 
+/* What drivers are to read from the environment, where the user has not said it.  Before there are threads: the
+ * environment must not change while one of them reads it. */
+void dt_device_environment(void);
 /* `opt` without an index.  A module that is there but cannot be used is an error of "auto", too: what was
  * installed was meant to be used. */
 enum dt_status dt_device_open(const struct dt_device_choice *c, const struct dt_device_options *opt,

@@ -103,22 +103,10 @@ static enum dt_status open_device(const struct dt_device_options *opt, struct dt
     return DT_OK;
 }
 
-/* Before the driver is first asked for anything, and not where the user says otherwise.  Queues that wait for other
- * ranks must not have others behind them, as streams have that share a connection (8 by default, of 32); and a kernel
- * must not be loaded when it is first launched, since that waits for kernels which may wait for other ranks. */
-static void set_driver(void)
-{
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-}
-
 static int count(struct dt_error *err)
 {
     int n = 0;
-    cudaError_t e;
-
-    set_driver();
-    e = dt_cuda_said(cudaGetDeviceCount(&n));
+    cudaError_t e = dt_cuda_said(cudaGetDeviceCount(&n));
 
     if (e == cudaSuccess && n > 0)
         return n;
