@@ -59,6 +59,7 @@ check_PROGRAMS += \
 	tests/test_makespan \
 	tests/test_megatron \
 	tests/test_memory \
+	tests/test_memory_card \
 	tests/test_memory_device \
 	tests/test_merge \
 	tests/test_model \
@@ -193,7 +194,9 @@ tests_test_finite_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_infer_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_train_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
-tests_test_memory_device_SOURCES = tests/test_memory_device.c tests/exec_fixture.h
+tests_test_memory_card_SOURCES = tests/test_memory_card.c tests/memory_fixture.h tests/exec_fixture.h
+tests_test_memory_card_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_memory_device_SOURCES = tests/test_memory_device.c tests/memory_fixture.h tests/exec_fixture.h
 tests_test_memory_device_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_execute_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_execute_ranks_SOURCES = \

@@ -3,7 +3,7 @@
  * What the executor keeps on a device that reads its weights as they lie and does not pack them, as a GPU does,
  * against the memory model's row for it.  The device is the CPU; before its memory is read, what it has packed is
  * given back. */
-#include "exec_fixture.h"
+#include "memory_fixture.h"
 
 #include "comm/transport.h"
 
@@ -66,36 +66,6 @@ static double measured(struct keeper *k)
     return (double)now;
 }
 
-/* ---- the model ---- */
-
-static double predicted(struct exec_fixture *f)
-{
-    const struct dt_sequence *seqs[EF_SEQS_MAX];
-    double sum = 0, scratch = 0;
-    struct dt_assignment *a;
-    struct dt_samples *samples;
-
-    for (int i = 0; i < f->n_seqs; i++)
-        seqs[i] = f->seqs[i];
-    dt_assert_ok(dt_batching_samples(seqs, f->n_seqs, &f->err, &samples), f->err);
-    dt_assert_ok(dt_assign(&f->plan, f->model, f->cost, samples, 0, &f->err, &a), f->err);
-    for (int m = 0; m < f->model->n_modules; m++) {
-        const struct dt_assignment_module *x = &a->m[m];
-        struct dt_work most = {0};
-        struct dt_memory mem;
-
-        for (uint32_t i = 0; i < x->mb_first[x->n_replicas]; i++)
-            dt_work_most(&most, &x->work[i]);
-        dt_memory_stage_on(DT_MEMORY_EXECUTOR, &f->plan, f->model, &f->cluster, m, 0, &most,
-                           x->mb_first[1], &mem);
-        sum += mem.total - mem.logits_workspace;
-        scratch = mem.logits_workspace > scratch ? mem.logits_workspace : scratch;
-    }
-    dt_assign_free(a);
-    dt_samples_free(samples);
-    return sum + scratch;
-}
-
 /* ---- the cases ---- */
 
 struct memory_case {
@@ -145,7 +115,7 @@ static void *run_rank(void *arg)
     ef_open(f);
     for (int step = 1; step <= 2; step++)
         ef_step(f, step);
-    r->predicted = predicted(f);
+    r->predicted = mf_predicted(f, DT_MEMORY_EXECUTOR, NULL);
     r->measured = measured(k);
     ef_free(f); /* closes the copy of the device, and so the device */
     free(f);

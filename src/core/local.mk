@@ -16,6 +16,7 @@ libdtcore_a_SOURCES = \
 	src/core/cost/cost_whole.c \
 	src/core/cost/memory.c \
 	src/core/cost/memory.h \
+	src/core/cost/memory_card.c \
 	src/core/cost/memory_cpu.c \
 	src/core/cost/memory_impl.h \
 	src/core/cost/memory_stage.c \

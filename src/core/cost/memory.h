@@ -64,7 +64,8 @@ void dt_memory_stage_again(struct dt_memory_memo *memo, const struct dt_plan *p,
 enum dt_memory_device {
     DT_MEMORY_GPU, /* as others train on GPUs: what plans for them are charged */
     DT_MEMORY_CPU,
-    DT_MEMORY_EXECUTOR /* our executor on a device that keeps a weight once, not packed: a GPU */
+    DT_MEMORY_EXECUTOR, /* our executor on a device that keeps a weight once, not packed, with a CPU's kernels */
+    DT_MEMORY_CARD /* the same with those of NVIDIA's cards */
 };
 void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
                         const struct dt_model *m, const struct dt_cluster *c, int module, int stage,

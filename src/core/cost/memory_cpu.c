@@ -19,7 +19,8 @@
  * What each kind of block takes is its row's (core/model/block_KIND.c): the sizes of temporaries follow the blocks of the
  * executor (backward in exec/modules/block_*.c), those of scratch its kernels (conv_bwd_weight, xent).
  *
- * The executor on a GPU has a row, too, which differs in `packed`. */
+ * The executor on a device that does not pack has a row, too, which differs in `packed`, and so has a card, whose
+ * kernels take other workspaces (memory_card.c). */
 #include "core/cost/memory_impl.h"
 #include "core/model/block_ops.h"
 
@@ -57,7 +58,7 @@ static int skip_channels(const struct dt_memory_lane *s, int i)
     return b->c_in > channels_out(b - 1) ? b->c_in - channels_out(b - 1) : 0;
 }
 
-static struct dt_block_cpu block_here(const struct dt_memory_lane *s, int i)
+struct dt_block_cpu dt_memory_block(const struct dt_memory_lane *s, int i)
 {
     const struct dt_block *b = &s->mod->blocks[i];
 
@@ -76,7 +77,7 @@ static struct dt_block_cpu block_here(const struct dt_memory_lane *s, int i)
 static double flow_bytes(const struct dt_memory_lane *s, int i)
 {
     const struct dt_block *b = &s->mod->blocks[i];
-    struct dt_block_cpu c = block_here(s, i);
+    struct dt_block_cpu c = dt_memory_block(s, i);
 
     return dt_block_row_of(b)->cpu_flow(b, &c);
 }
@@ -85,7 +86,7 @@ static double flow_bytes(const struct dt_memory_lane *s, int i)
 static double temporaries(const struct dt_memory_lane *s, int i)
 {
     const struct dt_block *b = &s->mod->blocks[i];
-    struct dt_block_cpu c = block_here(s, i);
+    struct dt_block_cpu c = dt_memory_block(s, i);
 
     return dt_block_row_of(b)->cpu_temporaries(b, &c);
 }
@@ -94,7 +95,7 @@ static double temporaries(const struct dt_memory_lane *s, int i)
 static double packed(const struct dt_memory_lane *s, int i, bool above)
 {
     const struct dt_block *b = &s->mod->blocks[i];
-    struct dt_block_cpu c = block_here(s, i);
+    struct dt_block_cpu c = dt_memory_block(s, i);
 
     return s->elem * dt_block_row_of(b)->cpu_packed(b, &c) *
            (above && b->kind != DT_BLOCK_PATCH_EMBED ? 2 : 1);
@@ -103,7 +104,7 @@ static double packed(const struct dt_memory_lane *s, int i, bool above)
 static double scratch(const struct dt_memory_lane *s, int i, bool trained)
 {
     const struct dt_block *b = &s->mod->blocks[i];
-    struct dt_block_cpu c = block_here(s, i);
+    struct dt_block_cpu c = dt_memory_block(s, i);
 
     return trained || b->kind == DT_BLOCK_LM_HEAD ? dt_block_row_of(b)->cpu_scratch(b, &c) : 0;
 }
@@ -196,8 +197,10 @@ static double rounded(const struct dt_memory_lane *s, int i, bool above)
 
 #define EXECUTOR                                                                                   \
     .param = MASTER_BYTES, .grad = MASTER_BYTES, .optimizer = MOMENT_BYTES, .grads_of_all = true,  \
-    .messages = 2, .working = working, .scratch = scratch, .beside = beside,                       \
-    .states = states_bytes, .batch = batch_bytes
-const struct dt_memory_row dt_memory_row_cpu = {EXECUTOR, .packed = packed, .wire = wire};
-const struct dt_memory_row dt_memory_row_executor = {EXECUTOR, .packed = rounded,
-                                                     .wire = wire_vectors, .spare = 1};
+    .messages = 2, .working = working, .beside = beside, .states = states_bytes,                   \
+    .batch = batch_bytes
+#define UNPACKED EXECUTOR, .packed = rounded, .wire = wire_vectors, .spare = 1
+const struct dt_memory_row dt_memory_row_cpu = {EXECUTOR, .packed = packed, .wire = wire,
+                                                .scratch = scratch};
+const struct dt_memory_row dt_memory_row_executor = {UNPACKED, .scratch = scratch};
+const struct dt_memory_row dt_memory_row_card = {UNPACKED, .scratch = dt_memory_card_scratch};

@@ -55,6 +55,11 @@ struct dt_memory_row {
     double (*batch)(const struct dt_memory_lane *s); /* of a microbatch in flight */
     int spare; /* batches of a chunk that are on their way, beside those in flight */
 };
-extern const struct dt_memory_row dt_memory_row_cpu, dt_memory_row_executor; /* memory_cpu.c */
+extern const struct dt_memory_row dt_memory_row_cpu, dt_memory_row_executor,
+    dt_memory_row_card; /* memory_cpu.c */
+struct dt_block_cpu;
+struct dt_block_cpu dt_memory_block(const struct dt_memory_lane *s, int i);
+/* memory_card.c */
+double dt_memory_card_scratch(const struct dt_memory_lane *s, int i, bool trained);
 
 #endif

@@ -320,7 +320,8 @@ static void stage_on(enum dt_memory_device device, struct dt_memory_memo *memo,
     static const struct dt_memory_row *const rows[] = {[DT_MEMORY_GPU] = &gpu,
                                                        [DT_MEMORY_CPU] = &dt_memory_row_cpu,
                                                        [DT_MEMORY_EXECUTOR] =
-                                                           &dt_memory_row_executor};
+                                                           &dt_memory_row_executor,
+                                                       [DT_MEMORY_CARD] = &dt_memory_row_card};
     const struct dt_memory_row *row = rows[device];
     struct dt_memory_lane s = {.p = p, .mp = mp, .row = row, .work = work, .memo = memo};
     int queue = dt_memory_queue(p, m, module, stage, n_microbatches);

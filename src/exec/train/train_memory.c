@@ -50,6 +50,11 @@ static double total(const struct dt_setup *s, const struct dt_placement *place,
     return all - c->optimizer + moments - (ranks == 1 || !leads ? c->wire : 0);
 }
 
+static enum dt_memory_device kind_of(const struct dt_device *d)
+{
+    return d->info.id[0] ? DT_MEMORY_CARD : d->info.packs ? DT_MEMORY_CPU : DT_MEMORY_EXECUTOR;
+}
+
 /* Lanes of a rank add up; one scratch serves them all. */
 static void predict(const struct dt_setup *s, const struct dt_train_memory_seen *seen,
                     const struct dt_program *p, const struct dt_placement *place, double *scratch,
@@ -60,9 +65,8 @@ static void predict(const struct dt_setup *s, const struct dt_train_memory_seen 
         struct dt_memory c;
         int64_t bytes;
 
-        dt_memory_stage_on(s->device->info.packs ? DT_MEMORY_CPU : DT_MEMORY_EXECUTOR, &s->plan,
-                           s->job->model, &s->job->cluster, l->module, l->stage,
-                           &seen->most[l->module], seen->n[l->module], &c);
+        dt_memory_stage_on(kind_of(s->device), &s->plan, s->job->model, &s->job->cluster, l->module,
+                           l->stage, &seen->most[l->module], seen->n[l->module], &c);
         bytes = (int64_t)total(s, place, l, &c);
         lanes[i].rank = dt_placement_rank(place, l->module, l->replica, l->stage, 0);
         lanes[i].predicted_bytes = bytes;

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What the memory model says of an opened fixture whose lanes are all of rank 0, or of each of its replicas. */
+#ifndef DT_TESTS_MEMORY_FIXTURE_H
+#define DT_TESTS_MEMORY_FIXTURE_H
+
+#include "exec_fixture.h"
+
+/* The scratch of kernels serves all lanes; *scratch (may be NULL) is it. */
+static inline double mf_predicted(struct exec_fixture *f, enum dt_memory_device device,
+                                  double *scratch_out)
+{
+    const struct dt_sequence *seqs[EF_SEQS_MAX];
+    double sum = 0, scratch = 0;
+    struct dt_assignment *a;
+    struct dt_samples *samples;
+
+    for (int i = 0; i < f->n_seqs; i++)
+        seqs[i] = f->seqs[i];
+    dt_assert_ok(dt_batching_samples(seqs, f->n_seqs, &f->err, &samples), f->err);
+    dt_assert_ok(dt_assign(&f->plan, f->model, f->cost, samples, 0, &f->err, &a), f->err);
+    for (int m = 0; m < f->model->n_modules; m++) {
+        const struct dt_assignment_module *x = &a->m[m];
+        struct dt_work most = {0};
+        struct dt_memory mem;
+
+        for (uint32_t i = 0; i < x->mb_first[x->n_replicas]; i++)
+            dt_work_most(&most, &x->work[i]);
+        dt_memory_stage_on(device, &f->plan, f->model, &f->cluster, m, 0, &most, x->mb_first[1],
+                           &mem);
+        sum += mem.total - mem.logits_workspace;
+        scratch = mem.logits_workspace > scratch ? mem.logits_workspace : scratch;
+    }
+    dt_assign_free(a);
+    dt_samples_free(samples);
+    if (scratch_out)
+        *scratch_out = scratch;
+    return sum + scratch;
+}
+
+#endif
