@@ -304,6 +304,15 @@ void dt_cuda_product(struct dt_device_queue *q, int64_t m, int64_t n, int64_t k,
 void dt_cuda_product_bias(struct dt_device_queue *q, int64_t m, int64_t n, int64_t k,
                           struct dt_cuda_matrix a, struct dt_cuda_matrix b, const float *bias,
                           const void *residual, int64_t ldc, void *c);
+/* dw[out,in] (+)= dyᵀ x, dbias[out] (+)= column sums of dy [m,out]; either may be NULL. */
+struct dt_cuda_gradients {
+    enum dt_dtype dtype;
+    int64_t m, out, in;
+    const void *x, *dy;
+    float *dw, *dbias;
+    bool add, add_bias;
+};
+void dt_cuda_product_gradients(struct dt_device_queue *q, const struct dt_cuda_gradients *g);
 struct dt_cuda_products *dt_cuda_products_new(const struct dt_device *dev, struct dt_error *err);
 void dt_cuda_products_free(struct dt_cuda_products *p);
 

@@ -235,39 +235,45 @@ static void linear_bwd_input(struct dt_device_queue *q, int64_t m, const void *d
                         {dt_cuda_weight(q, w), s->dtype, s->in, false}, add, s->dtype, s->in, dx);
 }
 
-/* dw (+)= dyᵀ x with dbias (+)= the column sums of dy in the same pass over dy; false: the library has no such
- * epilogue for these (or q has failed). */
-static bool both_gradients(struct dt_device_queue *q, enum dt_dtype dtype, int64_t m, int64_t out,
-                           int64_t in, const void *x, const void *dy, float *dw, float *dbias,
-                           bool add)
+/* Both in the same pass over dy; false: the library has no such epilogue for these (or q has failed). */
+static bool both_gradients(struct dt_device_queue *q, const struct dt_cuda_gradients *g)
 {
-    bool aside = add || !dt_cuda_aligned(dbias);
-    void *sums = aside ? dt_cuda_scratch(q, DT_SCRATCH_BIAS, (size_t)out * sizeof(float)) : dbias;
-    struct dt_cuda_operands o = {dy, x, sums, add ? dw : NULL, dw};
+    bool aside = g->add_bias || !dt_cuda_aligned(g->dbias);
+    void *sums =
+        aside ? dt_cuda_scratch(q, DT_SCRATCH_BIAS, (size_t)g->out * sizeof(float)) : g->dbias;
+    struct dt_cuda_operands o = {g->dy, g->x, sums, g->add ? g->dw : NULL, g->dw};
     struct dt_cuda_shape s;
 
-    if (!sums || m == 0 || in == 0 || out == 0)
+    if (!sums || g->m == 0 || g->in == 0 || g->out == 0)
         return false;
-    s = shape_of(out, in, m, {dy, dtype, out, true}, {x, dtype, in, false}, DT_F32, in, o);
+    s = shape_of(g->out, g->in, g->m, {g->dy, g->dtype, g->out, true},
+                 {g->x, g->dtype, g->in, false}, DT_F32, g->in, o);
     s.epilogue = DT_CUDA_BIAS_GRAD;
     if (!multiply(q, &s, &o))
         return false;
     if (aside)
-        dt_cuda_add_parts(q, 1, out, (const float *)sums, dbias, add);
+        dt_cuda_add_parts(q, 1, g->out, (const float *)sums, g->dbias, g->add_bias);
     return true;
+}
+
+void dt_cuda_product_gradients(struct dt_device_queue *q, const struct dt_cuda_gradients *g)
+{
+    if (g->dw && g->dbias && both_gradients(q, g))
+        return;
+    if (g->dw)
+        dt_cuda_product(q, g->out, g->in, g->m, {g->dy, g->dtype, g->out, true},
+                        {g->x, g->dtype, g->in, false}, g->add, DT_F32, g->in, g->dw);
+    if (g->dbias)
+        q->dev->k->bias_bwd(q, g->dtype, g->m, g->out, g->dy, g->dbias, g->add_bias);
 }
 
 static void linear_bwd_weight(struct dt_device_queue *q, enum dt_dtype dtype, int64_t m,
                               int64_t out, int64_t in, const void *x, const void *dy, float *dw,
                               float *dbias, bool add)
 {
-    if (dw && dbias && both_gradients(q, dtype, m, out, in, x, dy, dw, dbias, add))
-        return;
-    if (dw)
-        dt_cuda_product(q, out, in, m, {dy, dtype, out, true}, {x, dtype, in, false}, add, DT_F32,
-                        in, dw);
-    if (dbias)
-        q->dev->k->bias_bwd(q, dtype, m, out, dy, dbias, add);
+    const struct dt_cuda_gradients g = {dtype, m, out, in, x, dy, dw, dbias, add, add};
+
+    dt_cuda_product_gradients(q, &g);
 }
 
 void dt_cuda_linear(struct dt_kernels *k)
