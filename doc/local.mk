@@ -9,6 +9,7 @@ dist_doc_DATA += \
 	doc/device.md \
 	doc/executor.md \
 	doc/formats.md \
+	doc/gpu-estimates.md \
 	doc/gpu.md \
 	doc/kernels.md \
 	doc/loop.md \

@@ -5,6 +5,7 @@
 # Shell tests go to SHELL_TESTS.  A program that cannot run here exits 77 (skipped).
 check_PROGRAMS += \
 	tests/mutate \
+	tests/bench/roofline \
 	tests/nccl_card \
 	tests/test_accuracy \
 	tests/test_algorithms \
@@ -180,6 +181,7 @@ check_PROGRAMS += tests/test_nccl_abi
 endif
 tests_test_nccl_abi_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CPPFLAGS)
 tests_test_nccl_abi_LDADD =
+tests_bench_roofline_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_nccl_card_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_nccl_SOURCES = tests/test_nccl.c tests/nccl_fixture.h
 tests_test_nccl_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
@@ -259,6 +261,7 @@ SHELL_TESTS = \
 	tests/test_decide.sh \
 	tests/test_device_delays.sh \
 	tests/test_cuda_cpu.sh \
+	tests/test_roofline.sh \
 	tests/test_devices.sh \
 	tests/test_eval.sh \
 	tests/test_execute_mpi.sh \
@@ -310,6 +313,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/bench/pair.py \
 	tests/bench/peers.sh \
 	tests/bench/ranks.sh \
+	tests/bench/roofline.py \
 	tests/bench/torch_step.py \
 	tests/bench/whatif.sh \
 	tests/browser.py \
@@ -368,6 +372,7 @@ CUDA_CPU = tests/modules/CPU/disttrain-cuda.so
 CUDA_CPU_FILES = \
 	tests/cuda_cpu/block.cc \
 	tests/cuda_cpu/calls.cc \
+	tests/cuda_cpu/dry.cc \
 	tests/cuda_cpu/lt.cc \
 	tests/cuda_cpu/runtime.cc
 CUDA_CPU_INCLUDED = \
@@ -392,7 +397,8 @@ $(CUDA_CPU_FILES:.cc=.cpu.o): %.cpu.o: %.cc
 $(CUDA_CPU): $(CUDA_CPU_OBJECTS) $(CUDA_BASE:.c=.pic.o)
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(CXX) -shared $(CXXFLAGS) -o $@ $(CUDA_CPU_OBJECTS) \
 	    $(CUDA_BASE:.c=.pic.o) -lpthread
-CUDA_FAULTS_OBJECTS = tests/cuda_cpu/block.cpu.o tests/cuda_cpu/calls.cpu.o tests/cuda_cpu/runtime.cpu.o
+CUDA_FAULTS_OBJECTS = tests/cuda_cpu/block.cpu.o tests/cuda_cpu/calls.cpu.o tests/cuda_cpu/dry.cpu.o \
+	tests/cuda_cpu/runtime.cpu.o
 $(CUDA_FAULTS): tests/cuda_cpu/faults.cc $(CUDA_FAULTS_OBJECTS)
 	$(AM_V_GEN)$(CXX) $(CUDA_CPU_FLAGS) $(CXXFLAGS) -o $@ $(srcdir)/tests/cuda_cpu/faults.cc \
 	    $(CUDA_FAULTS_OBJECTS) -lpthread

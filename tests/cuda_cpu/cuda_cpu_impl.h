@@ -22,4 +22,9 @@ void cucpu_task(cudaStream_t s, const char *what, std::function<void()> run);
 /* Counts a call of a library's function `name`; is it the one that is to fail (calls.cc)? */
 bool cucpu_fails(const char *name);
 
+/* CUCPU_DRY: launches and products are told, not done (dry.cc). */
+bool cucpu_dry();
+void cucpu_dry_launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared);
+void cucpu_dry_product(uint64_t m, uint64_t n, uint64_t k, int in, int out, bool adds);
+
 #endif

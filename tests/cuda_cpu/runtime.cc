@@ -316,6 +316,10 @@ void cucpu_launch(const char *name, const void *kernel, dim3 grid, dim3 block, s
         last_error = cudaErrorUnknown;
         return;
     }
+    if (cucpu_dry()) {
+        cucpu_dry_launch(name, kernel, grid, block, shared);
+        return;
+    }
     cucpu_kernel k = {name, grid, block, shared, mix(seed + launches++), std::move(body)};
 
     put(stream, name, [k = std::move(k)] { cucpu_run(k); });
@@ -352,7 +356,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
     *p = {};
     snprintf(p->name, sizeof(p->name), "CUDA on a CPU");
     p->major = 9;
-    p->multiProcessorCount = 2;
+    p->multiProcessorCount = int(setting("CUCPU_PROCESSORS", 2));
     p->totalGlobalMem = size_t(8) << 30;
     p->sharedMemPerBlockOptin = shared_most();
     return cudaSuccess;
@@ -436,7 +440,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
              off_t(pages_at)) == MAP_FAILED)
         return last_error = cudaErrorMemoryAllocation;
     UNPOISON(seen, pages);
-    memset(mem.base + SPAN + at, FRESH, bytes);
+    if (!cucpu_dry()) // which may have more memory than the host
+        memset(mem.base + SPAN + at, FRESH, bytes);
     memset(mem.base + SPAN + at + bytes, CANARY, used - bytes);
     POISON(mem.base + SPAN + at + bytes, used - bytes);
     mem.blocks[at] = {bytes, pages_at, pages, true};
