@@ -295,6 +295,7 @@ SHELL_TESTS = \
 	tests/test_profile_job.sh \
 	tests/test_python.sh \
 	tests/test_reproduction.sh \
+	tests/test_run_algorithms.sh \
 	tests/test_runs_cli.sh \
 	tests/test_runs_keep.sh \
 	tests/test_serve_page.sh \
