@@ -137,6 +137,36 @@ static const struct {
     {"gpipe, encoder with LLM, frozen LLM", "1/1/2 1/2/2 1/1/1", "with=l-- gpipe frozen=tft full"},
     {"generator with LLM on 2 ranks", "1/1/1 1/2/2 1/1/2", "with=--l ranks=2 full"},
     {"colocated, vpp 2", "1/1/2 1/2/1/2 1/1/2", "colocated interleaved mb=4"},
+    /* encoders whose replicas share the items of windows; colocated and not; more replicas than samples */
+    {"items, dp 4 to dp 2", "1/1/4 1/1/2 1/1/1", "window=1"},
+    {"items, dp 4 to dp 1", "1/1/4 1/2/1 1/1/1", "window=1 mb=2 mpi"},
+    {"items, dp 3 to dp 2", "1/1/3 1/1/2 1/1/1", "window=1 reorder full"},
+    {"items, dp 8 for 6 samples", "1/1/8 1/2/1 1/1/1", "batch=6"},
+    {"items, dp 8 for 4 samples, LLM dp 2", "1/1/8 1/1/2 1/1/1", "batch=4 window=1 full"},
+    {"items, one sample with pictures", "1/1/4 1/1/2 1/1/1", "window=1 data=one"},
+    {"items, text only", "1/1/4 1/2/1 1/1/1", "window=all data=text full"},
+    {"items, dp 8 with LLM tp 2 pp 2 dp 2", "1/1/8 2/2/2 1/1/1", "window=1 with=l-- batch=4"},
+    {"window 2, dp 4 with LLM pp 2 dp 2", "1/1/4 1/2/2 1/1/1", "window=2 with=l--"},
+    {"window all, dp 4 with LLM pp 2 dp 2", "1/1/4 1/2/2 1/1/1", "window=all with=l-- mpi"},
+    {"window all, tp 2 with LLM tp 1 dp 4", "2/1/2 1/1/4 1/1/1", "window=all with=l--"},
+    {"window 2, dp 8 with LLM tp 2 dp 4", "1/1/8 2/1/4 1/1/1", "window=2 with=l-- full"},
+    {"window 2, tp 2 with LLM pp 4", "2/1/2 1/4/1 1/1/1", "window=2 with=l-- full"},
+    {"window 2, everything colocated", "1/1/4 2/2/1 1/1/2", "window=2 colocated mb=2"},
+    {"window all, dp 6 with LLM pp 3 dp 2 on 3 ranks", "1/1/6 1/3/2 1/1/1",
+     "window=all with=l-- ranks=3 full"},
+    {"window 3, apart, LLM pp 2 dp 2", "1/1/3 1/2/2 1/1/1", "window=3"},
+    {"window 5, encoder pp 2, LLM pp 2", "1/2/2 1/2/1 1/1/1", "window=5 full"},
+    {"window all, frozen encoder", "1/1/4 1/2/2 1/1/1", "window=all with=l-- frozen=ftt"},
+    {"window 2, encoder and its projector frozen", "1/1/4 1/2/2 1/1/1",
+     "window=2 with=l-- frozen=fft full"},
+    {"window 2, dropout", "1/1/4 1/2/2 1/1/1", "window=2 with=l-- dropout=0.1"},
+    {"window 2, vpp 2", "1/1/4 1/2/1/2 1/1/1", "window=2 interleaved mb=2 full"},
+    {"window 2, zb-h1", "1/1/2 1/2/1 1/1/1", "window=2 with=l-- zb-h1"},
+    {"window all, gpipe", "1/1/4 1/2/2 1/1/1", "window=all gpipe full"},
+    {"window 2, full recompute, zero 0", "1/1/4 1/2/2 1/1/1",
+     "window=2 with=l-- recompute=full/none/none zero=0/1/1 full"},
+    {"window 2, reordered", "1/1/4 1/2/2 1/1/2", "window=2 with=l-- reorder full"},
+    {"window 2, one sample with pictures", "1/1/4 1/2/2 1/1/1", "window=2 with=l-- data=one full"},
     /* what the samples hold (elsewhere: every third has no picture, others one or several) */
     {"text only", "1/1/2 1/2/1 1/1/2", "data=text"},
     {"text only, vpp 2", "1/1/1 1/2/1/2 1/1/1", "data=text interleaved full"},
@@ -214,6 +244,10 @@ static void read_option(const char *s, struct ranks_case *c)
 
     if (word_is(s, "mb=", &v))
         c->microbatch = atoi(v);
+    else if (word_is(s, "batch=", &v))
+        c->batch = atoi(v);
+    else if (word_is(s, "window=", &v))
+        c->window = strcmp(v, "all") == 0 ? DT_PLAN_WINDOW_ALL : atoi(v);
     else if (word_is(s, "ranks=", &v))
         c->ranks = atoi(v);
     else if (word_is(s, "recompute=", &v))

@@ -21,6 +21,8 @@ struct ranks_case {
     bool colocated;
     int with[MODULES]; /* 1 + the module on whose GPUs this one lies */
     int ranks;         /* 0 = one per GPU */
+    int batch;         /* samples; 0 = 12 */
+    int window;        /* of the encoder; 0 = it takes whole samples */
     enum dt_pipe_schedule schedule;
     enum dt_block_recompute recompute[MODULES];
     int zero[MODULES];

@@ -7,11 +7,12 @@
 void open_case(struct exec_fixture *f, const struct ranks_case *c)
 {
     ef_init(f, c->model, 1);
-    ef_seqs_of(f, 12, 9, c->data);
+    ef_seqs_of(f, c->batch ? c->batch : 12, 9, c->data);
     ef_plan(f, c->microbatch, c->l, c->colocated, c->schedule);
     for (int m = 0; m < f->model->n_modules; m++) {
         f->plan.modules[m].layout.tp = c->tp[m];
         f->plan.modules[m].with = (uint8_t)c->with[m];
+        f->plan.modules[m].window = m < f->model->llm ? c->window : 0;
     }
     dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
     dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
@@ -148,6 +149,7 @@ void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, st
     one.microbatch = 1;
     one.colocated = true;
     memset(one.with, 0, sizeof(one.with));
+    one.window = 0;
     one.schedule = DT_SCHED_1F1B;
     one.reorder = false;
     open_case(f, &one);

@@ -62,6 +62,7 @@ check_PROGRAMS += \
 	tests/test_memory \
 	tests/test_memory_card \
 	tests/test_memory_device \
+	tests/test_items \
 	tests/test_merge \
 	tests/test_model \
 	tests/test_modules_grad \

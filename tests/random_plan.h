@@ -32,6 +32,23 @@ static inline void sf_random_guests(struct sched_fixture *s, uint64_t seed, int 
     }
 }
 
+/* Encoders whose replicas share the items of windows, now and then more replicas than samples. */
+static inline void sf_random_windows(struct sched_fixture *s, uint64_t seed, int round)
+{
+    static const int windows[] = {1, 2, 3, 5, DT_PLAN_WINDOW_ALL};
+    int64_t batch = s->plan.policy.global_batch;
+    struct dt_rng r;
+
+    dt_rng_init(&r, seed, 1900000 + (uint64_t)round);
+    for (int m = 0; m < s->f.model.llm; m++) {
+        if (sf_below(&r, 2))
+            continue;
+        s->plan.modules[m].window = windows[sf_below(&r, 5)];
+        if (batch < 20 && sf_below(&r, 4) == 0)
+            s->plan.modules[m].layout.dp = (int)batch + 1 + sf_below(&r, 4);
+    }
+}
+
 /* Every `every`-th block of the module that is a layer gets experts, dealt to ep ranks if they can be. */
 static inline void sf_experts(struct sched_fixture *s, int m, int experts, int ep, int every)
 {
@@ -53,7 +70,8 @@ static inline void sf_zero_allowed(struct sched_fixture *s)
     int most = dt_pipe_of(s->plan.policy.schedule)->put_off ? 2 : 3;
 
     for (int m = 0; m < s->plan.n_modules; m++)
-        if (s->plan.modules[m].layout.dp > dt_plan_slot_samples(&s->plan, s->f.model.llm))
+        if (s->plan.modules[m].layout.dp > dt_plan_slot_samples(&s->plan, s->f.model.llm) ||
+            dt_plan_window(&s->plan, s->f.model.llm, m) > 1)
             most = 1;
     for (int m = 0; m < s->plan.n_modules; m++)
         if (s->plan.modules[m].zero > most)
@@ -101,6 +119,7 @@ static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, 
     if (small) /* a table that the first and the last stage share */
         s->f.model.modules[llm].blocks[s->f.model.modules[llm].n_blocks - 1].tied = sf_below(&r, 2);
     s->plan.colocated = small && sf_below(&r, 4) == 0;
+    sf_random_windows(s, seed, round);
     sf_random_guests(s, seed, round);
     sf_samples(s, (int64_t)n * dp * 2, 2, 2, sf_below(&r, 2), dt_rng_u64(&r));
     sf_zero_allowed(s);

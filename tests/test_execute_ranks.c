@@ -152,7 +152,7 @@ START_TEST(ranks_train_as_one_process)
     const char *only = getenv("DT_TEST_CASE");
 
     read_layout(_i, &c);
-    if (only && *only ? strcmp(only, c.name) != 0 : c.full && !all_of_them())
+    if (only && *only ? strncmp(only, c.name, strlen(only)) != 0 : c.full && !all_of_them())
         return;
     check_case(&c, &seen[_i]);
 }

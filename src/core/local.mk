@@ -151,6 +151,7 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/assign.h \
 	src/core/schedule/assign_build.h \
 	src/core/schedule/assign_inter.c \
+	src/core/schedule/assign_items.c \
 	src/core/schedule/assign_lpt.c \
 	src/core/schedule/assign_order.c \
 	src/core/schedule/assign_slots.c \

@@ -60,12 +60,25 @@ int dt_memory_stages_after(const struct dt_plan *p, const struct dt_model *m, in
     return p->modules[module].layout.pp - 1 - stage + behind(p, m, module, true);
 }
 
+/* A window is taken up when the first of its slots is needed and left when the last is done, so `slots` in a row lie in
+ * so many windows at most. */
+static int64_t windows_of(int64_t slots, int64_t window)
+{
+    return slots > 0 ? (slots - 1 + window - 1) / window + 1 : 0;
+}
+
 int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
                         int64_t n_microbatches)
 {
-    struct dt_pipe_lane l = dt_memory_pipe_lane(p, m, module, stage, n_microbatches);
-    int64_t want = dt_pipe_of(p->policy.schedule)->in_flight(&l);
+    int64_t window = dt_plan_window(p, m->llm, module), want;
+    struct dt_pipe_lane l =
+        dt_memory_pipe_lane(p, m, module, stage, n_microbatches * (window > 0 ? window : 1));
 
+    want = dt_pipe_of(p->policy.schedule)->in_flight(&l);
+    if (window > 0) {
+        want = windows_of(want, window);
+        want = want < n_microbatches ? want : n_microbatches;
+    }
     return want > INT32_MAX ? INT32_MAX : (int)want;
 }
 
@@ -165,6 +178,16 @@ static int waiting(const struct dt_plan *p, const struct dt_model *m, int u, int
     return (last ? bound / held : bound) - here;
 }
 
+/* A window is sent as a whole: all of its slots may wait. */
+static int waiting_of_windows(const struct dt_plan *p, const struct dt_model *m, int u, int64_t n,
+                              int here)
+{
+    int64_t window = dt_plan_window(p, m->llm, u), windows = (n + window - 1) / window;
+    int64_t slots = window * dt_memory_in_flight(p, m, u, p->modules[u].layout.pp - 1, windows);
+
+    return (int)((slots < n ? slots : n) - here);
+}
+
 int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
                     int64_t n_microbatches)
 {
@@ -183,8 +206,10 @@ int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int modul
 
         if (m->edges[e].dst != module)
             continue;
-        w = waiting(p, m, u, p->modules[u].layout.pp - 1, true, n_microbatches,
-                    held > 0 ? here / held : 0);
+        w = dt_plan_window(p, m->llm, u) > 0
+                ? waiting_of_windows(p, m, u, n_microbatches, held > 0 ? here / held : 0)
+                : waiting(p, m, u, p->modules[u].layout.pp - 1, true, n_microbatches,
+                          held > 0 ? here / held : 0);
         most = w > most ? w : most;
     }
     return most;

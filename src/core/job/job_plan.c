@@ -107,6 +107,16 @@ static const char *host_of(const struct dt_plan *p, int module)
     return host == module ? "GPUs of its own" : p->module_names[host];
 }
 
+static const char *window_text(int window, char *buf, size_t size)
+{
+    if (window == 0)
+        return "whole samples";
+    if (window == DT_PLAN_WINDOW_ALL)
+        return "all";
+    snprintf(buf, size, "%d", window);
+    return buf;
+}
+
 static void compare_layouts(struct dt_job *j, const struct dt_plan *stated, int m)
 {
     const struct dt_plan_module *is = &j->plan.modules[m], *was = &stated->modules[m];
@@ -117,7 +127,7 @@ static void compare_layouts(struct dt_job *j, const struct dt_plan *stated, int 
                    {"ep", is->layout.ep, was->layout.ep}, {"ip", is->layout.ip, was->layout.ip},
                    {"pp", is->layout.pp, was->layout.pp}, {"vpp", is->layout.vpp, was->layout.vpp},
                    {"dp", is->layout.dp, was->layout.dp}, {"zero", is->zero, was->zero}};
-    char key[DT_NAME_MAX + 32];
+    char key[DT_NAME_MAX + 32], now[16], before[16];
 
     for (size_t i = 0; i < sizeof(degrees) / sizeof(degrees[0]); i++) {
         snprintf(key, sizeof(key), "plan.%s.%s", j->model->modules[m].name, degrees[i].name);
@@ -130,6 +140,9 @@ static void compare_layouts(struct dt_job *j, const struct dt_plan *stated, int 
     tell_bool(j, key, is->frozen, was->frozen);
     snprintf(key, sizeof(key), "plan.%s.with", j->model->modules[m].name);
     tell_word(j, key, host_of(&j->plan, m), host_of(stated, m));
+    snprintf(key, sizeof(key), "plan.%s.window", j->model->modules[m].name);
+    tell_word(j, key, window_text(is->window, now, sizeof(now)),
+              window_text(was->window, before, sizeof(before)));
     if (is->layout.pp * is->layout.vpp == was->layout.pp * was->layout.vpp &&
         memcmp(is->split, was->split, sizeof(is->split)) != 0)
         tell(j, "plan.%s.split is another", j->model->modules[m].name);

@@ -22,10 +22,22 @@ int64_t dt_plan_slots(const struct dt_plan *p, int llm)
     return p->policy.global_batch / dt_plan_slot_samples(p, llm);
 }
 
+int64_t dt_plan_window(const struct dt_plan *p, int llm, int module)
+{
+    const struct dt_plan_module *mp = &p->modules[module];
+    int64_t slots = dt_plan_slots(p, llm);
+
+    if (mp->window == 0)
+        return module < llm && mp->layout.dp > p->policy.global_batch;
+    return mp->window > 0 && mp->window < slots ? mp->window : slots;
+}
+
 int64_t dt_plan_microbatches(const struct dt_plan *p, int llm, int module)
 {
-    int64_t dp = p->modules[module].layout.dp;
+    int64_t dp = p->modules[module].layout.dp, window = dt_plan_window(p, llm, module);
 
+    if (window > 0)
+        return (dt_plan_slots(p, llm) + window - 1) / window;
     if (dp <= dt_plan_slot_samples(p, llm))
         return dt_plan_slots(p, llm);
     return (p->policy.global_batch + dp - 1) / dp;
@@ -121,6 +133,8 @@ static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct
             p->module_names[m], l->vpp);
     if (l->ip > 1 && mod->role == DT_ROLE_LLM)
         return bad(err, p, m, "ip (image parallelism) is for encoders and generators");
+    if (p->modules[m].window != 0 && mod->role != DT_ROLE_ENCODER)
+        return bad(err, p, m, "window (slots whose items replicas share) is for encoders");
     return check_experts(p, m, mod, err);
 }
 

@@ -67,6 +67,8 @@ static inline int dt_plan_whole_buckets(bool overlap)
     return overlap ? 2 : 1;
 }
 
+enum { DT_PLAN_WINDOW_ALL = -1 };
+
 struct dt_plan_module {
     struct dt_plan_layout layout;
     enum dt_block_recompute recompute;
@@ -76,6 +78,9 @@ struct dt_plan_module {
     bool pinned; /* layout.first_gpu is stated: dt_plan_place leaves it as it is */
     /* 1 + the module on whose GPUs this one lies, as a guest that takes turns with it; 0: it has its own */
     uint8_t with;
+    /* Of an encoder: its replicas share the items (images, clips) of so many slots at a time, each a microbatch;
+     * DT_PLAN_WINDOW_ALL: of the whole batch; 0: the samples of each slot (dt_plan_window) */
+    int window;
     /* virtual stage v (= chunk*pp + stage) holds blocks [split[v], split[v+1]) ; split[pp*vpp] = n_blocks */
     uint16_t split[DT_MAX_VSTAGES + 1];
 };
@@ -142,8 +147,11 @@ struct dt_plan {
 /* Samples of one aligned slot (DP_lm * M) and slots per iteration. */
 int64_t dt_plan_slot_samples(const struct dt_plan *p, int llm);
 int64_t dt_plan_slots(const struct dt_plan *p, int llm);
-/* Microbatches of the replica of a module that runs most: one of every slot; of a module with more replicas than a slot
- * has samples, those of single samples, dealt in turn. */
+/* Slots whose items a module's replicas share out as one microbatch each; 0: it takes whole samples, slot by slot.  An
+ * encoder with more replicas than the batch has samples shares the items of each slot (1) unless it is told otherwise. */
+int64_t dt_plan_window(const struct dt_plan *p, int llm, int module);
+/* Microbatches of the replica of a module that runs most: one of every window or slot; of a module with more replicas
+ * than a slot has samples, those of single samples, dealt in turn. */
 int64_t dt_plan_microbatches(const struct dt_plan *p, int llm, int module);
 /* A plan for the model with every layout 1x1, empty splits, no frozen module, no recomputation and ZeRO 0: what callers
  * fill in. */

@@ -74,6 +74,11 @@ static const struct dt_key module_keys[] = {
      .form = "module",
      .fallback = "GPUs of its own",
      .help = "it lies on the GPUs of this module, and they take turns"},
+    {.name = "window",
+     .type = DT_KEY_OWN,
+     .form = "all or number of slots",
+     .fallback = "whole samples, slot by slot",
+     .help = "an encoder's replicas share the items of so many slots, each as one microbatch"},
     {.name = "frozen",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_plan_module, frozen),
@@ -137,6 +142,10 @@ static void put_module(struct dt_json *j, const char *name, const char *host,
     dt_json_kv_int(j, "first_gpu", l->first_gpu);
     if (host)
         dt_json_kv_string(j, "with", host);
+    if (mp->window == DT_PLAN_WINDOW_ALL)
+        dt_json_kv_string(j, "window", "all");
+    else if (mp->window > 0)
+        dt_json_kv_int(j, "window", mp->window);
     dt_json_kv_bool(j, "frozen", mp->frozen);
     dt_json_kv_string(j, "recompute", dt_block_recompute_names[mp->recompute]);
     dt_json_kv_int(j, "zero", mp->zero);
@@ -371,6 +380,26 @@ static enum dt_status get_split(struct dt_node map, struct dt_error *err, struct
     return DT_OK;
 }
 
+static enum dt_status get_window(struct dt_node map, struct dt_error *err, int *window)
+{
+    struct dt_node n = dt_map_get(map, "window");
+    char word[8];
+    int64_t slots;
+
+    if (!dt_node_present(n))
+        return DT_OK;
+    if (dt_get_string(map, "window", word, sizeof(word), NULL) == DT_OK &&
+        strcmp(word, "all") == 0) {
+        *window = DT_PLAN_WINDOW_ALL;
+        return DT_OK;
+    }
+    if (dt_get_int(map, "window", 1, DT_BATCH_MAX, &slots, NULL) != DT_OK)
+        return dt_node_error(n, err, "window must be all or a number of slots from 1 to %d",
+                             DT_BATCH_MAX);
+    *window = (int)slots;
+    return DT_OK;
+}
+
 /* The keys of a layout, except for its split. */
 static enum dt_status get_layout(struct dt_node n, const char *what, const struct dt_key *keys,
                                  struct dt_error *err, struct dt_plan_module *mp)
@@ -388,7 +417,7 @@ static enum dt_status get_layout(struct dt_node n, const char *what, const struc
     if (l->pp * l->vpp > DT_MAX_VSTAGES)
         return dt_node_error(n, err, "pp*vpp = %d, at most %d", l->pp * l->vpp, DT_MAX_VSTAGES);
     mp->pinned = dt_node_present(dt_map_get(n, "first_gpu"));
-    return DT_OK;
+    return get_window(n, err, &mp->window);
 }
 
 /* `with` of module m of a plan whose names are known. */
@@ -418,9 +447,9 @@ static enum dt_status get_with(struct dt_node map, int m, struct dt_error *err, 
     return DT_OK;
 }
 
-static bool is_with(const char *name)
+static bool is_later(const char *name) /* keys that came with version 2 and may be absent */
 {
-    return strcmp(name, "with") == 0;
+    return strcmp(name, "with") == 0 || strcmp(name, "window") == 0;
 }
 
 static bool of_all_modules(const char *name)
@@ -439,11 +468,11 @@ static enum dt_status check_module(struct dt_node n, int64_t version, struct dt_
     int n_names = 0;
 
     for (const struct dt_key *k = module_keys; k->name; k++)
-        if (version > 1 || !(of_all_modules(k->name) || is_with(k->name)))
+        if (version > 1 || !(of_all_modules(k->name) || is_later(k->name)))
             names[n_names++] = k->name;
     DT_TRY(dt_map_check(n, "module", names, err));
     for (int i = 0; i < n_names; i++)
-        if (!is_with(names[i]))
+        if (!is_later(names[i]))
             DT_TRY(dt_map_require(n, "module", names[i], err));
     return DT_OK;
 }

@@ -154,6 +154,37 @@ void dt_sample_work(const struct dt_samples *s, int64_t i, const struct dt_modul
             add_sequence(out, item_tokens(it, m, pixels));
 }
 
+int64_t dt_sample_items(const struct dt_samples *s, int64_t i, const struct dt_module *m,
+                        struct dt_work *out)
+{
+    bool encoder = m->role == DT_ROLE_ENCODER;
+    unsigned flag = encoder ? DT_ITEM_ENCODE : DT_ITEM_GENERATE;
+    int pixels = encoder ? m->patch : m->latent_scale;
+    int64_t n = 0;
+
+    if (m->role == DT_ROLE_LLM || m->modality == DT_MODALITY_TEXT) { /* one, of all there is */
+        struct dt_work w;
+
+        dt_sample_work(s, i, m, &w);
+        if (w.n > 0 && out)
+            *out = w;
+        return w.n > 0;
+    }
+    i %= s->n;
+    for (uint64_t k = s->item_first[i]; k < s->item_first[i + 1]; k++) {
+        const struct dt_sample_item *it = &s->items[k];
+
+        if (!(it->flags & flag) || it->kind != (unsigned)m->modality)
+            continue;
+        if (out) {
+            memset(&out[n], 0, sizeof(*out));
+            add_sequence(&out[n], item_tokens(it, m, pixels < 1 ? 1 : pixels));
+        }
+        n++;
+    }
+    return n;
+}
+
 enum dt_status dt_samples_check_work(const struct dt_samples *s, const struct dt_model *m,
                                      int64_t batch, struct dt_error *err)
 {

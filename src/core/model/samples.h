@@ -67,6 +67,9 @@ enum dt_status dt_samples_parse_csv(const char *name, const char *text, size_t l
 void dt_samples_free(struct dt_samples *s);
 
 /* What module m has to do for sample i (i taken modulo n, so short sets repeat). */
+/* The same of each of its items for module m alone, in their order; NULL: their number only. */
+int64_t dt_sample_items(const struct dt_samples *s, int64_t i, const struct dt_module *m,
+                        struct dt_work *out);
 void dt_sample_work(const struct dt_samples *s, int64_t i, const struct dt_module *m,
                     struct dt_work *out);
 

@@ -78,7 +78,7 @@ static uint32_t order(const struct dt_pipe_lane *l, int64_t held, const bool *ba
     struct dt_pipe_lane whole = *l;
     uint32_t n = 0, total, ahead;
 
-    if (l->n % l->pp == 0)
+    if (l->vpp == 1 || l->n % l->pp == 0)
         return dt_pipe_in_turn(l, held, backward, forward_at, backward_at, code);
     whole.n = (l->n / l->pp + 1) * l->pp;
     total = (uint32_t)(whole.n * l->vpp);

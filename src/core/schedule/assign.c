@@ -38,12 +38,13 @@ static enum dt_status measure(struct dt_assign_job *j, const struct dt_plan *p,
     j->groups = (int)dp;
     for (int m = 0; m < j->model->n_modules; m++) {
         int d = p->modules[m].layout.dp;
-        if (d < 1 || d > j->batch)
+        j->m[m].window = (int)dt_plan_window(p, j->model->llm, m);
+        if (d < 1 || (d > j->batch && j->m[m].window == 0))
             return dt_error_set(err, DT_ERR_INPUT,
                                 "module %s: dp %d must be from 1 to the global batch %d",
                                 j->model->modules[m].name, d, j->batch);
         j->m[m].dp = d;
-        j->m[m].spread = d > j->slot_size;
+        j->m[m].spread = d > j->slot_size && j->m[m].window == 0;
         j->groups = dt_number_gcd(j->groups, d);
     }
     j->group_size = j->slot_size / j->groups;
@@ -172,6 +173,14 @@ static enum dt_status write_out(const struct dt_assign_job *j, int64_t first, st
     a->n_slots = j->slots;
     for (int m = 0; m < a->n_modules; m++) {
         struct dt_assignment_module *ma = &a->m[m];
+        if (j->m[m].window > 0) {
+            enum dt_status st = dt_assign_items(j, m, err, a);
+
+            if (st == DT_OK)
+                continue;
+            dt_assign_free(a);
+            return st;
+        }
         size_t n = j->m[m].spread ? (size_t)j->batch : (size_t)j->m[m].dp * (size_t)j->slots;
         ma->n_replicas = j->m[m].dp;
         ma->mb_first = DT_ARENA_NEW(&a->arena, uint32_t, j->m[m].dp + 1);
@@ -197,7 +206,8 @@ enum dt_status dt_assign(const struct dt_plan *p, const struct dt_model *m, stru
                          struct dt_assignment **out)
 {
     struct dt_arena scratch = {0};
-    struct dt_assign_job j = {.plan = p, .model = m, .cost = cost, .scratch = &scratch};
+    struct dt_assign_job j = {
+        .plan = p, .model = m, .set = s, .first = first_sample, .cost = cost, .scratch = &scratch};
     enum dt_status st = measure(&j, p, err);
     if (st == DT_OK)
         st = read_samples(&j, s, first_sample, err);
@@ -225,6 +235,39 @@ void dt_assign_free(struct dt_assignment *a)
 
 /* ---- check ---- */
 
+/* Of every sample the items 0, 1, ... n-1, once each. */
+static enum dt_status check_items(const struct dt_assignment *a, int m, uint32_t n,
+                                  struct dt_error *err)
+{
+    const struct dt_assignment_module *ma = &a->m[m];
+    uint32_t *first = dt_calloc((size_t)a->n_samples + 2, sizeof(*first));
+    unsigned char *seen = dt_calloc((size_t)n + 1, 1);
+    enum dt_status st = first && seen ? DT_OK : dt_error_nomem(err, "assignment check");
+
+    for (uint32_t k = 0; k < n && st == DT_OK; k++) {
+        int64_t i = ma->samples[k] - a->first_sample;
+
+        if (i < 0 || i >= a->n_samples)
+            st = dt_error_set(err, DT_ERR_INTERNAL, "module %d: sample %lld is not of the batch", m,
+                              (long long)ma->samples[k]);
+        else
+            first[i + 1]++;
+    }
+    for (int64_t i = 0; i < a->n_samples && st == DT_OK; i++)
+        first[i + 1] += first[i];
+    for (uint32_t k = 0; k < n && st == DT_OK; k++) {
+        int64_t i = ma->samples[k] - a->first_sample;
+
+        if (ma->items[k] >= first[i + 1] - first[i] || seen[first[i] + ma->items[k]]++)
+            st = dt_error_set(err, DT_ERR_INTERNAL,
+                              "module %d: an item of sample %lld comes twice, another never", m,
+                              (long long)ma->samples[k]);
+    }
+    dt_free(first);
+    dt_free(seen);
+    return st;
+}
+
 static enum dt_status check_module(const struct dt_assignment *a, int m, unsigned char *seen,
                                    struct dt_error *err)
 {
@@ -237,7 +280,7 @@ static enum dt_status check_module(const struct dt_assignment *a, int m, unsigne
     for (int r = 0; r < ma->n_replicas; r++)
         for (uint32_t b = ma->mb_first[r]; b < ma->mb_first[r + 1]; b++) {
             const struct dt_microbatch *mb = &ma->mb[b];
-            if (mb->first != next || mb->n > a->n_samples - next)
+            if (mb->first != next || (!ma->items && mb->n > a->n_samples - next))
                 return dt_error_set(err, DT_ERR_INTERNAL,
                                     "module %d replica %d: microbatch %u does not follow on", m, r,
                                     b - ma->mb_first[r]);
@@ -249,6 +292,8 @@ static enum dt_status check_module(const struct dt_assignment *a, int m, unsigne
                     b - ma->mb_first[r], mb->slot);
             next += mb->n;
         }
+    if (ma->items)
+        return check_items(a, m, next, err);
     if (next != (uint64_t)a->n_samples)
         return dt_error_set(err, DT_ERR_INTERNAL, "module %d: %u samples instead of %lld", m, next,
                             (long long)a->n_samples);

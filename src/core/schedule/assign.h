@@ -12,7 +12,7 @@
 struct dt_microbatch {
     uint32_t first,
         n; /* samples[first .. first+n) of the module's list; n may be 0 (no work in this slot) */
-    uint32_t slot;
+    uint32_t slot; /* of a window: its first one */
 };
 struct dt_assignment_module {
     int n_replicas;
@@ -20,6 +20,9 @@ struct dt_assignment_module {
     struct dt_microbatch *mb; /* replica-major, in execution order */
     struct dt_work *work;     /* [number of microbatches]: sum over its samples */
     int64_t *samples;         /* global sample indices */
+    /* parallel to samples, of a module whose replicas share items: which of the sample's items for this module (from
+     * 0); NULL: all of them.  A sample without such items is in no microbatch then */
+    uint32_t *items;
     /* parallel to samples: this module's work of each (sizes of boundary transfers); NULL = a
      * microbatch's work split evenly over its samples */
     struct dt_work *sample_work;

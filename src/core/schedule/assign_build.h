@@ -22,7 +22,9 @@ void dt_assign_lpt_sorted(const struct dt_assign_keyed *items, int n, int k, int
 /* ---- what an assignment is built from (assign.c fills it, assign_slots.c deals samples) ---- */
 
 struct dt_assign_module {
-    int dp, share;        /* replicas; replicas of one broker group = dp / groups */
+    int dp, share; /* replicas; replicas of one broker group = dp / groups */
+    /* slots whose items the replicas share out (dt_plan_window); 0: samples.  All that follows is of samples */
+    int window;
     bool spread;          /* dp > samples of a slot: a sample goes to replica (k*S + j) mod dp */
     struct dt_work *work; /* [batch] */
     double *fwd, *bwd;    /* [batch] ns (or FLOPs); NULL when no order is asked for */
@@ -31,6 +33,8 @@ struct dt_assign_module {
 struct dt_assign_job {
     const struct dt_plan *plan;
     const struct dt_model *model;
+    const struct dt_samples *set;
+    int64_t first;               /* sample of the set that the batch begins with */
     struct dt_cost *cost;        /* NULL: FLOPs */
     int batch, slots, slot_size; /* BS, n, S = DP_lm * M */
     int groups;                  /* broker groups: gcd of all DP */
@@ -45,6 +49,9 @@ struct dt_assign_job {
 enum dt_status dt_assign_deal(struct dt_assign_job *j, struct dt_error *err);
 /* Deals every slot's samples to each module's replicas (replica[]). */
 enum dt_status dt_assign_share(struct dt_assign_job *j, struct dt_error *err);
+/* Items of every window to the replicas that serve the LLM replicas of their samples (assign_items.c). */
+enum dt_status dt_assign_items(const struct dt_assign_job *j, int m, struct dt_error *err,
+                               struct dt_assignment *a);
 /* Permutes the slots of every broker group by dt_assign_inter_order. */
 enum dt_status dt_assign_order(struct dt_assign_job *j, struct dt_error *err);
 

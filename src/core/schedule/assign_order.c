@@ -126,6 +126,13 @@ static struct dt_cost_stage_ns slot_time(const struct dt_assign_job *j, int m, i
     const int base = slot * j->slot_size + g * j->group_size;
     const int *replica = j->replica + (size_t)m * j->batch;
     struct dt_cost_stage_ns worst = {0};
+    if (am->window > 0) { /* items, as even as may be */
+        for (int i = base; i < base + j->group_size; i++) {
+            worst.fwd += am->fwd[j->at[i]] / am->share;
+            worst.bwd += am->bwd[j->at[i]] / am->share;
+        }
+        return worst;
+    }
     if (am->spread) { /* one sample to a replica, which then rests until its turn comes again */
         for (int i = base; i < base + j->group_size; i++) {
             struct dt_cost_stage_ns t = {.fwd = am->fwd[j->at[i]], .bwd = am->bwd[j->at[i]]};
@@ -209,7 +216,7 @@ enum dt_status dt_assign_order(struct dt_assign_job *j, struct dt_error *err)
                                 path.p);
         permute(j, g, w.order, w.copy, j->at);
         for (int m = 0; m < j->model->n_modules; m++)
-            if (!j->m[m].spread)
+            if (!j->m[m].spread && j->m[m].window == 0)
                 permute(j, g, w.order, w.copy, j->replica + (size_t)m * j->batch);
     }
     return DT_OK;

@@ -163,7 +163,7 @@ enum dt_status dt_assign_share(struct dt_assign_job *j, struct dt_error *err)
         return dt_error_nomem(err, "assignment");
     for (int m = 0; m < j->model->n_modules; m++) {
         int *replica = j->replica + (size_t)m * j->batch;
-        if (j->m[m].spread)
+        if (j->m[m].spread || j->m[m].window > 0)
             continue; /* dealt in turn when written */
         if (m == j->model->llm || !j->plan->policy.intra_reorder)
             share_evenly(j, j->m[m].dp, replica); /* the LLM: M to each, exactly */

@@ -200,35 +200,59 @@ static enum dt_status expect_module(struct dt_check *c, int module)
 
 /* ---- samples in common ---- */
 
-/* Where samples are in a module: microbatch + 1 (0 = nowhere yet) and place in it. */
+/* A sample, or an item of one, in a module: its microbatch + 1 and place in that. */
 struct where {
-    uint32_t mb, at;
+    int64_t sample;
+    uint32_t item, mb, at;
 };
 
-static enum dt_status find_samples(struct dt_check *c, int module, struct where *where)
+static int by_sample(const void *x, const void *y)
+{
+    const struct where *a = x, *b = y;
+
+    if (a->sample != b->sample)
+        return a->sample < b->sample ? -1 : 1;
+    return a->item < b->item ? -1 : a->item > b->item;
+}
+
+/* All of a module, sample by sample: whole samples, each once; or of each sample its items, each once. */
+static enum dt_status find_samples(struct dt_check *c, int module, struct where **out, size_t *n)
 {
     const struct dt_assignment *a = c->p->assignment;
     const struct dt_check_module *m = &c->m[module];
-    int64_t found = 0;
+    size_t most = 1, samples = 0;
+    struct where *w;
 
-    memset(where, 0, (size_t)a->n_samples * sizeof(*where));
+    for (uint32_t mb = 0; mb < m->n_mb; mb++)
+        most += m->a->mb[mb].n;
+    w = DT_ARENA_NEW(&c->arena, struct where, most);
+    if (!w)
+        return dt_error_nomem(c->err, "check of a program");
+    *n = 0;
     for (uint32_t mb = 0; mb < m->n_mb; mb++)
         for (uint32_t i = 0; i < m->a->mb[mb].n; i++) {
-            int64_t s = m->a->samples[m->a->mb[mb].first + i] - a->first_sample;
+            uint32_t k = m->a->mb[mb].first + i;
 
-            if (s < 0 || s >= a->n_samples || where[s].mb > 0)
-                return dt_error_set(c->err, DT_ERR_INTERNAL,
-                                    "program: module %s, microbatch %u: sample %lld is in another "
-                                    "microbatch too, or in no batch",
-                                    c->model->modules[module].name, mb,
-                                    (long long)(s + a->first_sample));
-            where[s] = (struct where){mb + 1, i};
-            found++;
+            w[(*n)++] = (struct where){m->a->samples[k] - a->first_sample,
+                                       m->a->items ? m->a->items[k] : 0, mb + 1, i};
         }
-    if (found != a->n_samples)
-        return dt_error_set(c->err, DT_ERR_INTERNAL, "program: module %s has %lld of %lld samples",
-                            c->model->modules[module].name, (long long)found,
-                            (long long)a->n_samples);
+    qsort(w, *n, sizeof(*w), by_sample);
+    for (size_t k = 0; k < *n; k++) {
+        bool first = k == 0 || w[k].sample != w[k - 1].sample;
+
+        samples += first;
+        if (w[k].sample < 0 || w[k].sample >= a->n_samples ||
+            (!first && (!m->a->items || w[k].item == w[k - 1].item)))
+            return dt_error_set(c->err, DT_ERR_INTERNAL,
+                                "program: module %s, microbatch %u: sample %lld is in another "
+                                "microbatch too, or in no batch",
+                                c->model->modules[module].name, w[k].mb - 1,
+                                (long long)(w[k].sample + a->first_sample));
+    }
+    if (!m->a->items && samples != (size_t)a->n_samples)
+        return dt_error_set(c->err, DT_ERR_INTERNAL, "program: module %s has %zu of %lld samples",
+                            c->model->modules[module].name, samples, (long long)a->n_samples);
+    *out = w;
     return DT_OK;
 }
 
@@ -267,28 +291,53 @@ int dt_check_by_place(const void *x, const void *y)
     return a->d_mb < b->d_mb ? -1 : a->d_mb > b->d_mb;
 }
 
+/* A pair for every sample, or item of one, that both modules have. */
+static size_t pair(struct dt_check *c, int u, int d, const struct where *in_u, size_t n_u,
+                   const struct where *in_d, size_t n_d, struct dt_check_transfer *t)
+{
+    size_t n = 0;
+
+    for (size_t i = 0, k = 0; i < n_u; i++) {
+        while (k > 0 && in_d[k - 1].sample >= in_u[i].sample)
+            k--;
+        while (k < n_d && in_d[k].sample < in_u[i].sample)
+            k++;
+        for (; k < n_d && in_d[k].sample == in_u[i].sample; k++)
+            t[n++] = (struct dt_check_transfer){(uint32_t)u,
+                                                (uint32_t)d,
+                                                in_u[i].mb - 1,
+                                                in_d[k].mb - 1,
+                                                crossing(c, u, d, in_u[i], in_d[k]),
+                                                {DT_NONE, DT_NONE}};
+    }
+    return n;
+}
+
 static enum dt_status expect_transfers(struct dt_check *c)
 {
-    size_t samples = (size_t)c->p->assignment->n_samples, n = 0, kept = 0;
-    struct where *in_u = DT_ARENA_NEW(&c->arena, struct where, samples + 1);
-    struct where *in_d = DT_ARENA_NEW(&c->arena, struct where, samples + 1);
-    struct dt_check_transfer *t =
-        DT_ARENA_NEW(&c->arena, struct dt_check_transfer, samples * (size_t)c->model->n_edges + 1);
+    size_t n = 0, kept = 0, most = 1, n_in[DT_MAX_MODULES];
+    struct where *in[DT_MAX_MODULES];
+    struct dt_check_transfer *t;
 
-    if (!in_u || !in_d || !t)
+    for (int i = 0; i < c->model->n_modules; i++)
+        DT_TRY(find_samples(c, i, &in[i], &n_in[i]));
+    for (int e = 0; e < c->model->n_edges; e++) {
+        int u = c->model->edges[e].src, d = c->model->edges[e].dst;
+
+        /* one of the two has whole samples */
+        most += n_in[u] > n_in[d] ? n_in[u] : n_in[d];
+        if (c->m[u].a->items && c->m[d].a->items)
+            return dt_error_set(c->err, DT_ERR_INTERNAL,
+                                "program: modules %s and %s both share items",
+                                c->model->modules[u].name, c->model->modules[d].name);
+    }
+    t = DT_ARENA_NEW(&c->arena, struct dt_check_transfer, most);
+    if (!t)
         return dt_error_nomem(c->err, "check of a program");
     for (int e = 0; e < c->model->n_edges; e++) {
         int u = c->model->edges[e].src, d = c->model->edges[e].dst;
 
-        DT_TRY(find_samples(c, u, in_u));
-        DT_TRY(find_samples(c, d, in_d));
-        for (size_t s = 0; s < samples; s++)
-            t[n++] = (struct dt_check_transfer){(uint32_t)u,
-                                                (uint32_t)d,
-                                                in_u[s].mb - 1,
-                                                in_d[s].mb - 1,
-                                                crossing(c, u, d, in_u[s], in_d[s]),
-                                                {DT_NONE, DT_NONE}};
+        n += pair(c, u, d, in[u], n_in[u], in[d], n_in[d], t + n);
     }
     qsort(t, n, sizeof(*t), dt_check_by_place);
     for (size_t i = 0; i < n; i++) {

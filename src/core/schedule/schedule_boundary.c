@@ -57,34 +57,62 @@ static uint64_t sample_bytes(const struct edge_bytes *b, uint32_t mb, uint32_t p
     return b->width * (total * (pos + 1) / x->n - total * pos / x->n);
 }
 
+/* Where samples sit in the upstream module: place[first[x] .. first[x + 1]) of sample x.  One place, or where its
+ * replicas share items one for each item. */
 struct place {
-    uint32_t mb, pos; /* where a sample sits in the upstream module */
+    uint32_t mb, pos;
+};
+struct places {
+    uint32_t *first; /* [samples + 2] */
+    struct place *place;
+    size_t cap;
 };
 
-static enum dt_status locate(const struct dt_sched *s, int module, struct place *at,
-                             struct dt_error *err)
+/* Counts the places of every sample into first[x + 2]. */
+static enum dt_status count_places(const struct dt_sched *s, int module, struct places *at,
+                                   struct dt_error *err)
 {
     const struct dt_sched_module *m = &s->m[module];
     const struct dt_assignment_module *a = &s->a->m[module];
     int64_t seen = 0;
 
-    memset(at, 0xff, (size_t)s->a->n_samples * sizeof(*at));
+    memset(at->first, 0, ((size_t)s->a->n_samples + 2) * sizeof(*at->first));
     for (uint32_t mb = 0; mb < m->n_mb; mb++)
         for (uint32_t i = 0; i < a->mb[mb].n; i++) {
             int64_t x = a->samples[a->mb[mb].first + i] - s->a->first_sample;
 
-            if (x < 0 || x >= s->a->n_samples || at[x].mb != DT_NONE)
+            if (x < 0 || x >= s->a->n_samples || (!a->items && at->first[x + 2] > 0))
                 return dt_error_set(
                     err, DT_ERR_INTERNAL,
                     "assignment: module %s has sample %lld twice or outside the batch",
                     m->mod->name, (long long)(x + s->a->first_sample));
-            at[x] = (struct place){mb, i};
+            at->first[x + 2]++;
             seen++;
         }
-    if (seen != s->a->n_samples)
+    if (!a->items && seen != s->a->n_samples)
         return dt_error_set(err, DT_ERR_INTERNAL,
                             "assignment: module %s holds %lld of %lld samples", m->mod->name,
                             (long long)seen, (long long)s->a->n_samples);
+    return DT_OK;
+}
+
+static enum dt_status locate(const struct dt_sched *s, int module, struct places *at,
+                             struct dt_error *err)
+{
+    const struct dt_assignment_module *a = &s->a->m[module];
+    size_t n = (size_t)s->a->n_samples;
+
+    DT_TRY(count_places(s, module, at, err));
+    for (size_t x = 2; x < n + 2; x++)
+        at->first[x] += at->first[x - 1];
+    if (dt_grow((void **)&at->place, &at->cap, at->first[n + 1] + 1u, sizeof(*at->place)) != 0)
+        return dt_error_nomem(err, "samples of a schedule");
+    for (uint32_t mb = 0; mb < s->m[module].n_mb; mb++)
+        for (uint32_t i = 0; i < a->mb[mb].n; i++) {
+            int64_t x = a->samples[a->mb[mb].first + i] - s->a->first_sample;
+
+            at->place[at->first[x + 1]++] = (struct place){mb, i};
+        }
     return DT_OK;
 }
 
@@ -93,37 +121,48 @@ struct growing {
     size_t n, cap;
 };
 
-/* The transfers into one downstream microbatch, in the order of their upstream microbatches. */
+/* Adds to the transfer from u_mb, or makes it: from `first` on they are in the order of their upstream microbatches. */
+static int add_bytes(struct growing *g, size_t first, const struct dt_sched_transfer *x)
+{
+    size_t k = g->n;
+
+    while (k > first && g->t[k - 1].u_mb > x->u_mb)
+        k--;
+    if (k > first && g->t[k - 1].u_mb == x->u_mb) {
+        g->t[k - 1].bytes += x->bytes;
+        return 0;
+    }
+    if (dt_grow((void **)&g->t, &g->cap, g->n + 1, sizeof(*g->t)) != 0)
+        return -1;
+    memmove(&g->t[k + 1], &g->t[k], (g->n - k) * sizeof(*g->t));
+    g->t[k] = *x;
+    g->n++;
+    return 0;
+}
+
+/* The transfers into one downstream microbatch. */
 static int collect(const struct dt_sched *s, const struct dt_model_edge *e, uint32_t d_mb,
-                   const struct place *at, struct growing *g)
+                   const struct places *at, struct growing *g)
 {
     const struct dt_assignment_module *d = &s->a->m[e->dst];
     struct edge_bytes b = edge_bytes(s, e);
     size_t first = g->n;
 
     for (uint32_t i = 0; i < d->mb[d_mb].n; i++) {
-        const struct place *p = &at[d->samples[d->mb[d_mb].first + i] - s->a->first_sample];
-        uint64_t bytes = b.items ? sample_bytes(&b, d_mb, i) : sample_bytes(&b, p->mb, p->pos);
-        size_t k = g->n;
+        int64_t x = d->samples[d->mb[d_mb].first + i] - s->a->first_sample;
 
-        if (bytes == 0)
-            continue;
-        while (k > first && g->t[k - 1].u_mb > p->mb)
-            k--;
-        if (k > first && g->t[k - 1].u_mb == p->mb) {
-            g->t[k - 1].bytes += bytes;
-            continue;
+        for (uint32_t k = at->first[x]; k < at->first[x + 1]; k++) {
+            const struct place *p = &at->place[k];
+            struct dt_sched_transfer t = {.u_mb = p->mb,
+                                          .d_mb = d_mb,
+                                          .u = (uint8_t)e->src,
+                                          .d = (uint8_t)e->dst,
+                                          .grad = s->m[e->src].mirrored_out};
+
+            t.bytes = b.items ? sample_bytes(&b, d_mb, i) : sample_bytes(&b, p->mb, p->pos);
+            if (t.bytes > 0 && add_bytes(g, first, &t) != 0)
+                return -1;
         }
-        if (dt_grow((void **)&g->t, &g->cap, g->n + 1, sizeof(*g->t)) != 0)
-            return -1;
-        memmove(&g->t[k + 1], &g->t[k], (g->n - k) * sizeof(*g->t));
-        g->t[k] = (struct dt_sched_transfer){.u_mb = p->mb,
-                                             .d_mb = d_mb,
-                                             .u = (uint8_t)e->src,
-                                             .d = (uint8_t)e->dst,
-                                             .grad = s->m[e->src].mirrored_out,
-                                             .bytes = bytes};
-        g->n++;
     }
     return 0;
 }
@@ -199,17 +238,17 @@ static bool is_aligned(const struct dt_sched *s)
 enum dt_status dt_sched_transfers(struct dt_sched *s, struct dt_error *err)
 {
     struct growing g = {0};
-    struct place *at = dt_malloc(((size_t)s->a->n_samples + 1) * sizeof(*at));
-    enum dt_status st = at ? DT_OK : dt_error_nomem(err, "samples of a schedule");
+    struct places at = {dt_malloc(((size_t)s->a->n_samples + 2) * sizeof(*at.first)), NULL, 0};
+    enum dt_status st = at.first ? DT_OK : dt_error_nomem(err, "samples of a schedule");
 
     for (int e = 0; e < s->model->n_edges && st == DT_OK; e++) {
         const struct dt_model_edge *edge = &s->model->edges[e];
 
-        st = locate(s, edge->dst, at, err); /* every sample that we look up exists */
+        st = locate(s, edge->dst, &at, err); /* every sample that we look up exists */
         if (st == DT_OK)
-            st = locate(s, edge->src, at, err);
+            st = locate(s, edge->src, &at, err);
         for (uint32_t mb = 0; st == DT_OK && mb < s->m[edge->dst].n_mb; mb++)
-            if (collect(s, edge, mb, at, &g) != 0)
+            if (collect(s, edge, mb, &at, &g) != 0)
                 st = dt_error_nomem(err, "transfers of a schedule");
     }
     if (st == DT_OK) {
@@ -223,6 +262,7 @@ enum dt_status dt_sched_transfers(struct dt_sched *s, struct dt_error *err)
     if (st == DT_OK)
         s->aligned = is_aligned(s);
     dt_free(g.t);
-    dt_free(at);
+    dt_free(at.first);
+    dt_free(at.place);
     return st;
 }

@@ -367,13 +367,12 @@ void dt_sched_turns_find_behind(struct dt_sched_turns_runs *g)
 
 /* ---- the order of choice ---- */
 
-/* Colocated plans count microbatches, as they have always done; of a module with more replicas than a slot has samples
- * they are not those of the slots. */
+/* A window counts as its first slot. */
 static uint32_t slot_of(const struct dt_sched_turns_runs *g, const struct dt_op *op)
 {
     const struct dt_assignment_module *a = &g->s->a->m[op->module];
 
-    if (op->mb == DT_NONE || g->s->plan->colocated)
+    if (op->mb == DT_NONE)
         return op->mb;
     return a->mb[a->mb_first[op->replica] + op->mb].slot;
 }

@@ -118,6 +118,7 @@ enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *e
 static void free_iteration(struct dt_exec_iteration *it)
 {
     for (int k = 0; k < DT_EDGES; k++) {
+        dt_free(it->edge[k].first);
         dt_free(it->edge[k].rows);
         dt_free(it->edge[k].src_at);
         dt_free(it->edge[k].dst_at);
@@ -127,6 +128,8 @@ static void free_iteration(struct dt_exec_iteration *it)
     for (int m = 0; m < DT_MAX_MODULES; m++)
         dt_free(it->lim[m]);
     dt_free((void *)it->mb_seqs);
+    dt_free(it->views);
+    dt_free(it->view_items);
     dt_free(it->order);
     dt_free(it->placed);
 }

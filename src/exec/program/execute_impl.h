@@ -109,12 +109,24 @@ struct dt_exec_peers {
     int leader;           /* lowest replica here; -1 = none */
 };
 
-/* Rows that cross an edge between modules: per sample, and where they lie on both sides. */
+/* Rows that cross an edge between modules, in pieces, and where they lie on both sides.  A piece is a sample or, where a
+ * module shares items, one of its items. */
 struct dt_exec_edge {
-    int src, dst; /* modules; src -1 = no such edge */
+    int src, dst;   /* modules; src -1 = no such edge */
+    int64_t *first; /* [samples + 1]: pieces first[s] .. first[s + 1] - 1 of sample s */
     int64_t *rows, *src_at, *dst_at;
     uint32_t *src_mb, *dst_mb; /* microbatch over all replicas */
+    size_t cap_first, cap_rows, cap_src_at, cap_dst_at, cap_src_mb, cap_dst_mb;
 };
+/* Pieces [first, end) of entry k of a module's list. */
+static inline int64_t dt_exec_pieces(const struct dt_exec_edge *e,
+                                     const struct dt_assignment_module *a, uint32_t k, int64_t *end)
+{
+    int64_t s = a->samples[k], at = e->first[s] + (a->items ? a->items[k] : 0);
+
+    *end = a->items ? at + 1 : e->first[s + 1];
+    return at;
+}
 enum { DT_EDGE_IN, DT_EDGE_COND, DT_EDGES };
 
 /* A request of the transport that is under way. */
@@ -257,11 +269,14 @@ struct dt_exec_iteration {
     size_t cap_order, cap_placed;
     bool late_steps; /* forwards come after a STEP here: steps are made at the end */
     struct dt_exec_edge edge[DT_EDGES];
-    int64_t edge_cap;
     struct dt_batch_limits *lim[DT_MAX_MODULES]; /* per microbatch over all replicas */
     size_t cap_lim[DT_MAX_MODULES];
     const struct dt_sequence **mb_seqs; /* of the microbatch that is being made */
     size_t cap_mb_seqs;
+    /* where it has items of samples: these with the other items put out, and the items of all of them */
+    struct dt_sequence *views;
+    struct dt_sequence_item *view_items;
+    size_t cap_views, cap_view_items;
     double text_scale, image_scale; /* of a target's loss, of an image's, in the sum */
     uint64_t begin_ns, drained_ns;  /* the walk begins; all of other ranks has come */
     bool decided;

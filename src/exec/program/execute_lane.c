@@ -193,6 +193,59 @@ static enum dt_status resize_stage(const struct dt_exec_stages *stages, struct d
     return DT_OK;
 }
 
+/* Items from entry k on of one sample, as that sample with its other items put out; returns how many entries. */
+static uint32_t view(struct dt_exec_iteration *it, const struct dt_assignment_module *a, uint32_t k,
+                     uint32_t end, uint32_t flag, struct dt_sequence_item *items,
+                     struct dt_sequence *out)
+{
+    const struct dt_sequence *s = it->in->seqs[a->samples[k]];
+    uint32_t nth = 0, from = k;
+
+    *out = *s;
+    out->items = items;
+    for (int i = 0; i < s->n_items; i++) {
+        items[i] = s->items[i];
+        if (!(items[i].flags & flag))
+            continue;
+        if (k < end && a->samples[k] == a->samples[from] && a->items[k] == nth)
+            k++;
+        else
+            items[i].flags &= ~flag;
+        nth++;
+    }
+    return k - from;
+}
+
+/* Entries of one sample stand side by side, their items rising. */
+static enum dt_status gather_items(struct dt_exec_iteration *it,
+                                   const struct dt_assignment_module *a,
+                                   const struct dt_microbatch *m, struct dt_error *err, int *n)
+{
+    size_t items = 0, views = 0;
+
+    for (uint32_t i = 0; i < m->n; i++)
+        if (i == 0 || a->samples[m->first + i] != a->samples[m->first + i - 1]) {
+            items += (size_t)it->in->seqs[a->samples[m->first + i]]->n_items;
+            views++;
+        }
+    if (dt_grow((void **)&it->views, &it->cap_views, views + 1, sizeof(*it->views)) ||
+        dt_grow((void **)&it->view_items, &it->cap_view_items, items + 1, sizeof(*it->view_items)))
+        return dt_error_nomem(err, "items of a microbatch");
+    items = views = 0;
+    for (uint32_t k = m->first, end = m->first + m->n; k < end; views++) {
+        uint32_t taken =
+            view(it, a, k, end, DT_ITEM_ENCODE, it->view_items + items, &it->views[views]);
+
+        if (taken == 0)
+            return dt_error_set(err, DT_ERR_INTERNAL, "a microbatch has an item that is not there");
+        k += taken;
+        items += (size_t)it->views[views].n_items;
+        it->mb_seqs[views] = &it->views[views];
+    }
+    *n = (int)views;
+    return DT_OK;
+}
+
 enum dt_status dt_exec_gather_seqs(struct dt_exec_iteration *it, int module, uint32_t mb, int *n,
                                    struct dt_error *err)
 {
@@ -201,6 +254,8 @@ enum dt_status dt_exec_gather_seqs(struct dt_exec_iteration *it, int module, uin
 
     if (dt_grow((void **)&it->mb_seqs, &it->cap_mb_seqs, m->n + 1u, sizeof(*it->mb_seqs)))
         return dt_error_nomem(err, "samples of a microbatch");
+    if (a->items)
+        return gather_items(it, a, m, err, n);
     for (uint32_t i = 0; i < m->n; i++)
         it->mb_seqs[i] = it->in->seqs[a->samples[m->first + i]];
     *n = (int)m->n;

@@ -16,48 +16,65 @@ static void place_rows(const struct dt_program *p, const struct dt_exec_edge *e,
         int64_t at = 0;
 
         for (uint32_t i = 0; i < a->mb[mb].n; i++) {
-            int64_t s = a->samples[a->mb[mb].first + i];
+            int64_t end, k = dt_exec_pieces(e, a, a->mb[mb].first + i, &end);
 
-            at_of[s] = at;
-            mb_of[s] = mb;
-            at += e->rows[s];
+            for (; k < end; k++) {
+                at_of[k] = at;
+                mb_of[k] = mb;
+                at += e->rows[k];
+            }
         }
     }
 }
 
-static enum dt_status edge_room(struct dt_exec_iteration *it, struct dt_error *err)
+static enum dt_status piece_room(struct dt_exec_edge *e, int64_t n, struct dt_error *err)
 {
-    int64_t n = it->in->n;
+    size_t most = (size_t)n + 1;
 
-    for (int k = 0; k < DT_EDGES && n > it->edge_cap; k++) {
-        struct dt_exec_edge *e = &it->edge[k];
-        void **p[] = {(void **)&e->rows, (void **)&e->src_at, (void **)&e->dst_at,
-                      (void **)&e->src_mb, (void **)&e->dst_mb};
-
-        for (int i = 0; i < 5; i++) {
-            void *grown = dt_realloc(*p[i], (size_t)n * sizeof(int64_t));
-
-            if (!grown)
-                return dt_error_nomem(err, "rows of samples");
-            *p[i] = grown;
-        }
-    }
-    it->edge_cap = n > it->edge_cap ? n : it->edge_cap;
+    if (dt_grow((void **)&e->rows, &e->cap_rows, most, sizeof(*e->rows)) ||
+        dt_grow((void **)&e->src_at, &e->cap_src_at, most, sizeof(*e->src_at)) ||
+        dt_grow((void **)&e->dst_at, &e->cap_dst_at, most, sizeof(*e->dst_at)) ||
+        dt_grow((void **)&e->src_mb, &e->cap_src_mb, most, sizeof(*e->src_mb)) ||
+        dt_grow((void **)&e->dst_mb, &e->cap_dst_mb, most, sizeof(*e->dst_mb)))
+        return dt_error_nomem(err, "rows of samples");
     return DT_OK;
+}
+
+/* Rows of images that the LLM reads: of each sample, or of each image. */
+static void rows_in(const struct dt_exec_iteration *it, struct dt_exec_edge *e, bool by_item)
+{
+    for (int64_t s = 0; s < it->in->n; s++) {
+        const struct dt_sequence *q = it->in->seqs[s];
+        int64_t k = e->first[s];
+
+        if (!by_item)
+            e->rows[k] = dt_batching_in_rows(q);
+        for (int i = 0; by_item && i < q->n_items; i++)
+            if (q->items[i].flags & DT_ITEM_ENCODE)
+                e->rows[k++] = q->items[i].n;
+    }
 }
 
 enum dt_status dt_exec_edges(struct dt_exec_iteration *it, const struct dt_exec_env *env,
                              struct dt_error *err)
 {
-    DT_TRY(edge_room(it, err));
     for (int k = 0; k < DT_EDGES; k++) {
         struct dt_exec_edge *e = &it->edge[k];
+        bool by_item = e->src >= 0 && it->p->assignment->m[e->src].items;
 
         if (e->src < 0)
             continue;
+        if (dt_grow((void **)&e->first, &e->cap_first, (size_t)it->in->n + 1, sizeof(*e->first)))
+            return dt_error_nomem(err, "rows of samples");
+        e->first[0] = 0;
         for (int64_t s = 0; s < it->in->n; s++)
-            e->rows[s] = k == DT_EDGE_IN ? dt_batching_in_rows(it->in->seqs[s])
-                                         : dt_batching_cond_count(env->o.model, it->in->seqs[s]);
+            e->first[s + 1] =
+                e->first[s] + (by_item ? dt_batching_images(it->in->seqs[s], DT_ITEM_ENCODE) : 1);
+        DT_TRY(piece_room(e, e->first[it->in->n], err));
+        if (k == DT_EDGE_IN)
+            rows_in(it, e, by_item);
+        for (int64_t s = 0; k == DT_EDGE_COND && s < it->in->n; s++)
+            e->rows[s] = dt_batching_cond_count(env->o.model, it->in->seqs[s]);
         place_rows(it->p, e, e->src, e->src_at, e->src_mb);
         place_rows(it->p, e, e->dst, e->dst_at, e->dst_mb);
     }
@@ -72,17 +89,19 @@ static void rows_in_common(struct dt_exec_link *l)
     l->n = 0;
     l->from_runs = l->to_runs = true;
     for (uint32_t i = 0; i < l->mb->n; i++) {
-        int64_t s = l->to->samples[l->mb->first + i];
+        int64_t end, k = dt_exec_pieces(l->edge, l->to, l->mb->first + i, &end);
 
-        if (l->rows[s] == 0 || l->from_mb[s] != l->from_global)
-            continue;
-        if (l->n == 0) {
-            l->from_first = l->from_at[s];
-            l->to_first = l->to_at[s];
+        for (; k < end; k++) {
+            if (l->rows[k] == 0 || l->from_mb[k] != l->from_global)
+                continue;
+            if (l->n == 0) {
+                l->from_first = l->from_at[k];
+                l->to_first = l->to_at[k];
+            }
+            l->from_runs &= l->from_at[k] == l->from_first + l->n;
+            l->to_runs &= l->to_at[k] == l->to_first + l->n;
+            l->n += l->rows[k];
         }
-        l->from_runs &= l->from_at[s] == l->from_first + l->n;
-        l->to_runs &= l->to_at[s] == l->to_first + l->n;
-        l->n += l->rows[s];
     }
 }
 
@@ -93,8 +112,12 @@ static int64_t all_rows(const struct dt_program *p, const struct dt_exec_edge *e
     const struct dt_assignment_module *a = &p->assignment->m[module];
     int64_t n = 0;
 
-    for (uint32_t i = 0; i < a->mb[mb].n; i++)
-        n += e->rows[a->samples[a->mb[mb].first + i]];
+    for (uint32_t i = 0; i < a->mb[mb].n; i++) {
+        int64_t end, k = dt_exec_pieces(e, a, a->mb[mb].first + i, &end);
+
+        for (; k < end; k++)
+            n += e->rows[k];
+    }
     return n;
 }
 
@@ -162,6 +185,18 @@ static bool extends(const struct runs *r, const char *from, const char *to)
            to == (char *)p[-1].to + p[-1].n;
 }
 
+static void add_run(const struct dt_device *dev, struct dt_device_queue *q, struct runs *r,
+                    int64_t bytes, const char *from, char *to)
+{
+    if (extends(r, from, to)) {
+        r->part[r->n - 1].n += bytes;
+        return;
+    }
+    if (r->n == RUNS)
+        copy_runs(dev, q, r);
+    r->part[r->n++] = (struct dt_kernel_copy_part){bytes, from, to};
+}
+
 /* Rows in common, however many samples they are of, by one launch. */
 static void copy_rows(const struct dt_device *dev, struct dt_device_queue *q,
                       const struct dt_exec_link *l, const char *from, bool from_packed, char *to,
@@ -171,20 +206,16 @@ static void copy_rows(const struct dt_device *dev, struct dt_device_queue *q,
     int64_t at = 0;
 
     for (uint32_t i = 0; i < l->mb->n; i++) {
-        int64_t s = l->to->samples[l->mb->first + i], bytes = l->rows[s] * (int64_t)l->width;
-        const char *x = from + (size_t)(from_packed ? at : l->from_at[s]) * l->width;
-        char *y = to + (size_t)(to_packed ? at : l->to_at[s]) * l->width;
+        int64_t end, k = dt_exec_pieces(l->edge, l->to, l->mb->first + i, &end);
 
-        if (l->rows[s] == 0 || l->from_mb[s] != l->from_global)
-            continue;
-        at += l->rows[s];
-        if (extends(&r, x, y)) {
-            r.part[r.n - 1].n += bytes;
-            continue;
+        for (; k < end; k++) {
+            if (l->rows[k] == 0 || l->from_mb[k] != l->from_global)
+                continue;
+            add_run(dev, q, &r, l->rows[k] * (int64_t)l->width,
+                    from + (size_t)(from_packed ? at : l->from_at[k]) * l->width,
+                    to + (size_t)(to_packed ? at : l->to_at[k]) * l->width);
+            at += l->rows[k];
         }
-        if (r.n == RUNS)
-            copy_runs(dev, q, &r);
-        r.part[r.n++] = (struct dt_kernel_copy_part){bytes, x, y};
     }
     copy_runs(dev, q, &r);
 }

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Encoders whose replicas share items: every item once, with those that serve its LLM replica, evenly; windows in flight
+ * and their messages; the key of plans. */
+#include "random_plan.h"
+#include "base/number.h"
+
+#include <string.h>
+
+static struct sched_fixture s;
+
+/* Encoder dp e with window w over an LLM of dp d, pp stages and n slots of one sample per replica. */
+static void world(int e, int window, int d, int pp, int n, int items)
+{
+    sf_init(&s);
+    sf_encoder(&s, "encoder", 4);
+    sf_llm(&s, 8);
+    sf_edge(&s, 0, 1);
+    sf_plan(&s, (int64_t)n * d, 1, DT_SCHED_1F1B);
+    sf_layout(&s, 0, 1, 1, 1, e);
+    sf_layout(&s, 1, 1, pp, 1, d);
+    s.plan.modules[0].window = window;
+    sf_samples(&s, (int64_t)n * d, items, 0, true, dt_test_seed());
+}
+
+/* What the set itself says, apart from dt_sample_items: images to encode, and their patches. */
+static int images_of(int64_t sample, int64_t *patches)
+{
+    int n = 0;
+
+    *patches = 0;
+    for (uint64_t k = s.item_first[sample]; k < s.item_first[sample + 1]; k++)
+        if (s.items[k].flags & DT_ITEM_ENCODE) {
+            *patches += (int64_t)(s.items[k].w / 16) * (s.items[k].h / 16);
+            n++;
+        }
+    return n;
+}
+
+static void check_items(int window, int slots)
+{
+    const struct dt_assignment_module *e = &s.a->m[0], *l = &s.a->m[1];
+    static int seen[SF_ITEMS_MAX], serves[SF_ITEMS_MAX], slot_of[SF_ITEMS_MAX];
+    int groups = dt_number_gcd(e->n_replicas, l->n_replicas), all = 0;
+    int64_t tokens = 0, patches, should = 0;
+
+    memset(seen, 0, sizeof(seen));
+    for (int r = 0; r < l->n_replicas; r++)
+        for (uint32_t b = l->mb_first[r]; b < l->mb_first[r + 1]; b++)
+            for (uint32_t k = 0; k < l->mb[b].n; k++) {
+                serves[l->samples[l->mb[b].first + k]] = r * groups / l->n_replicas;
+                slot_of[l->samples[l->mb[b].first + k]] = (int)l->mb[b].slot;
+            }
+    for (int r = 0; r < e->n_replicas; r++) {
+        uint32_t n = e->mb_first[r + 1] - e->mb_first[r];
+
+        ck_assert_uint_eq(n, (uint32_t)((slots + window - 1) / window));
+        for (uint32_t w = 0; w < n; w++) {
+            const struct dt_microbatch *mb = &e->mb[e->mb_first[r] + w];
+
+            ck_assert_uint_eq(mb->slot, w * (uint32_t)window);
+            tokens += e->work[e->mb_first[r] + w].tokens;
+            for (uint32_t k = mb->first; k < mb->first + mb->n; k++) {
+                int64_t i = e->samples[k];
+
+                ck_assert_int_eq(serves[i], r * groups / e->n_replicas);
+                ck_assert_uint_eq((uint32_t)slot_of[i] / (uint32_t)window, w);
+                ck_assert_uint_lt(e->items[k], (uint32_t)images_of(i, &patches));
+                ck_assert_int_eq(seen[s.item_first[i] + e->items[k]]++, 0);
+                /* the order in which rows arrive */
+                if (k > mb->first && e->samples[k - 1] == i)
+                    ck_assert_uint_lt(e->items[k - 1], e->items[k]);
+                all++;
+            }
+        }
+    }
+    for (int64_t i = 0; i < s.samples.n; i++) {
+        all -= images_of(i, &patches);
+        should += patches;
+    }
+    ck_assert_int_eq(all, 0);
+    ck_assert_int_eq(tokens, should);
+}
+
+START_TEST(every_item_once_where_it_serves)
+{
+    static const int cases[][6] = {/* dp, window, LLM dp, pp, slots */
+                                   {4, 1, 2, 1, 5},  {8, 2, 1, 2, 4},  {6, 3, 4, 2, 7},
+                                   {16, 1, 2, 1, 3}, {4, -1, 1, 4, 9}, {1, -1, 3, 2, 5},
+                                   {20, 0, 2, 1, 3}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const int *c = cases[i];
+
+        world(c[0], c[1], c[2], c[3], c[4], 4);
+        sf_compile(&s);
+        check_items(c[1] < 0 ? c[4] : c[1] ? c[1] : 1, c[4]);
+        dt_assert_ok(dt_assign_check(s.a, &s.err), s.err);
+        s.a->m[0].items[0] += 1;
+        ck_assert_int_eq(dt_assign_check(s.a, &s.err), DT_ERR_INTERNAL);
+        sf_free(&s);
+    }
+}
+END_TEST
+
+/* One long sample: its images are spread, none has more than the mean and a largest one. */
+START_TEST(one_sample_is_shared_evenly)
+{
+    int64_t total, most = 0, largest = 0;
+
+    world(8, 1, 1, 1, 1, 20);
+    sf_compile(&s);
+    images_of(0, &total);
+    for (uint64_t k = s.item_first[0]; k < s.item_first[1]; k++)
+        if (s.items[k].w / 16 * (s.items[k].h / 16) > largest)
+            largest = s.items[k].w / 16 * (s.items[k].h / 16);
+    for (int r = 0; r < 8; r++)
+        if (s.a->m[0].work[r].tokens > most)
+            most = s.a->m[0].work[r].tokens;
+    ck_assert_int_le(most, total / 8 + largest);
+    sf_free(&s);
+}
+END_TEST
+
+/* With b slots at once on the way: one window of all; two where a window has b - 1 or more; else as many as b
+ * slots in a row can touch. */
+START_TEST(windows_in_flight)
+{
+    for (int pp = 1; pp <= 4; pp++)
+        for (int window = 1; window <= 12; window++) {
+            int b = pp + 1, touched = 0; /* the encoder's own stage and those of the LLM */
+
+            world(4, window, 2, pp, 12, 2);
+            sf_compile(&s);
+            for (int first = 0; first < window; first++)
+                touched =
+                    (first + b - 1) / window + 1 > touched ? (first + b - 1) / window + 1 : touched;
+            touched = touched < (12 + window - 1) / window ? touched : (12 + window - 1) / window;
+            ck_assert_int_eq(
+                dt_memory_in_flight(&s.plan, &s.f.model, 0, 0, dt_plan_microbatches(&s.plan, 1, 0)),
+                touched);
+            /* the LLM's first stage may hold messages of all their slots but for those that it works on */
+            ck_assert_int_ge(dt_memory_queue(&s.plan, &s.f.model, 1, 0, 12),
+                             (touched * window < 12 ? touched * window : 12) - pp);
+            sf_free(&s);
+        }
+}
+END_TEST
+
+START_TEST(plans_keep_the_window)
+{
+    static const int windows[] = {0, 1, 7, DT_PLAN_WINDOW_ALL};
+
+    for (int i = 0; i < 4; i++) {
+        struct dt_plan back;
+        char *text = NULL, *again = NULL;
+
+        world(2, windows[i], 2, 1, 3, 2);
+        dt_assert_ok(dt_plan_to_json(&s.plan, &s.err, &text), s.err);
+        ck_assert_int_eq(strstr(text, "window") != NULL, windows[i] != 0);
+        dt_assert_ok(dt_plan_parse("plan.json", text, strlen(text), &s.err, &back), s.err);
+        ck_assert_int_eq(back.modules[0].window, windows[i]);
+        dt_assert_ok(dt_plan_to_json(&back, &s.err, &again), s.err);
+        ck_assert_str_eq(text, again);
+        dt_free(text);
+        dt_free(again);
+        sf_free(&s);
+    }
+    world(2, 0, 2, 1, 3, 2);
+    s.plan.modules[1].window = 2;
+    ck_assert_int_eq(dt_plan_validate(&s.plan, &s.f.model, &s.f.cluster, &s.err), DT_ERR_INPUT);
+    dt_assert_has(s.err.message, "window");
+}
+END_TEST
+
+START_TEST(any_allocation_may_fail)
+{
+    int failed = 0;
+
+    world(6, 2, 2, 2, 5, 3);
+    dt_assert_ok(dt_plan_place(&s.plan, &s.f.cluster, &s.err), s.err);
+    for (uint64_t k = 1;; k++) {
+        struct dt_assignment *a = NULL;
+        enum dt_status st;
+        bool reached;
+
+        dt_mem_fail_at(k);
+        st = dt_assign(&s.plan, &s.f.model, NULL, &s.samples, 0, &s.err, &a);
+        reached = dt_mem_count() >= k;
+        dt_mem_fail_at(0);
+        if (!reached) {
+            dt_assert_ok(st, s.err);
+            dt_assign_free(a);
+            break;
+        }
+        ck_assert_int_eq(st, DT_ERR_NOMEM);
+        failed++;
+    }
+    ck_assert_int_gt(failed, 1);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *u = suite_create("items");
+    TCase *c = dt_test_case(u, "items", 60);
+
+    tcase_add_test(c, every_item_once_where_it_serves);
+    tcase_add_test(c, one_sample_is_shared_evenly);
+    tcase_add_test(c, windows_in_flight);
+    tcase_add_test(c, plans_keep_the_window);
+    tcase_add_test(c, any_allocation_may_fail);
+    return dt_test_run(u);
+}
