@@ -79,6 +79,12 @@ for precision in fp32 auto; do
     expect 0 "" "$DISTTRAIN" "$@" --ranks 4 run.checkpoint.dir=$precision-4
     check "memory of four stages, $precision" 'near 4'
     check "memory of their lanes, $precision" 'near 4 lanes'
+    expect 0 "" "$DISTTRAIN" "$@" --ranks 4 run.checkpoint.dir=$precision-frozen \
+        'train.frozen=[encoder,generator]'
+    check "memory of frozen modules, $precision" 'near 4 && near 4 lanes'
+    expect 0 "" "$DISTTRAIN" "$@" --ranks 2 run.checkpoint.dir=$precision-frozen-2 "$colocated" \
+        'train.frozen=[encoder,generator]'
+    check "memory of frozen modules with replicas, $precision" 'near 2 && near 6 lanes'
     expect 0 "" "$DISTTRAIN" "$@" --ranks 4 run.checkpoint.dir=$precision-tp \
         'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
     check "memory of tensor-parallel members, $precision" 'near 4'

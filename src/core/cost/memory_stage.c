@@ -7,7 +7,8 @@
  *   params      of each              2 B: bf16                     4 B: the master copy
  *               copies of weights    -                             packed, and gathered under ZeRO-1
  *   grads       fp32                 of those trained              of a chunk that trains any
- *   optimizer   of those trained,    12 B: master, m, v            8 B: m, v
+ *   optimizer   of those trained,    12 B: master, m, v            8 B: m, v; without ZeRO-1 also of
+ *                                                                  frozen ones beside them
  *               over the replicas under ZeRO-1
  *   ZeRO 2      grads over the       the share of a rank, and the  as ZeRO-1 (such plans are not run)
  *               replicas             buckets that are not reduced
@@ -257,6 +258,9 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
     }
     out->params += row->param * all;
     out->grads += row->grad * (!row->grads_of_all ? with_grads : any ? all : 0);
+    /* the executor lays moments out as it does parameters, unless it has a share of them only */
+    if (row->grads_of_all && any && s->replicas <= 1)
+        out->optimizer += row->optimizer * (all - with_grads);
     *workspace += row->beside ? row->beside(s, module, m, first, last) : 0;
     return kept + (row->states ? row->states(s, first, last) : 0);
 }
