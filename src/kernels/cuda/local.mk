@@ -58,11 +58,11 @@ disttrain-cuda.so: $(CUDA_OBJECTS)
 
 # Registers and shared memory of every kernel, and estimates of what they take (doc/gpu-estimates.md).
 CUDA_PTXAS = ptxas-80.txt ptxas-90.txt
-CLEANFILES += $(CUDA_PTXAS) ptxas.cubin
-$(CUDA_PTXAS): $(CUDA_FILES) $(CUDA_INCLUDED)
+CLEANFILES += $(CUDA_PTXAS) $(CUDA_PTXAS:.txt=.txt.cubin) $(CUDA_PTXAS:.txt=.txt.new)
+$(CUDA_PTXAS):
 	$(AM_V_GEN)for f in $(CUDA_FILES); do $(NVCC) -std=c++17 -O3 -arch=sm_$$(echo $@ | tr -dc 0-9) -I$(srcdir)/src \
-	    -Xptxas -v -cubin -o ptxas.cubin $(srcdir)/$$f || exit 1; done >$@.new 2>&1 && mv $@.new $@
+	    -Xptxas -v -cubin -o $@.cubin $(srcdir)/$$f || exit 1; done >$@.new 2>&1 && mv $@.new $@
 roofline: $(CUDA_PTXAS) tests/bench/roofline $(CUDA_CPU)
 	@python3 $(srcdir)/tests/bench/roofline.py tests/bench/roofline $(CUDA_CPU) $(CUDA_PTXAS)
-.PHONY: roofline
+.PHONY: roofline $(CUDA_PTXAS)
 endif
