@@ -14,6 +14,7 @@ echo "seed $seed"
 # job, batch, GPUs, less, more; @: a space
 cat >cases <<'EOF2'
 mllm-9b-96 train.global_batch=128 search.gpus=96 search.max_vpp=4 search.max_vpp=8
+mllm-15b-96 train.global_batch=64 search.gpus=96 train.recompute={generator:@selective} train.recompute=auto
 EOF2
 awk -v seed="$seed" -v cases="${DT_CASES:-6}" '
 function one(list,  a) { return a[1 + int(rand() * split(list, a, " "))] }
@@ -61,5 +62,8 @@ while read -r job batch gpus less more; do
     echo "slower: $told"
     slower=$((slower + 1))
 done <cases
+# guests of several stages are among the plans
+"$DISTTRAIN" plan -o plan.json mllm-72b-96 >out 2>err </dev/null
+check "no guest has several stages" 'awk "/\"pp\"/ { pp = \$2 + 0 } /\"with\"/ && pp > 1 { found = 1 } END { exit !found }" plan.json'
 check "$slower of $tried cases are slower" '[ $((20 * slower)) -le $tried ]'
 totals

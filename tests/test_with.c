@@ -74,7 +74,7 @@ static void brute_module(struct brute *b, int m, int left, unsigned set)
         return;
     }
     for (int tp = 1; tp <= 8; tp *= 2)
-        for (int pp = 1; pp <= (guest ? 1 : 2); pp++)
+        for (int pp = 1; pp <= 2; pp++)
             for (int dp = 1; dp <= BATCH && tp * pp * dp <= (guest ? host : left); dp++) {
                 b->p.modules[m].layout = (struct dt_plan_layout){tp, 1, 1, pp, 1, dp, 1, 0};
                 b->p.modules[m].with = guest ? (uint8_t)(llm + 1) : 0;

@@ -5,6 +5,8 @@
  * programs are timed, of how many of the replicas. */
 #include "core/orchestrate/orchestrate_internal.h"
 
+#include <math.h>
+
 const char *const dt_search_effort_names[DT_EFFORT_N + 1] = {
     [DT_EFFORT_NORMAL] = "normal",
     [DT_EFFORT_QUICK] = "quick",
@@ -27,6 +29,7 @@ static const struct dt_orch_effort efforts[DT_EFFORT_N] = {
                           .hosts = 24,
                           .guest_budget = 600000,
                           .polish = 3,
+                          .together = 4.3,
                           .reorder_ops = 7e5,
                           .reorder_program = 4e5},
     [DT_EFFORT_QUICK] = {.coarse = true,
@@ -65,8 +68,12 @@ int64_t dt_orch_budget(const struct dt_search_input *in)
     return in->opt.budget > 0 ? in->opt.budget : dt_orch_effort_of(in)->budget;
 }
 
-int64_t dt_orch_polish_budget(const struct dt_search_input *in)
+int64_t dt_orch_polish_end(const struct dt_search_input *in, int64_t ops)
 {
-    return in->opt.neighbours > 0 ? in->opt.neighbours
-                                  : dt_orch_effort_of(in)->polish * dt_orch_budget(in);
+    const struct dt_orch_effort *e = dt_orch_effort_of(in);
+    int64_t budget = dt_orch_budget(in), end = ops + e->polish * budget;
+
+    if (in->opt.neighbours > 0)
+        return ops + in->opt.neighbours;
+    return e->together > 0 ? (int64_t)fmin((double)end, e->together * (double)budget) : end;
 }

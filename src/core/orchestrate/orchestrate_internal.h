@@ -60,15 +60,16 @@ struct dt_orch_effort {
         most_ops; /* programs of more, shares of replicas included, are not timed once another plan is */
     int hosts;            /* layouts of the LLM of a schedule that guests are tried on */
     int64_t guest_budget; /* of the budget */
-    int polish; /* times the budget that the neighbours of the best plans may take beyond it */
+    int polish; /* times the budget that the neighbours of the best plans may take beyond it, */
+    double together; /* and with all that was timed before, at most; 0: no matter */
     /* ops of a program by which the reordering is chosen, and of all of them together */
     double reorder_program, reorder_ops;
 };
 const struct dt_orch_effort *dt_orch_effort_of(const struct dt_search_input *in);
 /* The budget of ranking: as stated, or the effort's. */
 int64_t dt_orch_budget(const struct dt_search_input *in);
-/* What the neighbours of the best plans may take beyond it (orchestrate_polish.c). */
-int64_t dt_orch_polish_budget(const struct dt_search_input *in);
+/* Where the neighbours of the best plans (orchestrate_polish.c) end that begin after so many ops. */
+int64_t dt_orch_polish_end(const struct dt_search_input *in, int64_t ops);
 
 /* ---- tables ---- */
 

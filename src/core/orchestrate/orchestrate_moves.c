@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AROUND = 4 /* surroundings of an LLM that are looked at */ };
+enum {
+    AROUND = 4, /* surroundings of an LLM that are looked at */
+    ALL_MODULES = 3,
+};
 /* How many times as slow as others a neighbour of other chunks may seem: the formula knows neither their transfers nor a last
  * group of fewer microbatches. */
 #define CHUNKS_REACH 2
@@ -261,7 +264,7 @@ bool dt_orch_spot_is_legal(const struct dt_orch_moves *w, const struct dt_orch_s
 
         if (of->dp < 1 || of->pp < 1 || chunks > w->in->model->modules[m].n_blocks ||
             (w->cap && gpus > w->cap[m]) ||
-            (guest && (of->pp > 1 || of->dp > batch || gpus > gpus_of(w, s, w->llm))) ||
+            (guest && (of->dp > batch || gpus > gpus_of(w, s, w->llm))) ||
             (!guest && m != w->llm && of->dp > (w->few ? batch : slot)) ||
             (pipe->split && space->of[m].zero[of->zero] > 2))
             return false;
@@ -293,7 +296,8 @@ static void propose(struct dt_orch_moves *w, const struct dt_orch_spot *s)
 /* Replicas of a guest that its host has room for. */
 static int room_for(const struct dt_orch_moves *w, const struct dt_orch_spot *s, int m)
 {
-    int most = gpus_of(w, s, w->llm) / dt_orch_lane_gpus(lane_of(w, s, m));
+    int most = gpus_of(w, s, w->llm) /
+               (dt_orch_lane_gpus(lane_of(w, s, m)) * (s->c.of[m].pp > 1 ? s->c.of[m].pp : 1));
 
     return most < w->in->policy.global_batch ? most : (int)w->in->policy.global_batch;
 }
@@ -370,6 +374,29 @@ static void recompute_two(struct dt_orch_moves *w, const struct dt_orch_spot *fr
             s.c.of[other].recompute = (uint8_t)b;
             propose(w, &s);
         }
+}
+
+/* Recomputation of all modules at once: what one does without may be what another one has room for.  Of many modules, of the LLM and
+ * one more. */
+static void recompute_all(struct dt_orch_moves *w)
+{
+    const struct dt_orch_space *space = &w->t->space;
+    int n = w->in->model->n_modules, m = 0;
+    struct dt_orch_spot s = w->hand->at;
+
+    if (n > ALL_MODULES) {
+        for (m = 0; m < n; m++)
+            if (m != w->llm)
+                recompute_two(w, &s, m, w->llm);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        s.c.of[i].recompute = 0;
+    while (m < n) {
+        propose(w, &s);
+        for (m = 0; m < n && ++s.c.of[m].recompute >= space->of[m].n_recompute; m++)
+            s.c.of[m].recompute = 0;
+    }
 }
 
 /* Two guests in lanes of one width: those of different widths wait for each other's. */
@@ -593,6 +620,7 @@ enum dt_status dt_orch_moves_list(struct dt_orch_moves *w, struct dt_orch_hand *
     w->hand = h;
     h->n = h->next = 0;
     change_llm(w);
+    recompute_all(w);
     for (int m = 0; m < model->n_modules; m++) {
         if (m == w->llm)
             continue;

@@ -28,6 +28,8 @@
  * long, or nearly. */
 #define LONG_PROGRAM 40000.0
 #define NEARLY 1.5
+/* A plan that was passed over is gone back to if it takes at most so much more than the best. */
+#define PASSED_NEAR 0.02
 /* As orchestrate_rank.c: the bound is of mean samples. */
 #define CERTAIN 1.01
 
@@ -35,14 +37,25 @@ enum {
     SEEDS = 6, /* descents, and where there are few GPUs */
     FEW_SEEDS = 24,
     NEAR_SEEDS = 2, /* near what another search found */
-    TURNS = 4,      /* that each gets at least, were all to go on for ever */
+    TURNS = 8,      /* that each gets at least, were all to go on for ever */
+    LAST_TURN = 3,  /* as long as others, for those that have fallen behind */
     FEW_GPUS = 16,
-    NEAR = 4, /* plans of another result that are taken over */
+    PASSED = 24, /* plans passed over that are kept */
+    VISITS = 12, /* of these, that are gone back to */
+    NEAR = 4,    /* plans of another result that are taken over */
 };
 
+enum progress { GOING, LATER /* what is ahead comes first */, DONE };
+
 struct descent {
+    enum progress progress;
     struct dt_plan start, plan; /* where it began, and where it is */
     struct dt_orch_hand hand;
+};
+
+struct passed { /* a neighbour that was not faster than the plan at hand */
+    struct dt_orch_spot at;
+    double first_s, ratio; /* as in struct dt_orch_hand */
 };
 
 struct polish {
@@ -51,6 +64,8 @@ struct polish {
     struct descent *d; /* the one whose turn it is */
     struct descent all[FEW_SEEDS];
     int n;
+    struct passed passed[PASSED]; /* the fastest first, no two equally fast */
+    int n_passed;
 };
 
 /* The timeline of a plan that fits, by as many samples (0: a closer look); 0: it does not. */
@@ -101,6 +116,19 @@ static bool is_long(const struct polish *w, const struct dt_plan *p)
            ops > NEARLY * dt_orch_look_ops(w->moves.t, &w->d->plan, SAMPLES);
 }
 
+static void pass_over(struct polish *w, const struct dt_orch_spot *at, double s)
+{
+    int i = 0, end = w->n_passed < PASSED ? w->n_passed : PASSED - 1;
+
+    while (i < w->n_passed && w->passed[i].first_s < s)
+        i++;
+    if (i == PASSED || (i < w->n_passed && w->passed[i].first_s == s))
+        return;
+    memmove(&w->passed[i + 1], &w->passed[i], (size_t)(end - i) * sizeof(w->passed[0]));
+    w->passed[i] = (struct passed){*at, s, s / dt_orch_spot_formula_s(&w->moves, at)};
+    w->n_passed = end + 1;
+}
+
 /* Tries a neighbour; *better: it is the plan at hand now. */
 static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct dt_error *err,
                                bool *better)
@@ -122,6 +150,8 @@ static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct 
     if (st != DT_OK)
         return dt_error_pass(err, &why);
     DT_TRY(glance(w, &p, SAMPLES, err, &s, &share));
+    if (s > w->d->hand.first_s * (1 - GAIN))
+        pass_over(w, &to, s);
     if (s <= 0 || s > w->d->hand.first_s * (1 - GAIN))
         return DT_OK;
     closer = s;
@@ -144,26 +174,25 @@ static bool is_behind(const struct polish *w)
     return !w->moves.few && w->d->hand.first_s > best * (1 + BEHIND);
 }
 
-/* Goes on with a descent until that many ops have brought nothing; *done: no neighbour is left, or it has fallen behind. */
-static enum dt_status take_turn(struct polish *w, int64_t ops, int64_t end, struct dt_error *err,
-                                bool *done)
+/* Goes on with a descent until that many ops have brought nothing. */
+static enum dt_status take_turn(struct polish *w, int64_t ops, int64_t end, struct dt_error *err)
 {
     struct dt_orch_hand *h = &w->d->hand;
     int64_t begin = w->moves.t->ops, since = begin;
     bool better;
 
-    *done = false;
     while (w->moves.t->ops < end && w->moves.t->ops - since < ops) {
         if (!h->listed)
             DT_TRY(dt_orch_moves_list(&w->moves, h, err));
         if (h->next == h->n) {
-            *done = true;
+            w->d->progress = DONE;
             return DT_OK;
         }
         DT_TRY(try_move(w, h->moves[h->next++].to, err, &better));
         since = better ? w->moves.t->ops : since;
     }
-    *done = since == begin && is_behind(w);
+    if (since == begin && is_behind(w))
+        w->d->progress = LATER;
     return DT_OK;
 }
 
@@ -198,22 +227,85 @@ static enum dt_status start(struct polish *w, const struct dt_plan *p, struct dt
 }
 
 /* The descents take turns, so that none of them uses up the budget in vain. */
-static enum dt_status take_turns(struct polish *w, struct dt_error *err)
+static enum dt_status take_turns(struct polish *w, int64_t ops, int64_t end, struct dt_error *err)
 {
-    int64_t budget = dt_orch_polish_budget(w->moves.in), end = w->moves.t->ops + budget;
-    bool done[FEW_SEEDS] = {false}, all = false;
+    bool going = true;
 
-    while (!all && w->moves.t->ops < end) {
-        all = true;
+    while (going && w->moves.t->ops < end) {
+        going = false;
         for (int i = 0; i < w->n && w->moves.t->ops < end; i++) {
-            if (done[i])
+            if (w->all[i].progress != GOING)
                 continue;
             w->d = &w->all[i];
-            DT_TRY(take_turn(w, budget / (TURNS * w->n), end, err, &done[i]));
-            all = all && done[i];
+            DT_TRY(take_turn(w, ops, end, err));
+            going = going || w->d->progress == GOING;
         }
     }
     return DT_OK;
+}
+
+/* Two changes away from the best plan: the neighbours of plans that were nearly as fast, with which its descent
+ * goes on when one is faster. */
+static enum dt_status look_behind(struct polish *w, int64_t end, struct dt_error *err)
+{
+    struct dt_orch_hand *h;
+
+    for (int i = 0; i < w->n; i++)
+        if (i == 0 || w->all[i].hand.first_s < w->d->hand.first_s)
+            w->d = &w->all[i];
+    for (int k = 0; k < VISITS && w->n_passed > 0 && w->moves.t->ops < end; k++) {
+        struct passed x = w->passed[0];
+        bool better = false;
+
+        memmove(w->passed, w->passed + 1, (size_t)--w->n_passed * sizeof(x));
+        h = &w->d->hand;
+        if (x.first_s > h->first_s * (1 + PASSED_NEAR))
+            break;
+        h->at = x.at;
+        h->ratio = x.ratio;
+        DT_TRY(dt_orch_moves_list(&w->moves, h, err));
+        while (h->next < h->n && !better && w->moves.t->ops < end)
+            DT_TRY(try_move(w, h->moves[h->next++].to, err, &better));
+        if (!better)
+            continue;
+        DT_TRY(take_turn(w, end, end, err));
+        k = -1; /* from a new plan */
+    }
+    return DT_OK;
+}
+
+/* Those that have fallen behind, once nothing else is left to be done: the shortest programs first. */
+static enum dt_status catch_up(struct polish *w, int64_t ops, int64_t end, struct dt_error *err)
+{
+    while (w->moves.t->ops < end) {
+        double least = HUGE_VAL;
+
+        for (int i = 0; i < w->n; i++) {
+            double each = dt_orch_look_ops(w->moves.t, &w->all[i].plan, SAMPLES);
+
+            if (w->all[i].progress != LATER || each >= least)
+                continue;
+            least = each;
+            w->d = &w->all[i];
+        }
+        if (isinf(least))
+            break;
+        DT_TRY(take_turn(w, LAST_TURN * ops, end, err));
+        w->d->progress = DONE;
+    }
+    return DT_OK;
+}
+
+static enum dt_status look_around(struct polish *w, struct dt_error *err)
+{
+    int64_t begin = w->moves.t->ops, end = dt_orch_polish_end(w->moves.in, begin), ops;
+
+    if (w->n == 0)
+        return DT_OK;
+    ops = (end - begin) / (TURNS * w->n);
+    DT_TRY(take_turns(w, ops, end, err));
+    DT_TRY(look_behind(w, end, err));
+    return catch_up(w, ops, end, err);
 }
 
 /* The best plan of in->near, changed as little as brings it into the space; where it does not fit then, with more
@@ -289,7 +381,7 @@ static enum dt_status polish(struct polish *w, struct dt_error *err, struct dt_s
             s <= out->plans[0].predicted.timeline_s * (1 + (w->moves.few ? FAR_REACH : FAR_SEED)))
             DT_TRY(start(w, &out->plans[i], err));
     }
-    DT_TRY(take_turns(w, err));
+    DT_TRY(look_around(w, err));
     all = dt_realloc(out->plans, (size_t)(out->n + w->n) * sizeof(*all));
     if (!all)
         return dt_error_nomem(err, "plans");
@@ -352,7 +444,7 @@ enum dt_status dt_orch_polish(struct dt_orch_table *t, const double *cap,
     int k = t->in->opt.k > 0 ? t->in->opt.k : 8;
     enum dt_status st = DT_OK;
 
-    if (t->in->opt.rank && !t->in->opt.uniform && dt_orch_polish_budget(t->in) > 0) {
+    if (t->in->opt.rank && !t->in->opt.uniform && dt_orch_polish_end(t->in, 0) > 0) {
         st = descend(t, cap, strategy, err, out);
         if (st == DT_OK)
             st = keep_timed(out, err);
