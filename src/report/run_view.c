@@ -110,10 +110,13 @@ static void mark_shared(const struct dt_run_view *v, const struct range *r,
     }
 }
 
-/* Of modules that share GPUs, whose rows the others are drawn on: the one with more GPUs, or else with more stages. */
+/* Of modules that share GPUs, whose rows the others are drawn on: the one with more GPUs, or else with more stages, or wider
+ * lanes. */
 static bool comes_first(const struct dt_run_view_module *a, const struct dt_run_view_module *b)
 {
-    return a->gpus != b->gpus ? a->gpus > b->gpus : a->stages > b->stages;
+    if (a->gpus != b->gpus)
+        return a->gpus > b->gpus;
+    return a->stages != b->stages ? a->stages > b->stages : a->replicas < b->replicas;
 }
 
 enum dt_status dt_run_view_seat(struct dt_run_view *v, struct dt_error *err)
@@ -210,7 +213,7 @@ static bool colocated(const struct dt_run_view *v, const struct dt_run_view_row 
     const struct dt_run_view_module *a = &v->module[v->lane[r->lane].module],
                                     *b = &v->module[v->lane[r->guest[guest]].module];
 
-    return a->gpus == b->gpus && a->stages == b->stages;
+    return a->gpus == b->gpus && a->stages == b->stages && a->replicas == b->replicas;
 }
 
 void dt_run_view_row_modules(const struct dt_run_view *v, const struct dt_run_view_row *r,
