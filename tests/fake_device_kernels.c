@@ -207,7 +207,7 @@
     K(6, softmax, dtype, n, n, f, in, out_f)                                                       \
     K(7, normal, dtype, n, u, u, u, f, out)                                                        \
     K(7, item_normal, dtype, items, n, u, in_u, f, out)                                            \
-    K(10, dropout, dtype, items, n, u, in_u, n, n, f, in, out)
+    K(11, dropout, dtype, items, n, u, in_u, in_i, n, n, f, in, out)
 /* clang-format on */
 
 KERNELS(KERNEL)

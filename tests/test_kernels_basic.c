@@ -497,7 +497,7 @@ START_TEST(test_random)
     kt_all_near(&k, "normal values of items", &y, want, kt_tol(k.t));
     BOTH
     {
-        k.k->dropout(k.q[th], k.t, &items, WIDTH, 77, streams, 0, ROWS, 0.25f, x.p, y.p);
+        k.k->dropout(k.q[th], k.t, &items, WIDTH, 77, streams, NULL, 0, ROWS, 0.25f, x.p, y.p);
         kt_same(&k, th, &y);
     }
     for (int i = 0; i < N; i++) {
@@ -514,17 +514,30 @@ START_TEST(test_random)
         const int32_t own[] = {0, cu[item + 1] - cu[item]};
         const struct dt_kernel_items alone = {1, kt_give(&k, own, sizeof(own)), own[1]};
 
-        k.k->dropout(k.q[0], k.t, &alone, WIDTH, 77, &streams[item], 0, own[1], 0.25f,
+        k.k->dropout(k.q[0], k.t, &alone, WIDTH, 77, &streams[item], NULL, 0, own[1], 0.25f,
                      (char *)x.p + (size_t)(cu[item] * WIDTH) * dt_dtype_bytes(k.t), y.p);
         buf_to_host(&y, 0);
         for (int i = 0; i < own[1] * WIDTH; i++)
             ck_assert(buf_get(&y, i) == want[cu[item] * WIDTH + i]);
     }
-    k.k->dropout(k.q[0], k.t, &items, WIDTH, 77, streams, FIRST, ROWS - FIRST - 1, 0.25f,
+    k.k->dropout(k.q[0], k.t, &items, WIDTH, 77, streams, NULL, FIRST, ROWS - FIRST - 1, 0.25f,
                  (char *)x.p + (size_t)(FIRST * WIDTH) * dt_dtype_bytes(k.t), y.p);
     buf_to_host(&y, 0);
     for (int i = 0; i < (ROWS - FIRST - 1) * WIDTH; i++)
         ck_assert(buf_get(&y, i) == want[FIRST * WIDTH + i]);
+    /* as parts of items: the first 200 rows of the fourth and those from 700 on */
+    {
+        static const int32_t parts[] = {0, 200, 699}, begin[] = {0, 700};
+        static const uint64_t of[] = {8, 8};
+        const struct dt_kernel_items cuts = {2, kt_give(&k, parts, sizeof(parts)), 699};
+
+        k.k->dropout(k.q[0], k.t, &cuts, WIDTH, 77, kt_give(&k, of, sizeof(of)),
+                     kt_give(&k, begin, sizeof(begin)), 100, 599, 0.25f, x.p, y.p);
+        buf_to_host(&y, 0);
+        for (int i = 0; i < 599 * WIDTH; i++)
+            ck_assert((buf_get(&y, i) == 0) ==
+                      (want[(501 + (i < 100 * WIDTH ? 100 : 600)) * WIDTH + i] == 0));
+    }
     free(want);
     buf_free(&y), buf_free(&x);
     kt_close(&k);

@@ -343,11 +343,12 @@ struct dt_kernels {
                         const uint64_t *stream, float scale, void *y);
     /* y = keep ? x / (1 - p) : 0, in `rows` rows of the items from row `first` on, with which x and y begin.
      * Element e of item i is dropped when word e%4 of Philox block e/4 of (seed, stream[i]) is below p 2^32.
-     * The backward is the same call on dy.  y may be x. */
+     * begin (NULL = zeros): an item is a part of something longer and begins at that row of it, from which its
+     * elements are counted.  The backward is the same call on dy.  y may be x. */
     void (*dropout)(struct dt_device_queue *q, enum dt_dtype dtype,
                     const struct dt_kernel_items *items, int64_t width, uint64_t seed,
-                    const uint64_t *stream, int64_t first, int64_t rows, float p, const void *x,
-                    void *y);
+                    const uint64_t *stream, const int32_t *begin, int64_t first, int64_t rows,
+                    float p, const void *x, void *y);
 };
 
 #endif

@@ -44,6 +44,7 @@ struct items_noise {
     int64_t width, first, n; /* elements: before the first one here, and here */
     uint64_t seed;
     const uint64_t *stream;
+    const int32_t *begin; /* NULL: of whole items */
     float f;
     uint32_t limit;
     const void *x;
@@ -67,7 +68,7 @@ static bool next_piece(const struct items_noise *a, int64_t block_end, struct pi
         p->item++;
     base = a->items.cu[p->item] * a->width - a->first;
     p->end = dt_cpu_min64(block_end, a->items.cu[p->item + 1] * a->width - a->first);
-    p->counter = p->at - base;
+    p->counter = p->at - base + (a->begin ? a->begin[p->item] * a->width : 0);
     return true;
 }
 
@@ -142,8 +143,8 @@ static void dropout_block(void *arg, int64_t block, int thread)
 
 static void dropout(struct dt_device_queue *q, enum dt_dtype dtype,
                     const struct dt_kernel_items *items, int64_t width, uint64_t seed,
-                    const uint64_t *stream, int64_t first, int64_t rows, float p, const void *x,
-                    void *y)
+                    const uint64_t *stream, const int32_t *begin, int64_t first, int64_t rows,
+                    float p, const void *x, void *y)
 {
     struct items_noise a = {.t = dtype,
                             .items = *items,
@@ -152,6 +153,7 @@ static void dropout(struct dt_device_queue *q, enum dt_dtype dtype,
                             .n = rows * width,
                             .seed = seed,
                             .stream = stream,
+                            .begin = begin,
                             .f = 1.0f / (1.0f - p),
                             .limit = (uint32_t)((double)p * 4294967296.0),
                             .x = x,

@@ -95,15 +95,15 @@ static void item_normal(struct dt_device_queue *q, enum dt_dtype dtype,
 /* WHOLE: four elements, one block of random words, at a time; else one. */
 template <typename T, bool WHOLE>
 __global__ void dropout_kernel(struct dt_kernel_items items, int64_t width, uint64_t seed,
-                               const uint64_t *stream, int64_t first, int64_t n, uint32_t limit,
-                               float f, const T *x, T *y)
+                               const uint64_t *stream, const int32_t *begin, int64_t first,
+                               int64_t n, uint32_t limit, float f, const T *x, T *y)
 {
     constexpr int V = WHOLE ? 4 : 1;
 
     for (int64_t i = V * (blockIdx.x * (int64_t)blockDim.x + threadIdx.x); i < n;
          i += V * (int64_t)gridDim.x * blockDim.x) {
         int item = dt_cu_item_of(items, first + i / width);
-        int64_t e = (first - items.cu[item]) * width + i; /* of the item */
+        int64_t e = (first - items.cu[item] + (begin ? begin[item] : 0)) * width + i;
         struct stream s = {seed, stream[item], 0};
         uint32_t w[4];
         float v[V];
@@ -118,8 +118,8 @@ __global__ void dropout_kernel(struct dt_kernel_items items, int64_t width, uint
 
 static void dropout(struct dt_device_queue *q, enum dt_dtype dtype,
                     const struct dt_kernel_items *items, int64_t width, uint64_t seed,
-                    const uint64_t *stream, int64_t first, int64_t rows, float p, const void *x,
-                    void *y)
+                    const uint64_t *stream, const int32_t *begin, int64_t first, int64_t rows,
+                    float p, const void *x, void *y)
 {
     uint32_t limit = (uint32_t)((double)p * 4294967296.0);
     float f = 1.0f / (1.0f - p);
@@ -131,10 +131,10 @@ static void dropout(struct dt_device_queue *q, enum dt_dtype dtype,
     DT_BY_TYPE(dtype, {
         if (width % 4 == 0 && dt_cuda_aligned(x, y))
             DT_LAUNCH(q, dt_cuda_grid(q, n / 4, THREADS), THREADS, 0, (dropout_kernel<T, true>),
-                      *items, width, seed, stream, first, n, limit, f, (const T *)x, (T *)y);
+                      *items, width, seed, stream, begin, first, n, limit, f, (const T *)x, (T *)y);
         else
             DT_LAUNCH(q, dt_cuda_grid(q, n, THREADS), THREADS, 0, (dropout_kernel<T, false>),
-                      *items, width, seed, stream, first, n, limit, f, (const T *)x, (T *)y);
+                      *items, width, seed, stream, begin, first, n, limit, f, (const T *)x, (T *)y);
     });
 }
 
