@@ -74,6 +74,40 @@ static const struct {
     {"LLM dp 4 to generator tp 2 pp 2", "1/1/1 1/1/4 2/2/1", "full"},
     {"tp 2, vpp 2 of the LLM, dp 2 around", "1/1/2 2/2/1/2 1/1/2", "interleaved mb=2 full"},
     {"both fans", "1/1/4 2/2/1 1/1/4", "mb=4 full"},
+    /* context parallelism of the LLM, whose sequences are of 2 to 40 rows in one to three documents */
+    {"cp 2", "1/1/1 1/1/1 1/1/1", "cp=2 mpi"},
+    {"cp 2, text only", "1/1/1 1/1/1 1/1/1", "cp=2 data=text"},
+    {"cp 2, microbatch 3", "1/1/1 1/1/1 1/1/1", "cp=2 mb=3 full"},
+    {"cp 4", "1/1/1 1/1/1 1/1/1", "cp=4"},
+    {"cp 4, microbatch 4", "1/1/1 1/1/1 1/1/1", "cp=4 mb=4 full"},
+    {"cp 2, tp 2", "1/1/1 2/1/1 1/1/1", "cp=2 mb=2"},
+    {"cp 2, tp 2, pp 2", "1/1/1 2/2/1 1/1/1", "cp=2 mb=2 full"},
+    {"cp 2, pp 2", "1/1/1 1/2/1 1/1/1", "cp=2 mpi"},
+    {"cp 4, pp 2", "1/1/1 1/2/1 1/1/1", "cp=4 full"},
+    {"cp 2, dp 2", "1/1/2 1/1/2 1/1/1", "cp=2 reorder"},
+    {"cp 2, dp 2, zero 0", "1/1/1 1/1/2 1/1/2", "cp=2 zero=0 full"},
+    {"cp 2, zero 0", "1/1/1 1/1/1 1/1/1", "cp=2 zero=0"},
+    {"cp 2, tp 2, dp 2", "1/1/2 2/1/2 1/1/1", "cp=2 full"},
+    {"cp 2, pp 2, dp 2, no overlap", "1/1/2 1/2/2 1/1/2", "cp=2 apart full"},
+    {"cp 2, vpp 2", "1/1/1 1/2/1/2 1/1/1", "cp=2 interleaved"},
+    {"cp 2, zb-h1, pp 3", "1/1/1 1/3/1 1/1/1", "cp=2 zb-h1"},
+    {"cp 2, gpipe", "1/2/1 1/2/1 1/1/1", "cp=2 gpipe mb=2 full"},
+    {"cp 2, selective", "1/1/1 1/2/1 1/1/1", "cp=2 recompute=selective"},
+    {"cp 2, full recompute", "1/1/1 2/1/1 1/1/1", "cp=2 recompute=full"},
+    {"cp 2, dropout", "1/1/1 1/2/1 1/1/1", "cp=2 dropout=0.1"},
+    {"cp 4, tp 2, dropout", "1/1/1 2/1/1 1/1/1", "cp=4 dropout=0.1 mb=4 full"},
+    {"cp 2, frozen encoder", "1/1/2 1/1/1 1/1/1", "cp=2 frozen=ftt"},
+    {"cp 2, frozen LLM", "1/1/2 1/2/1 1/1/1", "cp=2 frozen=tft full"},
+    {"cp 2, generator only", "1/1/1 1/2/1 1/1/2", "cp=2 frozen=fft full"},
+    {"cp 2, encoder dp 4", "1/1/4 1/1/2 1/1/1", "cp=2 mb=2 full"},
+    {"cp 2, colocated", "1/1/2 1/1/1 1/1/2", "cp=2 colocated"},
+    {"cp 2, colocated, tp 2, pp 2", "1/1/8 2/2/1 1/1/4", "cp=2 colocated mb=4 full"},
+    {"cp 2, encoder dp 4 with LLM pp 2", "1/1/4 1/2/1 1/1/1", "cp=2 with=l-- mb=4"},
+    {"cp 2, one sample with pictures", "1/1/1 1/1/1 1/1/1", "cp=2 data=one full"},
+    {"cp 2, no picture to draw", "1/1/1 1/1/1 1/1/1", "cp=2 data=captions full"},
+    {"cp 2, shared table, pp 2 dp 2", "1/2/2", "cp=2 gpt"},
+    {"cp 4, shared table, tp 2 pp 2", "2/2/1", "cp=4 gpt full"},
+    {"cp 2, tp 2, whole rows", "2/2/1", "cp=2 rows full"},
     /* gradients and parameters */
     {"dp 2, zero 0", "1/1/2 1/1/2 1/1/2", "zero=0"},
     {"dp 4 on 2 ranks, zero 0", "1/1/4 1/1/4 1/1/4", "colocated ranks=2 zero=0 full"},
@@ -250,6 +284,8 @@ static void read_option(const char *s, struct ranks_case *c)
         c->window = strcmp(v, "all") == 0 ? DT_PLAN_WINDOW_ALL : atoi(v);
     else if (word_is(s, "ranks=", &v))
         c->ranks = atoi(v);
+    else if (word_is(s, "cp=", &v))
+        c->cp = atoi(v);
     else if (word_is(s, "recompute=", &v))
         read_recompute(v, c);
     else if (word_is(s, "frozen=", &v))

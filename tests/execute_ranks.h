@@ -17,6 +17,7 @@ struct ranks_case {
     const char *name, *layout;
     struct ef_layout l[MODULES];
     int tp[MODULES];
+    int cp; /* of the LLM */
     int microbatch;
     bool colocated;
     int with[MODULES]; /* 1 + the module on whose GPUs this one lies */

@@ -14,6 +14,8 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
         f->plan.modules[m].with = (uint8_t)c->with[m];
         f->plan.modules[m].window = m < f->model->llm ? c->window : 0;
     }
+    if (c->cp > 1)
+        f->plan.modules[f->model->llm].layout.cp = c->cp;
     dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
     dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
     f->dropout = c->dropout;
@@ -146,6 +148,7 @@ void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, st
         one.tp[m] = 1;
         one.recompute[m] = DT_RECOMPUTE_NONE;
     }
+    one.cp = 1;
     one.microbatch = 1;
     one.colocated = true;
     memset(one.with, 0, sizeof(one.with));
@@ -224,7 +227,8 @@ static int gpus_of(const struct ranks_case *c)
     int sum = 0, max = 0;
 
     for (int m = 0; m < MODULES; m++) {
-        int n = c->l[m].pp * c->l[m].dp * c->tp[m];
+        bool llm = c->l[1].pp > 0 ? m == 1 : m == 0; /* beside others, or alone */
+        int n = c->l[m].pp * c->l[m].dp * c->tp[m] * (llm && c->cp > 1 ? c->cp : 1);
 
         sum += c->with[m] ? 0 : n;
         max = n > max ? n : max;

@@ -388,6 +388,13 @@ START_TEST(refuses_what_it_cannot_run)
     ck_assert_int_eq(dt_exec_new(&f.opt, &f.err, &x), DT_ERR_INPUT);
     dt_assert_has(f.err.message, "zero 2 is planned and simulated");
     f.plan.modules[1].layout.dp = f.plan.modules[1].zero = 1;
+    f.plan.modules[1].layout.cp = 2;
+    ck_assert_int_eq(dt_exec_new(&f.opt, &f.err, &x), DT_ERR_INPUT);
+    dt_assert_has(f.err.message, "the 2 members of a lane need a rank each");
+    f.plan.modules[1].layout.cp = 1;
+    f.plan.modules[1].layout.ip = 2;
+    ck_assert_int_eq(dt_exec_new(&f.opt, &f.err, &x), DT_ERR_INPUT);
+    f.plan.modules[1].layout.ip = 1;
     ef_free(&f);
 }
 END_TEST

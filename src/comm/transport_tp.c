@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Collectives of tensor parallelism, in queue order. */
+ * Collectives inside a lane (tensor and context parallelism), in queue order. */
 #include "comm/transport.h"
 
 #include "base/mem.h"
@@ -56,7 +56,7 @@ static enum dt_status post_all_reduce(struct dt_tp *tp, const struct job *j, voi
 static void all_reduce(struct dt_device_queue *q, struct dt_tp *tp, enum dt_reduce_type type,
                        int64_t n, void *x)
 {
-    struct job j = {"an all-reduce of tensor parallelism", post_all_reduce, type, (size_t)n, NULL};
+    struct job j = {"an all-reduce inside a lane", post_all_reduce, type, (size_t)n, NULL};
 
     if (tp && tp->size > 1 && n > 0 && tp->error.status == DT_OK)
         run(q, tp, &j, x);
@@ -125,7 +125,7 @@ static void by_rows(struct dt_device_queue *q, struct dt_tp *tp, struct job *j, 
 void dt_tp_all_gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t rows,
                       int64_t width, void *all)
 {
-    struct job j = {"an all-gather of tensor parallelism", post_all_gather, DT_REDUCE_F32, 0, NULL};
+    struct job j = {"an all-gather inside a lane", post_all_gather, DT_REDUCE_F32, 0, NULL};
     size_t row = (size_t)width * dt_dtype_bytes(type);
 
     by_rows(q, tp, &j, rows, row, all);
@@ -134,8 +134,8 @@ void dt_tp_all_gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype
 void dt_tp_reduce_scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
                           int64_t rows, int64_t width, void *all)
 {
-    struct job j = {"a reduce-scatter of tensor parallelism", post_reduce_scatter,
-                    reduce_type(type), 0, NULL};
+    struct job j = {"a reduce-scatter inside a lane", post_reduce_scatter, reduce_type(type), 0,
+                    NULL};
 
     by_rows(q, tp, &j, rows, (size_t)width, all);
 }

@@ -78,6 +78,7 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/block_transformer.c \
 	src/exec/modules/block_unet.c \
 	src/exec/modules/call.c \
+	src/exec/modules/context.c \
 	src/exec/modules/diffusion.c \
 	src/exec/modules/ferry.c \
 	src/exec/modules/ferry.h \
@@ -93,6 +94,7 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/stage.c \
 	src/exec/modules/tp.c \
 	src/exec/program/batching.c \
+	src/exec/program/batching_cut.c \
 	src/exec/program/batching.h \
 	src/exec/program/execute.c \
 	src/exec/program/execute.h \

@@ -88,7 +88,7 @@ double dt_block_level_scale(int level);
 /* A block on a process of a CPU (core/cost/memory_cpu.c). */
 struct dt_block_cpu {
     double e;      /* bytes of an element */
-    double tp;     /* at least 1 */
+    double tp, cp; /* at least 1 */
     double tokens; /* of the process */
     double own;    /* of them, between blocks */
     double rows;   /* of them, at the block's level of a U-Net */

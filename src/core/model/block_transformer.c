@@ -78,6 +78,9 @@ static double temporaries(const struct dt_block *b, const struct dt_block_cpu *c
     width += b->gated ? 3 * f : f;
     width += b->qk_norm ? 3 * (q + kv) : 0;
     width += c->tp > 1 ? 3.0 * b->hidden : 0; /* whole rows, gathered and summed */
+    if (c->cp >
+        1) /* keys and values of all ranks; those that own rows see, at most, and their gradients */
+        width += 2 * kv * (c->cp + 2 * (c->cp + 0.5));
     return c->e * (c->tokens * width + 2 * c->own * b->hidden);
 }
 

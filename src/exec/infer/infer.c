@@ -304,7 +304,7 @@ enum dt_status dt_infer_encode(struct dt_infer *x, const struct dt_sequence *con
 
     if (u->module < 0)
         return DT_OK;
-    dt_batching_limits(x->o.model, u->module, seqs, n, &need);
+    dt_batching_limits(x->o.model, u->module, seqs, n, NULL, &need);
     if (need.rows == 0)
         return DT_OK;
     DT_TRY(dt_infer_room(x, u, &need, err));
@@ -336,7 +336,7 @@ enum dt_status dt_infer_read(struct dt_infer *x, const struct dt_sequence *const
     struct dt_batch_limits need;
     size_t rows;
 
-    dt_batching_limits(x->o.model, u->module, seqs, n, &need);
+    dt_batching_limits(x->o.model, u->module, seqs, n, NULL, &need);
     DT_TRY(dt_infer_room(x, u, &need, err));
     DT_TRY(dt_batching_fill(x->o.model, u->module, seqs, n, u->batch, err));
     rows = (size_t)u->batch->rows;

@@ -45,7 +45,7 @@ static enum dt_status add_images(struct dt_infer *x, const struct dt_sequence *c
     float *sse;
     enum dt_status st;
 
-    dt_batching_limits(x->o.model, u->module, seqs, n, &need);
+    dt_batching_limits(x->o.model, u->module, seqs, n, NULL, &need);
     if (need.seqs == 0)
         return DT_OK;
     DT_TRY(dt_infer_room(x, u, &need, err));

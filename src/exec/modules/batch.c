@@ -36,6 +36,14 @@ static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
         a->target = cut(c, max->rows, 4);
         a->in_row = cut(c, max->in, 4);
         a->cond_row = cut(c, max->cond, 4);
+        a->in_take = a->cond_take = a->begin = a->cu_keys = a->key_at = NULL;
+        if (max->gathered > 0) {
+            a->in_take = cut(c, max->in, 4);
+            a->cond_take = cut(c, max->cond, 4);
+            a->begin = cut(c, max->seqs, 4);
+            a->cu_keys = cut(c, max->seqs + 1, 4);
+            a->key_at = cut(c, max->keys, 4);
+        }
     } else {
         a->hw = cut(c, max->seqs, sizeof(*a->hw));
         a->pixels = cut(c, max->rows * width, 4);
@@ -84,7 +92,7 @@ enum dt_status dt_batch_fit(struct dt_batch *b, const struct dt_batch_limits *ne
 
     DT_TRY(dt_nn_shape_facts(b->module, err, &f));
     if (need->rows > b->max.rows || need->seqs > b->max.seqs || need->in > b->max.in ||
-        need->cond > b->max.cond)
+        need->cond > b->max.cond || need->keys > b->max.keys || need->gathered > b->max.gathered)
         return dt_error_set(err, DT_ERR_INTERNAL,
                             "module \"%s\": a batch is larger than the place made for it",
                             b->module->name);
@@ -262,14 +270,33 @@ enum dt_status dt_batch_latents(struct dt_batch *b, const float *x0, int w, int 
 /* ---- upload ---- */
 
 static enum dt_status check_rows(const struct dt_batch *b, const char *what, const int32_t *row,
-                                 int64_t n, int64_t max, struct dt_error *err)
+                                 int64_t n, int64_t of, int64_t max, struct dt_error *err)
 {
     if (n < 0 || n > max)
         return too_many(err, b, what, n, max);
     for (int64_t i = 0; i < n; i++)
-        if (row[i] < 0 || row[i] >= b->rows)
+        if (row[i] < 0 || row[i] >= of)
             return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": %s: row %d of %lld",
-                                b->module->name, what, row[i], (long long)b->rows);
+                                b->module->name, what, row[i], (long long)of);
+    return DT_OK;
+}
+
+static enum dt_status check_cut(struct dt_batch *b, struct dt_error *err)
+{
+    DT_TRY(
+        check_rows(b, "all image rows", b->host.in_take, b->n_in_mine, b->n_in, b->room.in, err));
+    DT_TRY(check_rows(b, "all conditioning rows", b->host.cond_take, b->n_cond_mine, b->n_cond,
+                      b->room.cond, err));
+    DT_TRY(check_rows(b, "keys", b->host.key_at, b->keys, b->gathered, b->room.keys, err));
+    if (b->gathered > b->room.gathered || b->gathered % b->cut.n != 0 ||
+        b->gathered / b->cut.n < b->rows)
+        return too_many(err, b, "rows of all members", b->gathered, b->room.gathered);
+    b->max_keys = 0;
+    for (int64_t i = 0; i < b->n_seq; i++) {
+        int64_t n = b->host.cu_keys[i + 1] - b->host.cu_keys[i];
+
+        b->max_keys = n > b->max_keys ? n : b->max_keys;
+    }
     return DT_OK;
 }
 
@@ -296,8 +323,10 @@ static enum dt_status check(struct dt_batch *b, struct dt_error *err)
         if (b->host.pos[i] < 0 || b->host.pos[i] >= b->max.max_len)
             return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": position %d of at most %lld",
                                 b->module->name, b->host.pos[i], (long long)b->max.max_len);
-    DT_TRY(check_rows(b, "image rows", b->host.in_row, b->n_in, b->room.in, err));
-    return check_rows(b, "conditioning rows", b->host.cond_row, b->n_cond, b->room.cond, err);
+    DT_TRY(check_rows(b, "image rows", b->host.in_row, dt_nn_in_rows(b), b->rows, b->room.in, err));
+    DT_TRY(check_rows(b, "conditioning rows", b->host.cond_row, dt_nn_cond_rows(b), b->rows,
+                      b->room.cond, err));
+    return b->cut.n > 1 ? check_cut(b, err) : DT_OK;
 }
 
 static void levels(struct dt_batch *b, const struct dt_nn_shape_facts *f)

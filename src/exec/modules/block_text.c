@@ -63,14 +63,27 @@ static void embedding_forward(struct dt_nn_call *c, bool again)
     else
         dt_nn_sum(c, m->rows * b->hidden, all);
     if (c->in_rows && m->n_in > 0)
-        c->k->rows_copy(c->q, c->dtype, m->n_in, b->hidden, c->in_rows, NULL, all, m->dev.in_row,
-                        false);
+        c->k->rows_copy(c->q, c->dtype, dt_nn_in_rows(m), b->hidden, c->in_rows, m->dev.in_take,
+                        all, m->dev.in_row, false);
     if (room)
         dt_nn_copy(c, c->y, dt_nn_off(room, first * b->hidden, c->es),
                    (size_t)(own * b->hidden) * c->es);
     if (dt_nn_weight_of(c, EMB_POS))
         c->k->embedding_fwd(c->q, c->dtype, own, b->hidden, b->max_pos, m->dev.pos + first,
                             dt_nn_master_of(c, EMB_POS), c->y, true);
+}
+
+/* The gradient of the encoders' rows: of own ones, and then of all. */
+static void rows_back(struct dt_nn_call *c, const char *dy)
+{
+    const struct dt_batch *m = c->batch;
+    int64_t n = m->n_in * c->b->hidden;
+
+    if (c->s->cp)
+        c->s->dev->zero(c->q, c->d_in_rows, (size_t)n * c->es);
+    c->k->rows_copy(c->q, c->dtype, dt_nn_in_rows(m), c->b->hidden, dy, m->dev.in_row, c->d_in_rows,
+                    m->dev.in_take, false);
+    dt_nn_context_join(c, n, c->d_in_rows);
 }
 
 static void embedding_backward(struct dt_nn_call *c, int what)
@@ -84,8 +97,7 @@ static void embedding_backward(struct dt_nn_call *c, int what)
         return;
     dy = dt_nn_whole_rows(c, m->rows, c->b->hidden, c->dy, room);
     if (rows)
-        c->k->rows_copy(c->q, c->dtype, m->n_in, c->b->hidden, dy, m->dev.in_row, c->d_in_rows,
-                        NULL, false);
+        rows_back(c, dy);
     if (!tables)
         return;
     table_back(c, EMB_TOKEN, m->rows, c->act.emb.ids, dy);
@@ -425,6 +437,19 @@ static void loss(struct dt_nn_call *c, const char *n, bool gradient, char *room)
         dt_nn_own_sum(c, m->rows, c->b->hidden, dn, c->act.norm.dn, false);
 }
 
+/* Conditioning states: own ones of the rows at n, and then all. */
+static void states(struct dt_nn_call *c, const char *n)
+{
+    const struct dt_batch *m = c->batch;
+    int64_t all = m->n_cond * c->b->hidden;
+
+    if (c->s->cp)
+        c->s->dev->zero(c->q, c->out_rows, (size_t)all * c->es);
+    c->k->rows_copy(c->q, c->dtype, dt_nn_cond_rows(m), c->b->hidden, n, m->dev.cond_row,
+                    c->out_rows, m->dev.cond_take, false);
+    dt_nn_context_join(c, all, c->out_rows);
+}
+
 static void head_forward(struct dt_nn_call *c, bool again)
 {
     struct dt_kernel_norm norm = norm_of(c);
@@ -442,8 +467,7 @@ static void head_forward(struct dt_nn_call *c, bool again)
         return;
     }
     if (c->out_rows && c->batch->n_cond > 0)
-        c->k->rows_copy(c->q, c->dtype, c->batch->n_cond, c->b->hidden, n, c->batch->dev.cond_row,
-                        c->out_rows, NULL, false);
+        states(c, n);
     loss(c, n, c->n->mode == DT_LAY_NONE && c->batch->train, room_dn);
 }
 
@@ -451,16 +475,16 @@ static void head_forward(struct dt_nn_call *c, bool again)
 static void states_back(struct dt_nn_call *c, char *dn, char *room)
 {
     const struct dt_batch *m = c->batch;
-    int64_t width = c->b->hidden;
+    int64_t width = c->b->hidden, n = dt_nn_cond_rows(m);
 
     if (!c->s->seqpar) {
-        c->k->rows_copy(c->q, c->dtype, m->n_cond, width, c->d_out_rows, NULL, dn, m->dev.cond_row,
-                        true);
+        c->k->rows_copy(c->q, c->dtype, n, width, c->d_out_rows, m->dev.cond_take, dn,
+                        m->dev.cond_row, true);
         return;
     }
     c->s->dev->zero(c->q, room, (size_t)(m->rows * width) * c->es);
-    c->k->rows_copy(c->q, c->dtype, m->n_cond, width, c->d_out_rows, NULL, room, m->dev.cond_row,
-                    false);
+    c->k->rows_copy(c->q, c->dtype, n, width, c->d_out_rows, m->dev.cond_take, room,
+                    m->dev.cond_row, false);
     c->k->add(c->q, c->dtype, own_rows(c) * width, dn, dt_nn_off(room, own_first(c) * width, c->es),
               dn);
 }

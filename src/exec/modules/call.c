@@ -161,7 +161,8 @@ void dt_nn_drop(struct dt_nn_call *c, int which, int64_t width, const void *x, v
 
     if (rows > 0)
         c->k->dropout(c->q, c->dtype, &documents, width, b->noise_seed ^ c->n->drop_key[which],
-                      b->dev.stream, dt_nn_own_first(c->s, b->rows), rows, c->s->dropout, x, y);
+                      b->dev.stream, c->s->cp ? b->dev.begin : NULL, dt_nn_own_first(c->s, b->rows),
+                      rows, c->s->dropout, x, y);
 }
 
 char *dt_flow_kept(struct dt_nn_call *c, int what, const char *gradient, int64_t elems)

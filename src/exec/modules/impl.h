@@ -193,6 +193,7 @@ struct dt_stage {
     int first, last;
     enum dt_dtype dtype;
     struct dt_tp *tp; /* NULL: one member */
+    struct dt_tp *cp; /* context parallelism; NULL: one member */
     bool seqpar;      /* members hold their own rows between blocks */
     bool upstream, split, any_backward;
     float dropout;
@@ -410,6 +411,31 @@ void dt_nn_channels_join(struct dt_nn_call *c, int64_t rows, int64_t grains, int
 /* This member's columns of x, dense, in `room`; x itself with one member. */
 const void *dt_nn_channels_cut(struct dt_nn_call *c, int64_t rows, int64_t grains, int64_t grain,
                                const void *x, char *room);
+
+/* ---- context parallelism (context.c) ---- */
+
+/* Rows of encoders' features and of conditioning states that are among the batch's own. */
+static inline int64_t dt_nn_in_rows(const struct dt_batch *b)
+{
+    return b->cut.n > 1 ? b->n_in_mine : b->n_in;
+}
+static inline int64_t dt_nn_cond_rows(const struct dt_batch *b)
+{
+    return b->cut.n > 1 ? b->n_cond_mine : b->n_cond;
+}
+/* Work buffers: rows of all members, and those that own queries see.  NULL with one member. */
+struct dt_nn_context {
+    char *all, *seen;
+};
+struct dt_nn_context dt_nn_context_room(struct dt_nn_call *c, int64_t width);
+/* room.seen = what own rows see of x, `width` elements a row of all members', own ones `stride` apart. */
+void dt_nn_context_gather(struct dt_nn_call *c, const struct dt_nn_context *room, int64_t width,
+                          const void *x, int64_t stride);
+/* The transpose: own dx = what all members' rows have in d_seen for it.  room.all is lost. */
+void dt_nn_context_scatter(struct dt_nn_call *c, const struct dt_nn_context *room, int64_t width,
+                           const char *d_seen, void *dx, int64_t stride);
+/* What every member has filled own rows of, the others being zero: `whole` becomes the sum. */
+void dt_nn_context_join(struct dt_nn_call *c, int64_t n, void *whole);
 
 /* A flow gradient as backward_weight finds it later: copied into the stash by backward_input. */
 char *dt_flow_kept(struct dt_nn_call *c, int what, const char *gradient, int64_t elems);

@@ -30,12 +30,29 @@
 enum { DT_BATCH_LEVELS = 8 }; /* U-Net resolutions, as core's DT_MAX_LEVELS */
 
 struct dt_batch_limits {
-    int64_t rows;    /* tokens: text tokens, patches or latent pixels */
-    int64_t seqs;    /* LLM: documents (padding counts as one); encoder, generator: images */
-    int64_t in;      /* LLM: rows taken from encoders */
-    int64_t cond;    /* LLM: rows handed to generators */
-    int64_t max_len; /* longest sequence in rows; 0 = rows */
+    int64_t rows;           /* tokens: text tokens, patches or latent pixels */
+    int64_t seqs;           /* LLM: documents (padding counts as one); encoder, generator: images */
+    int64_t in;             /* LLM: rows taken from encoders */
+    int64_t cond;           /* LLM: rows handed to generators */
+    int64_t max_len;        /* longest sequence in rows; 0 = rows */
+    int64_t keys, gathered; /* context parallelism (dt_batch), else 0 */
 };
+
+/* Context parallelism: which rows of every sequence a member of a lane holds.  A sequence of `len` rows is cut into
+ * 2n chunks, at floor(i len / 2n); member k holds chunks k and 2n - 1 - k, so that all have as much of the causal
+ * triangle to do.  n < 2: everything. */
+struct dt_batch_cut {
+    int n, mine;
+};
+/* Rows [*lo, *hi) of half 0 (the early chunk) or 1 (the late one) of a member. */
+static inline void dt_batch_cut_half(int n, int member, int half, int64_t len, int64_t *lo,
+                                     int64_t *hi)
+{
+    int64_t chunk = half == 0 ? member : 2 * (int64_t)n - 1 - member;
+
+    *lo = n < 2 ? half * len : chunk * len / (2 * (int64_t)n);
+    *hi = n < 2 ? len : (chunk + 1) * len / (2 * (int64_t)n);
+}
 
 /* One microbatch of one module.  The caller fills `host` arrays and counts, then calls
  * dt_batch_upload; kernels read the twins in `dev`.
@@ -43,6 +60,7 @@ struct dt_batch_limits {
  * LLM       rows, n_seq, cu, pos, ids (-1: no token, e.g. an image's rows), target (< 0: none);
  *           in_row[i] = row that takes the i-th row of the encoders' features; cond_row[i] = row
  *           whose final state is the i-th row handed on.  dt_batch_documents writes cu and pos.
+ *           Of a cut batch: see struct dt_batch.
  * encoder   hw = patches down and across per image, pixels = patch rows of channels*patch*patch
  *           (channel, y, x).  dt_batch_patches writes all of these from images.
  * generator hw = latent height and width per image, x0 = clean latents NHWC, t = timestep, alpha
@@ -50,6 +68,7 @@ struct dt_batch_limits {
  *           dt_batch_diffuse write them. */
 struct dt_batch_arrays {
     int32_t *cu, *pos, *ids, *target, *in_row, *cond_row;
+    int32_t *in_take, *cond_take, *begin, *cu_keys, *key_at; /* of a cut batch, else NULL */
     uint64_t *
         stream; /* [seqs]: of what is drawn for an image or document, e.g. its sample number: noise of a
                        * generator, dropout elsewhere */
@@ -77,7 +96,16 @@ struct dt_batch {
     uint64_t noise_seed; /* of noise and dropout */
     int64_t rows, n_seq, n_in, n_cond;
     int64_t max_len; /* longest sequence present */
-    int32_t *doc_of; /* host, [rows]: room for the caller, e.g. for dt_batch_documents */
+    /* LLM, cut: the rows are the early halves of all samples, then the late ones.  A "sequence" is a stretch of a
+     * document in one of them; it begins at row begin[i] of its document and sees the document's rows up to its own
+     * end, which are keys cu_keys[i] .. cu_keys[i + 1].  Members gather their rows, each into a place of gathered / n
+     * rows; key j is row key_at[j] of that, no row twice among the keys of the early half or of the late one.
+     * n_in and n_cond count the rows of all members, which cross the module's ends whole; this one has n_in_mine,
+     * row in_row[i] of its own being row in_take[i] of them, and the same of cond. */
+    struct dt_batch_cut cut;
+    int64_t n_in_mine, n_cond_mine, keys, keys_early, gathered;
+    int64_t max_keys; /* most that a sequence sees */
+    int32_t *doc_of;  /* host, [rows]: room for the caller, e.g. for dt_batch_documents */
     struct dt_batch_arrays host, dev;
     void *host_memory, *dev_memory; /* what the arrays lie in */
     size_t upload_bytes;            /* of the host's, which are the device's first */
@@ -238,6 +266,7 @@ struct dt_stage_spec {
      * them again instead of keeping them. */
     float dropout;
     struct dt_tp *tp; /* the members that share the stage; borrowed; NULL = this one alone */
+    struct dt_tp *cp; /* the members that share its sequences; the same */
     bool
         layout_only; /* no device memory: the stage says which parameters there are and where they lie,
                          and nothing else may be asked of it */
@@ -254,7 +283,15 @@ struct dt_stage_spec {
  *   at the module's ends features, conditioning states and their gradients are whole tensors, equal
  *                        at all members
  *
- * Losses, best tokens and predictions are whole and equal at all members.  Failures of collectives
+ * Losses, best tokens and predictions are whole and equal at all members.
+ *
+ * ---- context parallelism ----
+ *
+ * Members hold whole parameters and other rows of the same sequences (dt_batch_cut): their batches, the flow between
+ * blocks, losses and best tokens are of own rows alone.  A layer's keys and values are gathered, their gradients
+ * summed and scattered.  Gradients of parameters are summands, as replicas' are.  Features, conditioning states and
+ * their gradients are whole at all members, as above.  Members of both kinds: these rows are dealt once more.
+ * Failures of collectives
  * stick to the dt_tp (dt_tp_state). */
 
 enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_spec *spec,

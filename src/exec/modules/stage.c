@@ -282,7 +282,9 @@ static enum dt_status make_workspace(struct dt_stage *s, struct dt_error *err)
                             .n_seq = s->max.seqs,
                             .n_in = s->max.in,
                             .n_cond = s->max.cond,
-                            .max_len = s->max.max_len};
+                            .max_len = s->max.max_len,
+                            .keys = s->max.keys,
+                            .gathered = s->max.gathered};
     const struct dt_nn_shape_facts *f = &s->facts;
     size_t es = dt_dtype_bytes(s->dtype), at = 0, where[DT_MAX_SKIPS], g_time, g_context, saved;
     void *p = NULL;
@@ -479,6 +481,7 @@ enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_s
     s->last = spec->last;
     s->dtype = spec->dtype;
     s->tp = dt_tp_size(spec->tp) > 1 ? spec->tp : NULL;
+    s->cp = dt_tp_size(spec->cp) > 1 ? spec->cp : NULL;
     s->upstream = spec->upstream_trained;
     s->split = spec->split_backward;
     s->dropout = spec->dropout;

@@ -61,14 +61,18 @@ int64_t dt_batching_cond_count(const struct dt_model *m, const struct dt_sequenc
 
 /* ---- LLM ---- */
 
+int64_t dt_batching_cond_row(const struct dt_sequence_doc *d, int context_len, int j)
+{
+    int64_t at = (int64_t)d->n - context_len + j;
+
+    return (int64_t)d->first + (at > 0 ? at : 0);
+}
+
 void dt_batching_cond_rows(const struct dt_sequence_doc *d, int context_len, int32_t first_row,
                            int32_t *out)
 {
-    for (int j = 0; j < context_len; j++) {
-        int64_t at = (int64_t)d->n - context_len + j;
-
-        out[j] = first_row + (int32_t)d->first + (int32_t)(at > 0 ? at : 0);
-    }
+    for (int j = 0; j < context_len; j++)
+        out[j] = first_row + (int32_t)dt_batching_cond_row(d, context_len, j);
 }
 
 /* What is drawn for a document: by its sequence and its number there. */
@@ -241,6 +245,8 @@ enum dt_status dt_batching_fill(const struct dt_model *m, int module,
 {
     switch (m->modules[module].role) {
     case DT_ROLE_LLM:
+        if (b->cut.n > 1)
+            return dt_batching_fill_cut(m, seqs, n, b, err);
         return feed_llm(m, seqs, n, b, err);
     case DT_ROLE_ENCODER:
         return feed_encoder(seqs, n, b, err);
@@ -274,9 +280,13 @@ static void image_limits(const struct dt_module *mod, const struct dt_sequence *
 }
 
 void dt_batching_limits(const struct dt_model *m, int module, const struct dt_sequence *const *seqs,
-                        int n, struct dt_batch_limits *out)
+                        int n, const struct dt_batch_cut *cut, struct dt_batch_limits *out)
 {
     memset(out, 0, sizeof(*out));
+    if (cut && cut->n > 1 && m->modules[module].role == DT_ROLE_LLM) {
+        dt_batching_limits_cut(m, seqs, n, cut, out);
+        return;
+    }
     for (int k = 0; k < n; k++) {
         if (m->modules[module].role != DT_ROLE_LLM) {
             image_limits(&m->modules[module], seqs[k], out);

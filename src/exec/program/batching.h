@@ -18,6 +18,8 @@
  * gives its first row more than once. */
 void dt_batching_cond_rows(const struct dt_sequence_doc *d, int context_len, int32_t first_row,
                            int32_t *out /* [context_len] */);
+/* The j-th of them, a row of the document's sequence. */
+int64_t dt_batching_cond_row(const struct dt_sequence_doc *d, int context_len, int j);
 /* Conditioning rows per image that the model's generator takes; 0 without a generator. */
 int dt_batching_context_len(const struct dt_model *m);
 
@@ -35,13 +37,19 @@ int dt_batching_channels(const struct dt_module *m);
 /* The stream of an image's noise: the same wherever and with whatever else it is computed. */
 uint64_t dt_batching_noise_stream(const struct dt_sequence *s, int item);
 
-/* What the samples need of a batch of this module. */
+/* What the samples need of a batch of this module; cut (NULL = whole): a member's share of the LLM's. */
 void dt_batching_limits(const struct dt_model *m, int module, const struct dt_sequence *const *seqs,
-                        int n, struct dt_batch_limits *out);
-/* Fills the host side of a batch; the caller uploads it. */
+                        int n, const struct dt_batch_cut *cut, struct dt_batch_limits *out);
+/* Fills the host side of a batch, cut as b->cut says; the caller uploads it. */
 enum dt_status dt_batching_fill(const struct dt_model *m, int module,
                                 const struct dt_sequence *const *seqs, int n, struct dt_batch *b,
                                 struct dt_error *err);
+
+/* batching_cut.c: the LLM's, cut. */
+void dt_batching_limits_cut(const struct dt_model *m, const struct dt_sequence *const *seqs, int n,
+                            const struct dt_batch_cut *cut, struct dt_batch_limits *out);
+enum dt_status dt_batching_fill_cut(const struct dt_model *m, const struct dt_sequence *const *seqs,
+                                    int n, struct dt_batch *b, struct dt_error *err);
 
 /* Rows that the sample sends over the model's edge into (encoder) or out of (generator) the LLM. */
 int64_t dt_batching_in_rows(const struct dt_sequence *s);

@@ -42,10 +42,10 @@ static enum dt_status check_layout(const struct dt_exec_options *o, struct dt_er
     for (int m = 0; m < o->plan->n_modules; m++) {
         const struct dt_plan_layout *l = &o->plan->modules[m].layout;
 
-        if (l->cp * l->ep * l->ip != 1)
+        if (l->ep * l->ip != 1 || (l->cp > 1 && m != o->model->llm))
             return dt_error_set(err, DT_ERR_INPUT,
                                 "module %s: cp %d, ep %d and ip %d are planned and simulated; "
-                                "training takes 1 of each",
+                                "training takes cp for the LLM, else 1 of each",
                                 o->plan->module_names[m], l->cp, l->ep, l->ip);
         if (o->plan->modules[m].zero > 1 && dt_plan_layout_copies(l) > 1)
             return dt_error_set(err, DT_ERR_INPUT,
@@ -323,7 +323,7 @@ static enum dt_status decide(struct dt_exec *x, struct dt_error *err)
     if (x->ranks.t) /* a collective that has failed on the queue has let it pass */
         DT_TRY(x->ranks.data->state(x->ranks.data, err));
     else
-        dt_exec_loss_sum(&x->losses, &x->it);
+        dt_exec_loss_sum(&x->losses, &x->it, &x->ranks.cut[x->env.o.model->llm]);
     *r = (struct dt_exec_result){.grad_norm = x->norm.known ? (double)*x->norm.host : 0,
                                  .lr = dt_optimizer_lr(&x->env.o.optimizer, x->it.in->step)};
     dt_exec_loss_end(&x->losses, &x->it, &x->env, r);
@@ -499,6 +499,8 @@ static enum dt_status do_op(struct dt_exec *x, uint32_t i, struct dt_error *err)
     }
     if (st == DT_OK)
         st = dt_tp_state(dt_exec_tp(&x->ranks, op->module, op->replica, op->stage), err);
+    if (st == DT_OK)
+        st = dt_tp_state(dt_exec_cp(&x->ranks, op->module, op->replica, op->stage), err);
     return st == DT_OK ? DT_OK : dt_exec_error_at(x, i, st, err);
 }
 

@@ -159,14 +159,14 @@ static enum dt_status take(struct dt_exec_whole_impl *impl, int from, int tag, c
 
 /* ---- who has what ---- */
 
-/* The k-th rank of those that hold replicas of a member of the stage, ascending; -1 = no more. */
+/* The k-th rank of those that hold copies of a tensor-parallel member of the stage, ascending; -1 = no more. */
 static int peer_rank(const struct dt_exec_ranks *ranks, int m, int stage, int t, int k)
 {
+    int tp = ranks->env->o.plan->modules[m].layout.tp, cp = dt_exec_members(ranks->env, m) / tp;
     int last = -1;
 
-    for (int r = 0; r < ranks->env->dp[m];
-         r++) { /* replicas lie side by side, so their ranks ascend */
-        int rank = dt_placement_rank(&ranks->place, m, r, stage, t);
+    for (int i = 0; i < ranks->env->dp[m] * cp; i++) { /* they lie side by side: ranks ascend */
+        int rank = dt_placement_rank(&ranks->place, m, i / cp, stage, i % cp * tp + t);
 
         if (rank != last && k-- == 0)
             return rank;

@@ -44,7 +44,7 @@ static enum dt_status find(const struct dt_exec *x, struct edges *l, struct dt_e
         if (recv->kind != DT_OP_RECV ||
             !(dt_exec_here(&x->ranks, recv) || dt_exec_here(&x->ranks, &p->ops[recv->peer])))
             continue;
-        for (int t = 0; t < x->env.o.plan->modules[recv->module].layout.tp; t++) {
+        for (int t = 0; t < dt_exec_members(&x->env, recv->module); t++) {
             struct dt_transport_edge e = {.tag = dt_exec_tag(x, i)};
 
             dt_exec_route(&x->ranks, &p->ops[recv->peer], recv, t, &e.from, &e.to);

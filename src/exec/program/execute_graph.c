@@ -22,7 +22,7 @@ int dt_exec_send_users(const struct dt_program *p, const struct dt_exec_ranks *r
     const struct dt_op *from = &p->ops[send], *to = &p->ops[from->peer];
     int here = 0, away = 0;
 
-    for (int t = 0; t < ranks->env->o.plan->modules[to->module].layout.tp; t++) {
+    for (int t = 0; t < dt_exec_members(ranks->env, to->module); t++) {
         int a, b;
 
         dt_exec_route(ranks, from, to, t, &a, &b);
@@ -39,7 +39,7 @@ static bool sends_away(const struct dt_program *p, const struct dt_exec_ranks *r
 {
     const struct dt_op *to = &p->ops[from->peer];
 
-    for (int t = 0; t < ranks->env->o.plan->modules[to->module].layout.tp; t++) {
+    for (int t = 0; t < dt_exec_members(ranks->env, to->module); t++) {
         int a, b;
 
         dt_exec_route(ranks, from, to, t, &a, &b);
@@ -167,7 +167,7 @@ static enum dt_status tokens_of(struct dt_exec_graph *g, const struct dt_program
 
     if (lanes_meet(p, to->lane, from->lane))
         return DT_OK;
-    for (int t = 0; t < ranks->env->o.plan->modules[to->module].layout.tp; t++) {
+    for (int t = 0; t < dt_exec_members(ranks->env, to->module); t++) {
         int a, b;
 
         dt_exec_route(ranks, from, to, t, &a, &b);

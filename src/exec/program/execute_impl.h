@@ -247,6 +247,8 @@ struct dt_exec_ranks {
     int *member[DT_MAX_MODULES]; /* [lane]: what this rank is in it; -1 = elsewhere */
     struct dt_exec_peers *peers[DT_MAX_MODULES]; /* [stage] */
     struct dt_tp *tp[DT_MAX_MODULES];            /* [lane] */
+    struct dt_tp *cp[DT_MAX_MODULES];            /* the same, of context parallelism */
+    struct dt_batch_cut cut[DT_MAX_MODULES];     /* what this rank holds of sequences; n 1 = all */
     struct dt_comm **tied;                       /* [replica of the LLM]; NULL entries: not here */
     struct dt_comm *world;                       /* of host memory; NULL = alone */
     struct dt_comm *training;                    /* NULL = alone, or nothing is trained */
@@ -298,8 +300,9 @@ struct dt_exec_losses {
     uint32_t left;                /* microbatches here whose losses are to come */
     struct dt_device_event *read; /* all have come to the host */
     float *nll, *sse;             /* host memory of the device: per row, per image to draw */
-    int64_t *row_at, *img_at;     /* per sample: its first row and image there */
-    int64_t *image_values;        /* per image to draw: values in it */
+    int64_t *row_at[2],
+        *img_at;           /* per sample: its first row and image there; [1]: cut, its late half */
+    int64_t *image_values; /* per image to draw: values in it */
     size_t cap_value, cap_has, cap_nll, cap_sse, cap_samples, cap_images;
 };
 
@@ -336,13 +339,26 @@ static inline uint32_t dt_exec_global_mb(const struct dt_program *p, const struc
     return p->assignment->m[op->module].mb_first[op->replica] + op->mb;
 }
 
+/* Ranks of a lane: member c tp + t is t of tensor and c of context parallelism. */
+static inline int dt_exec_members(const struct dt_exec_env *env, int module)
+{
+    return dt_plan_layout_lane_gpus(&env->o.plan->modules[module].layout);
+}
+
 /* Is (a member of) the lane here? */
 static inline bool dt_exec_here(const struct dt_exec_ranks *ranks, const struct dt_op *op)
 {
     return ranks->member[op->module][op->replica * ranks->env->pp[op->module] + op->stage] >= 0;
 }
 
-/* The ranks of a lane; NULL: it is one. */
+/* The ranks that share a lane's parameters, or its sequences; NULL: it is one. */
+static inline struct dt_tp *dt_exec_cp(const struct dt_exec_ranks *ranks, int module, int replica,
+                                       int stage)
+{
+    struct dt_tp *cp = &ranks->cp[module][replica * ranks->env->pp[module] + stage];
+
+    return cp->comm ? cp : NULL;
+}
 static inline struct dt_tp *dt_exec_tp(const struct dt_exec_ranks *ranks, int module, int replica,
                                        int stage)
 {
@@ -598,8 +614,10 @@ enum dt_status dt_exec_loss_begin(struct dt_exec_losses *losses, struct dt_exec_
 void dt_exec_loss_take(struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
                        const struct dt_exec_stages *stages, const struct dt_op *op,
                        const struct dt_exec_microbatch *s);
-/* Sums of the samples of this rank; of all ranks after they have been exchanged. */
-void dt_exec_loss_sum(struct dt_exec_losses *losses, const struct dt_exec_iteration *it);
+/* Sums of the samples of this rank, of which it has what the LLM's cut says; of all ranks after they have been
+ * exchanged. */
+void dt_exec_loss_sum(struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
+                      const struct dt_batch_cut *cut);
 void dt_exec_loss_end(const struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
                       const struct dt_exec_env *env, struct dt_exec_result *out);
 

@@ -11,7 +11,8 @@ enum { SLACK = 16 }; /* limits grow by that share more than what asked for it */
 
 static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_exec_vstage *vs,
                                  const struct dt_batch_limits *max, struct dt_tp *tp,
-                                 bool layout_only, struct dt_error *err, struct dt_stage **out)
+                                 struct dt_tp *cp, bool layout_only, struct dt_error *err,
+                                 struct dt_stage **out)
 {
     const struct dt_module *mod = &env->o.model->modules[vs->module];
     unsigned char *trained = dt_malloc((size_t)mod->n_blocks + 1);
@@ -29,6 +30,7 @@ static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_
         .max = *max,
         .dropout = (float)env->o.dropout,
         .tp = tp,
+        .cp = cp,
         .layout_only = layout_only,
     };
     enum dt_status st;
@@ -57,7 +59,7 @@ enum dt_status dt_exec_layout(const struct dt_exec_env *env, int module, int v, 
     struct dt_exec_vstage vs = {
         .module = module, .v = v, .first = mp->split[v], .last = mp->split[v + 1]};
 
-    return make_stage(env, &vs, &max, tp, true, err, out);
+    return make_stage(env, &vs, &max, tp, NULL, true, err, out);
 }
 
 static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
@@ -67,6 +69,8 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
         &stages->ranks->peers[vs->module][vs->v % stages->env->pp[vs->module]];
     struct dt_tp *tp =
         dt_exec_tp(stages->ranks, vs->module, vs->replica, vs->v % stages->env->pp[vs->module]);
+    struct dt_tp *cp =
+        dt_exec_cp(stages->ranks, vs->module, vs->replica, vs->v % stages->env->pp[vs->module]);
     size_t blocks = (size_t)(vs->last - vs->first) + 1;
     struct dt_optimizer_owned *owned;
     enum dt_status st;
@@ -77,7 +81,7 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
     vs->fresh = dt_calloc(blocks, sizeof(*vs->fresh));
     if (!vs->finished || !vs->fresh)
         return dt_error_nomem(err, "a stage");
-    DT_TRY(make_stage(stages->env, vs, &vs->max, tp, false, err, &vs->stage));
+    DT_TRY(make_stage(stages->env, vs, &vs->max, tp, cp, false, err, &vs->stage));
     DT_TRY(dt_exec_make_regions(stages->ranks, vs, err));
     dt_stage_init(stages->env->q, vs->stage, stages->env->o.seed);
     DT_TRY(
@@ -264,7 +268,7 @@ enum dt_status dt_exec_gather_seqs(struct dt_exec_iteration *it, int module, uin
 
 /* Counts of every microbatch of the module, here or not: both sides of a message know its size. */
 static enum dt_status count_module(struct dt_exec_iteration *it, const struct dt_exec_env *env,
-                                   int m, struct dt_error *err)
+                                   const struct dt_batch_cut *cut, int m, struct dt_error *err)
 {
     const uint32_t *first = it->p->assignment->m[m].mb_first;
     uint32_t n_mb = first[env->dp[m]];
@@ -275,7 +279,7 @@ static enum dt_status count_module(struct dt_exec_iteration *it, const struct dt
         int n;
 
         DT_TRY(dt_exec_gather_seqs(it, m, mb, &n, err));
-        dt_batching_limits(env->o.model, m, it->mb_seqs, n, &it->lim[m][mb]);
+        dt_batching_limits(env->o.model, m, it->mb_seqs, n, cut, &it->lim[m][mb]);
     }
     return DT_OK;
 }
@@ -291,14 +295,16 @@ struct dt_batch dt_exec_counts(const struct dt_exec_env *env, const struct dt_ex
                              .n_seq = l->seqs,
                              .n_in = l->in,
                              .n_cond = l->cond,
-                             .max_len = l->max_len};
+                             .max_len = l->max_len,
+                             .keys = l->keys,
+                             .gathered = l->gathered};
 }
 
 enum dt_status dt_exec_reserve(const struct dt_exec_stages *stages, struct dt_exec_iteration *it,
                                struct dt_error *err)
 {
     for (int m = 0; m < stages->env->o.model->n_modules; m++) {
-        DT_TRY(count_module(it, stages->env, m, err));
+        DT_TRY(count_module(it, stages->env, &stages->ranks->cut[m], m, err));
         for (int k = 0; k < stages->env->dp[m] * stages->env->n_v[m]; k++) {
             struct dt_exec_vstage *vs = &stages->vs[m][k];
             const uint32_t *first = &it->p->assignment->m[m].mb_first[vs->replica];
@@ -312,6 +318,10 @@ enum dt_status dt_exec_reserve(const struct dt_exec_stages *stages, struct dt_ex
                 grown |= grow_limit(&max.seqs, need->seqs);
                 grown |= grow_limit(&max.in, need->in);
                 grown |= grow_limit(&max.cond, need->cond);
+                grown |= grow_limit(&max.keys, need->keys);
+                grown |= grow_limit(&max.gathered, need->gathered);
+                if (need->gathered > 0) /* else the rows are enough for any document */
+                    grown |= grow_limit(&max.max_len, need->max_len);
             }
             if (grown)
                 DT_TRY(resize_stage(stages, vs, &max, err));

@@ -51,7 +51,7 @@ static int64_t place_rows(struct dt_exec_losses *losses, const struct dt_exec_it
         for (uint32_t i = 0; i < a->mb[mb].n; i++) {
             int64_t s = a->samples[a->mb[mb].first + i];
 
-            losses->row_at[s] = rows;
+            losses->row_at[0][s] = losses->row_at[1][s] = rows;
             rows += it->in->seqs[s]->n_tokens;
         }
     return rows;
@@ -105,13 +105,15 @@ enum dt_status dt_exec_loss_begin(struct dt_exec_losses *losses, struct dt_exec_
     memset(losses->has, 0, n + 1);
     count_losses(losses, it->p, stages);
     if (n > losses->cap_samples) {
-        int64_t *row_at = dt_realloc(losses->row_at, n * sizeof(*row_at));
-        int64_t *img_at = row_at ? dt_realloc(losses->img_at, n * sizeof(*img_at)) : NULL;
+        int64_t **at[] = {&losses->row_at[0], &losses->row_at[1], &losses->img_at};
 
-        losses->row_at = row_at ? row_at : losses->row_at;
-        if (!img_at)
-            return dt_error_nomem(err, "losses");
-        losses->img_at = img_at;
+        for (int i = 0; i < 3; i++) {
+            int64_t *grown = dt_realloc(*at[i], n * sizeof(*grown));
+
+            if (!grown)
+                return dt_error_nomem(err, "losses");
+            *at[i] = grown;
+        }
         losses->cap_samples = n;
     }
     for (int64_t s = 0; s < it->in->n; s++)
@@ -128,6 +130,25 @@ enum dt_status dt_exec_loss_begin(struct dt_exec_losses *losses, struct dt_exec_
     return DT_OK;
 }
 
+/* A microbatch of which only some rows are here: the early halves of its samples, then the late ones.  Returns their
+ * number. */
+static int64_t place_own(struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
+                         const struct dt_assignment_module *a, const struct dt_microbatch *mb,
+                         const struct dt_batch_cut *cut)
+{
+    int64_t begin = mb->n > 0 ? losses->row_at[0][a->samples[mb->first]] : 0, at = begin;
+
+    for (int half = 0; half < 2; half++)
+        for (uint32_t i = 0; i < mb->n; i++) {
+            int64_t s = a->samples[mb->first + i], lo, hi;
+
+            dt_batch_cut_half(cut->n, cut->mine, half, it->in->seqs[s]->n_tokens, &lo, &hi);
+            losses->row_at[half][s] = at;
+            at += hi - lo;
+        }
+    return at - begin;
+}
+
 void dt_exec_loss_take(struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
                        const struct dt_exec_stages *stages, const struct dt_op *op,
                        const struct dt_exec_microbatch *s)
@@ -136,8 +157,10 @@ void dt_exec_loss_take(struct dt_exec_losses *losses, const struct dt_exec_itera
     const struct dt_microbatch *mb = &a->mb[dt_exec_global_mb(it->p, op)];
     bool text = stages->env->o.model->modules[op->module].role == DT_ROLE_LLM;
     int64_t first = mb->n > 0 ? a->samples[mb->first] : 0, n = 0;
+    int tp = stages->env->o.plan->modules[op->module].layout.tp;
 
-    if (stages->ranks->member[op->module][op->replica * stages->env->pp[op->module] + op->stage] >
+    if (stages->ranks->member[op->module][op->replica * stages->env->pp[op->module] + op->stage] %
+            tp >
         0)
         return;
     for (uint32_t i = 0; i < mb->n; i++) {
@@ -147,16 +170,35 @@ void dt_exec_loss_take(struct dt_exec_losses *losses, const struct dt_exec_itera
         losses->has[j] |= text ? LOSS_TEXT : LOSS_IMAGE;
         n += text ? q->n_tokens : dt_batching_images(q, DT_ITEM_GENERATE);
     }
+    if (text && s->batch->cut.n > 1)
+        n = place_own(losses, it, a, mb, &s->batch->cut);
     if (n > 0)
         stages->env->dev->copy(stages->env->q,
-                               text ? losses->nll + losses->row_at[first]
+                               text ? losses->nll + losses->row_at[0][first]
                                     : losses->sse + losses->img_at[first],
                                text ? s->batch->dev.nll : s->batch->dev.sse,
                                (size_t)n * sizeof(float), DT_COPY_TO_HOST);
 }
 
+/* Of the rows of a sample that are here. */
+static double text_loss(const struct dt_exec_losses *losses, const struct dt_sequence *q, size_t s,
+                        const struct dt_batch_cut *cut)
+{
+    double sum = 0;
+
+    for (int half = 0; half < 2; half++) {
+        int64_t lo, hi;
+
+        dt_batch_cut_half(cut->n, cut->mine, half, q->n_tokens, &lo, &hi);
+        for (int64_t i = lo; i < hi; i++)
+            sum += q->labels[i] >= 0 ? (double)losses->nll[losses->row_at[half][s] + i - lo] : 0;
+    }
+    return sum;
+}
+
 /* Per sample, and these in the order of samples: the same sum whatever the layout. */
-void dt_exec_loss_sum(struct dt_exec_losses *losses, const struct dt_exec_iteration *it)
+void dt_exec_loss_sum(struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
+                      const struct dt_batch_cut *cut)
 {
     size_t n = (size_t)it->in->n;
     int gen = it->edge[DT_EDGE_COND].src >= 0 ? it->edge[DT_EDGE_COND].dst : -1;
@@ -166,9 +208,7 @@ void dt_exec_loss_sum(struct dt_exec_losses *losses, const struct dt_exec_iterat
         int64_t images = gen >= 0 ? dt_batching_images(q, DT_ITEM_GENERATE) : 0;
 
         if (losses->has[s] & LOSS_TEXT)
-            for (int i = 0; i < q->n_tokens; i++)
-                losses->value[s] +=
-                    q->labels[i] >= 0 ? (double)losses->nll[losses->row_at[s] + i] : 0;
+            losses->value[s] += text_loss(losses, q, s, cut);
         if (losses->has[s] & LOSS_IMAGE)
             for (int64_t i = losses->img_at[s]; i < losses->img_at[s] + images; i++)
                 losses->value[n + s] += (double)losses->sse[i] / (double)losses->image_values[i];
@@ -206,7 +246,8 @@ void dt_exec_losses_free(struct dt_exec_losses *losses, const struct dt_device *
     dev->event_free(losses->read);
     dt_free(losses->value);
     dt_free(losses->has);
-    dt_free(losses->row_at);
+    dt_free(losses->row_at[0]);
+    dt_free(losses->row_at[1]);
     dt_free(losses->img_at);
     dt_free(losses->image_values);
 }

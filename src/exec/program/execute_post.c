@@ -71,7 +71,7 @@ static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *
         dt_exec_pack(x->env.dev, q, &l, data, packed->data.p);
         data = packed->data.p;
     }
-    for (int t = 0; bytes > 0 && t < x->env.o.plan->modules[recv->module].layout.tp; t++) {
+    for (int t = 0; bytes > 0 && t < dt_exec_members(&x->env, recv->module); t++) {
         struct dt_req *req;
         int from, to;
 
@@ -249,7 +249,7 @@ static enum dt_status post_losses(struct dt_exec *x, uint32_t i, struct dt_error
 {
     struct dt_req *req;
 
-    dt_exec_loss_sum(&x->losses, &x->it);
+    dt_exec_loss_sum(&x->losses, &x->it, &x->ranks.cut[x->env.o.model->llm]);
     DT_TRY(x->ranks.t->post_all_reduce(x->ranks.world, DT_REDUCE_F64, x->losses.value,
                                        2 * (size_t)x->it.in->n + 1, NULL, err, &req));
     return dt_exec_request_add(&x->comm, i, x->ranks.t, req, NULL, err);

@@ -59,7 +59,9 @@ static enum dt_status find_lanes(struct dt_exec_ranks *ranks, struct dt_error *e
         ranks->member[m] = dt_malloc((size_t)(l->dp * l->pp) * sizeof(*ranks->member[m]));
         ranks->peers[m] = dt_calloc((size_t)l->pp, sizeof(*ranks->peers[m]));
         ranks->tp[m] = dt_calloc((size_t)(l->dp * l->pp), sizeof(*ranks->tp[m]));
-        if (!ranks->member[m] || !ranks->peers[m] || !ranks->tp[m])
+        ranks->cp[m] = dt_calloc((size_t)(l->dp * l->pp), sizeof(*ranks->cp[m]));
+        ranks->cut[m] = (struct dt_batch_cut){.n = l->cp};
+        if (!ranks->member[m] || !ranks->peers[m] || !ranks->tp[m] || !ranks->cp[m])
             return dt_error_nomem(err, "lanes");
         for (int r = 0; r < l->dp; r++)
             for (int s = 0; s < l->pp; s++)
@@ -71,7 +73,7 @@ static enum dt_status find_lanes(struct dt_exec_ranks *ranks, struct dt_error *e
 
 static enum dt_status join_peers(struct dt_exec_ranks *ranks, int m, bool *in, struct dt_error *err)
 {
-    int tp = ranks->env->o.plan->modules[m].layout.tp;
+    int tp = ranks->env->o.plan->modules[m].layout.tp, members = dt_exec_members(ranks->env, m);
 
     for (int s = 0; s < ranks->env->pp[m]; s++) {
         struct dt_exec_peers *p = &ranks->peers[m][s];
@@ -84,7 +86,8 @@ static enum dt_status join_peers(struct dt_exec_ranks *ranks, int m, bool *in, s
 
             clear(ranks, in);
             for (int r = 0; r < ranks->env->dp[m]; r++)
-                in[dt_placement_rank(&ranks->place, m, r, s, t)] = true;
+                for (int k = t; k < members; k += tp)
+                    in[dt_placement_rank(&ranks->place, m, r, s, k)] = true;
             p->n = 0;
             for (int r = 0; r < ranks->n; r++)
                 p->n += in[r];
@@ -103,24 +106,54 @@ static enum dt_status join_peers(struct dt_exec_ranks *ranks, int m, bool *in, s
     return DT_OK;
 }
 
+/* Members first, first + step, .. of a lane: n of them. */
+static enum dt_status join_some(const struct dt_exec_ranks *ranks, int m, int lane, int first,
+                                int step, int n, bool *in, struct dt_error *err, struct dt_tp *g)
+{
+    struct dt_comm *c;
+
+    clear(ranks, in);
+    for (int k = 0; k < n; k++)
+        in[dt_placement_rank(&ranks->place, m, lane / ranks->env->pp[m], lane % ranks->env->pp[m],
+                             first + k * step)] = true;
+    DT_TRY(comm_of(ranks, ranks->data, in, err, &c));
+    if (c)
+        *g = (struct dt_tp){
+            .comm = c, .rank = dt_comm_member(c), .size = n, .limit_s = ranks->env->o.limit_s};
+    return DT_OK;
+}
+
 static enum dt_status join_members(struct dt_exec_ranks *ranks, int m, bool *in,
                                    struct dt_error *err)
 {
-    int tp = ranks->env->o.plan->modules[m].layout.tp;
+    int tp = ranks->env->o.plan->modules[m].layout.tp, cp = dt_exec_members(ranks->env, m) / tp;
 
-    for (int lane = 0; tp > 1 && lane < ranks->env->dp[m] * ranks->env->pp[m]; lane++) {
-        struct dt_tp *g = &ranks->tp[m][lane];
+    for (int lane = 0; lane < ranks->env->dp[m] * ranks->env->pp[m]; lane++) {
+        for (int c = 0; tp > 1 && c < cp; c++)
+            DT_TRY(join_some(ranks, m, lane, c * tp, 1, tp, in, err, &ranks->tp[m][lane]));
+        for (int t = 0; cp > 1 && t < tp; t++)
+            DT_TRY(join_some(ranks, m, lane, t, tp, cp, in, err, &ranks->cp[m][lane]));
+    }
+    return DT_OK;
+}
 
-        clear(ranks, in);
-        for (int t = 0; t < tp; t++)
-            in[dt_placement_rank(&ranks->place, m, lane / ranks->env->pp[m],
-                                 lane % ranks->env->pp[m], t)] = true;
-        DT_TRY(comm_of(ranks, ranks->data, in, err, &g->comm));
-        if (!g->comm)
+/* A rank sizes its microbatches for one share of their sequences. */
+static enum dt_status find_cut(struct dt_exec_ranks *ranks, int m, struct dt_error *err)
+{
+    bool found = false;
+
+    for (int lane = 0; lane < ranks->env->dp[m] * ranks->env->pp[m]; lane++) {
+        const struct dt_tp *cp = &ranks->cp[m][lane];
+
+        if (!cp->comm)
             continue;
-        g->rank = dt_comm_member(g->comm);
-        g->size = tp;
-        g->limit_s = ranks->env->o.limit_s;
+        if (found && cp->rank != ranks->cut[m].mine)
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "module %s: rank %d would be different cp members of its lanes; "
+                                "start a rank for each GPU",
+                                ranks->env->o.plan->module_names[m], ranks->rank);
+        ranks->cut[m].mine = cp->rank;
+        found = true;
     }
     return DT_OK;
 }
@@ -128,13 +161,13 @@ static enum dt_status join_members(struct dt_exec_ranks *ranks, int m, bool *in,
 /* The two lanes of each replica whose stages share a table. */
 static enum dt_status join_tied(struct dt_exec_ranks *ranks, bool *in, struct dt_error *err)
 {
-    int m = ranks->env->o.model->llm, tp = ranks->env->o.plan->modules[m].layout.tp;
+    int m = ranks->env->o.model->llm, members = dt_exec_members(ranks->env, m);
 
     ranks->tied = dt_calloc((size_t)ranks->env->dp[m], sizeof(struct dt_comm *));
     if (!ranks->tied)
         return dt_error_nomem(err, "lanes");
     for (int r = 0; ranks->env->pp[m] > 1 && ranks->t && r < ranks->env->dp[m]; r++)
-        for (int t = 0; t < tp; t++) {
+        for (int t = 0; t < members; t++) {
             struct dt_comm *c;
 
             clear(ranks, in);
@@ -160,6 +193,7 @@ static enum dt_status join_all(struct dt_exec_ranks *ranks, bool *in, struct dt_
     for (int m = 0; m < ranks->env->o.model->n_modules; m++) {
         DT_TRY(join_peers(ranks, m, in, err));
         DT_TRY(join_members(ranks, m, in, err));
+        DT_TRY(find_cut(ranks, m, err));
     }
     DT_TRY(join_tied(ranks, in, err));
     if (!ranks->t)
@@ -220,9 +254,12 @@ void dt_exec_unplace(struct dt_exec_ranks *ranks)
             leave(ranks->peers[m][s].comm);
         for (int k = 0; ranks->tp[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++)
             leave(ranks->tp[m][k].comm);
+        for (int k = 0; ranks->cp[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++)
+            leave(ranks->cp[m][k].comm);
         dt_free(ranks->member[m]);
         dt_free(ranks->peers[m]);
         dt_free(ranks->tp[m]);
+        dt_free(ranks->cp[m]);
     }
     for (int r = 0; ranks->tied && r < ranks->env->dp[ranks->env->o.model->llm]; r++)
         leave(ranks->tied[r]);
@@ -237,7 +274,7 @@ void dt_exec_unplace(struct dt_exec_ranks *ranks)
 void dt_exec_route(const struct dt_exec_ranks *ranks, const struct dt_op *from,
                    const struct dt_op *to, int t, int *from_rank, int *to_rank)
 {
-    int members = ranks->env->o.plan->modules[from->module].layout.tp, s;
+    int members = dt_exec_members(ranks->env, from->module), s;
 
     if (!ranks->t) {
         *from_rank = *to_rank = 0;

@@ -22,7 +22,7 @@ int dt_exec_writer(const struct dt_exec_ranks *ranks, int module, int v)
     int lowest = -1;
 
     for (int r = 0; r < ranks->env->dp[module]; r++)
-        for (int t = 0; t < ranks->env->o.plan->modules[module].layout.tp; t++) {
+        for (int t = 0; t < dt_exec_members(ranks->env, module); t++) {
             int rank = dt_placement_rank(&ranks->place, module, r, v % ranks->env->pp[module], t);
 
             lowest = lowest < 0 || rank < lowest ? rank : lowest;

@@ -41,13 +41,14 @@ static enum dt_status check_lanes(const struct dt_placement *p, struct dt_error 
         const struct dt_plan_layout *l = &p->plan->modules[m].layout;
 
         for (int lane = 0; lane < l->dp * l->pp; lane++)
-            for (int t = 1; t < l->tp; t++)
+            for (int t = 1; t < dt_plan_layout_lane_gpus(l); t++)
                 if (dt_placement_rank(p, m, lane % l->dp, lane / l->dp, t) ==
                     dt_placement_rank(p, m, lane % l->dp, lane / l->dp, t - 1))
                     return dt_error_set(err, DT_ERR_INPUT,
-                                        "module %s: the tp %d members of a lane need a rank each; "
+                                        "module %s: the %s%d members of a lane need a rank each; "
                                         "the plan has %d GPUs, so start %d ranks, not %d",
-                                        p->plan->module_names[m], l->tp, p->n_gpus, p->n_gpus,
+                                        p->plan->module_names[m], l->cp > 1 ? "" : "tp ",
+                                        dt_plan_layout_lane_gpus(l), p->n_gpus, p->n_gpus,
                                         p->ranks);
     }
     return DT_OK;
@@ -101,7 +102,7 @@ int dt_placement_rank(const struct dt_placement *p, int module, int replica, int
 
 int dt_placement_member(const struct dt_placement *p, int module, int replica, int stage, int rank)
 {
-    for (int t = 0; t < p->plan->modules[module].layout.tp; t++)
+    for (int t = 0; t < dt_plan_layout_lane_gpus(&p->plan->modules[module].layout); t++)
         if (dt_placement_rank(p, module, replica, stage, t) == rank)
             return t;
     return -1;

@@ -357,7 +357,7 @@ static enum dt_status one_size(struct profiler *p, int n, bool last, struct dt_e
 
         *b = (struct bench){
             .p = p, .module = m, .mod = &model->modules[m], .n_blocks = model->modules[m].n_blocks};
-        dt_batching_limits(model, m, p->o->seqs, n, &b->max);
+        dt_batching_limits(model, m, p->o->seqs, n, NULL, &b->max);
         if (b->max.rows == 0)
             continue; /* no image among these */
         open++;

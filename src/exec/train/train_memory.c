@@ -31,22 +31,23 @@ static double total(const struct dt_setup *s, const struct dt_placement *place,
                     const struct dt_lane *l, const struct dt_memory *c)
 {
     const struct dt_plan_module *mp = &s->plan.modules[l->module];
-    int dp = mp->layout.dp, ranks = 0, last = -1;
+    int copies = (int)dt_plan_layout_copies(&mp->layout), ranks = 0, last = -1;
     int own = dt_placement_rank(place, l->module, l->replica, l->stage, 0);
     double moments = 0, all = c->total - c->logits_workspace;
     bool leads = true;
 
     if (mp->zero == 0)
         return all;
-    for (int r = 0; r < dp; r++) { /* replicas of a rank follow each other */
-        int rank = dt_placement_rank(place, l->module, r, l->stage, 0);
+    for (int i = 0; i < copies; i++) { /* replicas of a rank follow each other */
+        int cp = mp->layout.cp, r = i / cp;
+        int rank = dt_placement_rank(place, l->module, r, l->stage, i % cp * mp->layout.tp);
 
         ranks += rank != last;
         leads &= rank != own || r >= l->replica;
         last = rank;
     }
     if (ranks == 1 || leads)
-        moments = c->optimizer * dp / ranks;
+        moments = c->optimizer * copies / ranks;
     return all - c->optimizer + moments - (ranks == 1 || !leads ? c->wire : 0);
 }
 
@@ -70,7 +71,7 @@ static void predict(const struct dt_setup *s, const struct dt_train_memory_seen 
         bytes = (int64_t)total(s, place, l, &c);
         lanes[i].rank = dt_placement_rank(place, l->module, l->replica, l->stage, 0);
         lanes[i].predicted_bytes = bytes;
-        for (int t = 0; t < s->plan.modules[l->module].layout.tp; t++) {
+        for (int t = 0; t < dt_plan_layout_lane_gpus(&s->plan.modules[l->module].layout); t++) {
             int r = dt_placement_rank(place, l->module, l->replica, l->stage, t);
 
             ranks[r].predicted_bytes += bytes;
