@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "core/cost/cost.h"
 #include "base/rng.h"
+#include "core/cost/cost_internal.h"
 #include "cost_fixture.h"
 #include "test_util.h"
 
@@ -133,6 +134,38 @@ END_TEST
 
 /* With StepCCL a layer takes no more than with its collectives exposed and no less than without
  * any. */
+/* A rank keeps keys and values of its own tokens: others' come forward and again backward, and gradients go back. */
+START_TEST(test_keys_are_gathered_twice)
+{
+    struct dt_block_shard shard = {.tp = 1, .cp = 4, .ep = 1, .ip = 1};
+    struct dt_work w = fx_text(1, 8192);
+    struct dt_cost_block_times part[DT_MAX_KOPS];
+    struct dt_kop k[DT_MAX_KOPS];
+    struct rig r;
+    int n, found = 0;
+
+    rig_open(&r, false);
+    n = dt_cost_block_parts(r.c, r.llm, 1, &shard, &w, k, part);
+    for (int i = 0; i < n; i++) {
+        struct dt_kop back = k[i];
+        struct dt_cost_time forth, reverse;
+
+        if (k[i].family != DT_KOP_ALL_GATHER)
+            continue;
+        back.family = DT_KOP_REDUCE_SCATTER;
+        dt_cost_kernel(r.c, &k[i], DT_PHASE_FWD, &forth);
+        dt_cost_kernel(r.c, &back, DT_PHASE_FWD, &reverse);
+        ck_assert_double_gt(forth.ns, 0);
+        ck_assert_double_gt(reverse.ns, 0);
+        assert_near(part[i].fwd.ns, forth.ns, 1e-12, "gathered forward");
+        assert_near(part[i].dgrad.ns, forth.ns + reverse.ns, 1e-12, "gathered and scattered");
+        found++;
+    }
+    ck_assert_int_eq(found, 1);
+    rig_close(&r);
+}
+END_TEST
+
 START_TEST(test_stepccl_bounds)
 {
     struct rig off, on;
@@ -313,6 +346,7 @@ int main(void)
 
     tcase_add_test(t, test_forward_is_the_sum);
     tcase_add_test(t, test_fp32_collectives_are_twice_as_long);
+    tcase_add_test(t, test_keys_are_gathered_twice);
     tcase_add_test(t, test_stepccl_bounds);
     tcase_add_test(t, test_freezing);
     tcase_add_test(t, test_recompute);

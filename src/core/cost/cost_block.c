@@ -248,6 +248,8 @@ static void backward_collective(struct dt_cost_block_kernels *b, int i,
     dt_cost_kernel_one(b->c, &rev, DT_PHASE_FWD, NULL, &one);
     as_trained(b, i, &one);
     dt_cost_time_add(&t, &one, k->count);
+    if (k->again)
+        dt_cost_time_add(&t, &b->t[i][DT_PHASE_FWD], 1);
     /* the remap runs beside the weight-gradient GEMM (recalled from the paper's StepCCL appendix)
      */
     add_part(&out->dgrad, &t, exposed_ns(b, i, DT_PHASE_DGRAD, &t, true));
@@ -279,6 +281,7 @@ static void count_calls(const struct dt_cost_block_kernels *b, int i,
     } else if (dt_cost_is_collective((int)k->family)) {
         fwd *= 1 + b->c->tuning.call_per_rank * (double)k->d[0];
         dgrad = b->block->kind == DT_BLOCK_LM_HEAD && k->family == DT_KOP_ALL_REDUCE ? 0 : fwd;
+        dgrad *= k->again ? 2 : 1;
     } else {
         bool two = k->family == DT_KOP_GEMM && !k->has_weight; /* a gradient of each operand */
 

@@ -57,6 +57,19 @@ static double within(const struct dt_block *b, double seq)
     return b->causal ? (2 * seq - w) * w / (seq * seq) : w / seq;
 }
 
+/* Context parallelism deals the causal triangle evenly; keys and values, `width` elements a token, are gathered, and
+ * again for the backward, since a rank keeps its own tokens' alone. */
+static void gather_keys(struct dt_kop_list *o, double width)
+{
+    const struct dt_block_share *w = &o->w;
+    int before = o->n;
+
+    dt_kop_emit_coll_apart(o, DT_KOP_ALL_GATHER, w->cp, w->tp,
+                           DT_ELEM_BYTES * w->tokens_all * width, 1);
+    if (o->n > before)
+        o->k[before].again = true;
+}
+
 static void latent_kernels(const struct dt_block *b, struct dt_kop_list *o, double heads)
 {
     const struct dt_block_share *w = &o->w;
@@ -72,8 +85,7 @@ static void latent_kernels(const struct dt_block *b, struct dt_kop_list *o, doub
     dt_kop_emit_gemm(o, w->tokens, heads * b->head_dim, b->q_lora > 0 ? b->q_lora : b->hidden, 1);
     dt_kop_emit_gemm(o, w->tokens, heads * (b->head_dim - b->rope_dim + b->v_dim), b->kv_lora, 1);
     dt_kop_emit_pointwise(o, DT_KOP_ROPE, w->tokens, (heads + 1) * b->rope_dim, 0, 2, false, 1);
-    dt_kop_emit_coll_apart(o, DT_KOP_ALL_GATHER, w->cp, w->tp,
-                           DT_ELEM_BYTES * w->tokens_all * heads * (b->head_dim + b->v_dim), 1);
+    gather_keys(o, heads * (b->head_dim + b->v_dim));
     /* scores are as wide as a query, sums as a value: a head of the mean of the two costs the same */
     dt_kop_emit_attention(o, b->causal, w->seq, w->tokens_sq, heads, heads,
                           (b->head_dim + b->v_dim) / 2.0, within(b, w->seq) / w->cp);
@@ -94,9 +106,7 @@ static void grouped_kernels(const struct dt_block *b, struct dt_kop_list *o, dou
         dt_kop_emit_pointwise(o, DT_KOP_NORM, w->tokens * (heads + kv), b->head_dim, 0, 2, true, 1);
     if (b->causal && b->max_pos == 0) /* rotary positions unless they are learned */
         dt_kop_emit_pointwise(o, DT_KOP_ROPE, w->tokens, qd + kvd, 0, 2, false, 1);
-    /* context parallelism gathers keys and values and deals the causal triangle evenly */
-    dt_kop_emit_coll_apart(o, DT_KOP_ALL_GATHER, w->cp, w->tp,
-                           DT_ELEM_BYTES * w->tokens_all * 2 * kvd, 1);
+    gather_keys(o, 2 * kvd);
     dt_kop_emit_attention(o, b->causal, w->seq, w->tokens_sq, heads, kv, b->head_dim,
                           within(b, w->seq) / w->cp);
     dt_kop_emit_gemm(o, w->tokens, b->hidden, qd, 1);

@@ -262,6 +262,8 @@ struct dt_kop { /* one kernel (or TP collective) of one block for one work size 
     bool own_back; /* the backward has its own multiplicity: `back`; else `count` */
     double back;
     bool wgrad_only; /* the backward is for the weights alone (gradient accumulation) */
+    bool
+        again; /* a gather whose result is not kept: the backward does it again, beside what it does anyway */
     /* `calls`, `calls_back` say what the host issues; else a kernel per phase and count */
     bool own_calls;
     float calls, calls_back;
