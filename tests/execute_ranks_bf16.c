@@ -145,7 +145,7 @@ static bool gathers(const struct ranks_case *c)
     for (int m = 0; m < MODULES; m++)
         if (c->l[m].dp > 1 && c->zero[m] > 0)
             return true;
-    return false;
+    return c->cp > 1 && c->mpi; /* a share of what else gathers */
 }
 
 /* Optimizer states sharded or not, of all modules or of some: the same bits. */

@@ -261,6 +261,7 @@ static void *live(void *arg)
     ef_seqs_of(f, SEQS, 5, EF_TEXT);
     ef_plan(f, 1, layout, false, DT_SCHED_1F1B);
     f->plan.modules[0].layout.tp = r->tp;
+    f->plan.modules[0].layout.cp = RANKS / (r->tp * r->pp);
     dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
     f->transport = r->t;
     f->data = r->data;
@@ -285,7 +286,7 @@ static void *live(void *arg)
 }
 
 /* Steps with delays; *waits of the last one, and how many.  Data goes over the device's queues, or by the host. */
-static size_t run_both(int tp, int pp, bool staged, struct dt_fake_wait waits[WAITS])
+static size_t run_both(int tp, int pp /* else cp */, bool staged, struct dt_fake_wait waits[WAITS])
 {
     const struct dt_device_options o = {.threads = 1, .no_bf16 = true};
     struct dt_transport *t[RANKS], *data[RANKS];
@@ -331,16 +332,18 @@ static size_t run_both(int tp, int pp, bool staged, struct dt_fake_wait waits[WA
     return n;
 }
 
-/* Of every layer and microbatch there are four collectives and more: waits and memory for them would be hundreds.
- * Loop: over queues, by the host. */
-START_TEST(tensor_parallelism_neither_waits_nor_allocates)
+/* Of every layer and microbatch there are three collectives and more: waits and memory for them would be hundreds.
+ * Loop: over queues, by the host; of tensor parallelism, of context parallelism. */
+START_TEST(what_a_lane_shares_neither_waits_nor_allocates)
 {
     struct dt_fake_wait waits[WAITS];
-    size_t n = run_both(RANKS, 1, _i == 1, waits), syncs = 0;
+    bool cp = _i / 2 == 1;
+    size_t n = run_both(cp ? 1 : RANKS, 1, _i % 2 == 1, waits), syncs = 0;
 
     for (size_t k = 0; k < n; k++)
         syncs += waits[k].kind != DT_FAKE_EVENT_SYNC;
-    printf("tensor parallelism: %zu waits of %d ranks, %zu of them for queues\n", n, RANKS, syncs);
+    printf("%s parallelism: %zu waits of %d ranks, %zu of them for queues\n",
+           cp ? "context" : "tensor", n, RANKS, syncs);
     /* losses and norm, the end of the step, the queues of the communication thread; places of batches */
     ck_assert_uint_le(syncs, 16 * RANKS);
     ck_assert_uint_le(n - syncs, SEQS * RANKS);
@@ -379,7 +382,7 @@ int main(void)
     tcase_add_loop_test(t, launches_do_not_grow_with_what_a_microbatch_holds, 0, 4);
     tcase_add_loop_test(t, a_step_is_few_launches, 0, 2);
     tcase_add_test(t, rows_of_many_samples_are_one_copy);
-    tcase_add_loop_test(t, tensor_parallelism_neither_waits_nor_allocates, 0, 2);
+    tcase_add_loop_test(t, what_a_lane_shares_neither_waits_nor_allocates, 0, 4);
     tcase_add_test(t, waiting_is_that_of_the_compute_queue);
     return dt_test_run(s);
 }
