@@ -133,6 +133,8 @@ struct dt_orch_table {
     struct dt_memory_memo *acts;
     struct dt_orch_mem_entry *mem;
     size_t mem_cap, mem_n;
+    struct dt_orch_region *regions; /* orchestrate_memory.c: what follows from other answers */
+    size_t regions_cap, regions_n;
     struct dt_orch_rejects rejects;
     int64_t simulated, ops, untimed; /* as in struct dt_search_stats */
     bool nomem;                      /* sticky: an allocation inside the search failed */

@@ -296,7 +296,7 @@ static void make_share_key(const struct dt_orch_table *t, const struct dt_orch_q
 {
     int64_t slot = (int64_t)q->dp_lm * t->space.microbatch[q->microbatch];
     int64_t n = t->in->policy.global_batch / slot;
-    int64_t most = 2 * (q->of.pp + DT_MAX_MODULES) + q->behind + q->pp_lm + q->gen_pp;
+    int64_t most = 2 * (q->of.pp + DT_MAX_MODULES) + q->behind + 2 * q->pp_lm + q->gen_pp;
 
     if (n > most && dt_pipe_of(t->space.pipe[q->pipe].schedule)->bounded)
         n = most;
@@ -339,13 +339,11 @@ static bool leanest_fits(struct dt_orch_table *t, const struct dt_orch_question 
 
 /* As far as the replica with most samples goes; that of the leanest layout first. */
 static bool fits_of_share(struct dt_orch_table *t, const struct dt_orch_question *q,
-                          const uint64_t key[2])
+                          const uint64_t share[2])
 {
     struct dt_orch_mem_entry *e;
-    uint64_t share[2];
     bool fits;
 
-    make_share_key(t, q, key, share);
     e = look_up(t, share);
     if (!e)
         return false;
@@ -358,33 +356,157 @@ static bool fits_of_share(struct dt_orch_table *t, const struct dt_orch_question
     return e && fits;
 }
 
-/* With fewer replicas a module's replica takes more samples of a slot, and under ZeRO a larger share of the rest: where
- * more replicas do not fit, fewer do not either.  Nearly all that is asked does not fit, so that saves nearly all of it. */
-static bool fits_of_fewer(struct dt_orch_table *t, const struct dt_orch_question *q,
-                          const uint64_t key[2])
-{
-    const uint64_t any_dp[2] = {key[0], key[1] & ~UINT64_C(0xffffff)};
-    struct dt_orch_mem_entry *e = look_up(t, any_dp);
-    uint32_t dp = (uint32_t)q->of.dp;
-    bool fits;
+/* ---- what follows from other answers ----
+ *
+ * A stage holds no less with more samples of a slot for a replica, more slots, or more under way behind it, and no more with
+ * more replicas to share it (but for one alone, which exchanges nothing).  So an answer holds for all situations that are
+ * easier, or harder, in each of these: nearly all that is asked follows from a few answers. */
 
-    if (!e || dp <= e->over_dp)
+enum { ANSWERS = 8 };
+
+struct situation {
+    uint32_t samples, slots, behind, dp;
+};
+
+struct dt_orch_region {              /* of one module in one mode and depth, in all situations */
+    uint64_t key[2];                 /* 0: free */
+    uint32_t n[2], next;             /* answers kept; the one that gives way to a newcomer */
+    struct situation at[2][ANSWERS]; /* where it did not fit, and where it did */
+};
+
+static bool is_harder(const struct situation *a, const struct situation *b)
+{
+    return a->samples >= b->samples && a->slots >= b->slots && a->behind >= b->behind &&
+           a->dp <= b->dp;
+}
+
+static struct dt_orch_region *region_at(struct dt_orch_region *table, size_t cap,
+                                        const uint64_t key[2])
+{
+    size_t i = (size_t)dt_hash_spread(dt_hash_word(key[0], key[1])) & (cap - 1);
+
+    while (table[i].key[0] && (table[i].key[0] != key[0] || table[i].key[1] != key[1]))
+        i = (i + 1) & (cap - 1);
+    return &table[i];
+}
+
+static bool grow_regions(struct dt_orch_table *t)
+{
+    size_t cap = t->regions_cap ? 2 * t->regions_cap : 1024;
+    struct dt_orch_region *bigger = dt_calloc(cap, sizeof(*bigger));
+
+    if (!bigger)
         return false;
-    if (e->fits_dp > 1 && dp >= e->fits_dp) /* one alone exchanges nothing */
-        return true;
-    fits = fits_of_share(t, q, key);
-    e = t->nomem ? NULL : look_up(t, any_dp);
-    if (e)
-        note_share(e, dp, fits);
-    return e && fits;
+    for (size_t i = 0; i < t->regions_cap; i++)
+        if (t->regions[i].key[0])
+            *region_at(bigger, cap, t->regions[i].key) = t->regions[i];
+    dt_free(t->regions);
+    t->regions = bigger;
+    t->regions_cap = cap;
+    return true;
+}
+
+/* The region of the key; NULL when out of memory.  Valid until the next call. */
+static struct dt_orch_region *region_of(struct dt_orch_table *t, const uint64_t key[2])
+{
+    struct dt_orch_region *r;
+
+    if ((t->regions_n + 1) * 2 > t->regions_cap && !grow_regions(t)) {
+        t->nomem = true;
+        return NULL;
+    }
+    r = region_at(t->regions, t->regions_cap, key);
+    if (!r->key[0]) {
+        memcpy(r->key, key, sizeof(r->key));
+        t->regions_n++;
+    }
+    return r;
+}
+
+/* Messages of an LLM of this depth that may wait for a generator, beyond those that the generator holds itself
+ * (core/pipeline/interleaved.c; 1F1B is the same with one chunk).  More of them take more room, and nothing else of the LLM
+ * matters to a generator unless backwards are split or some of its chunks run none. */
+static uint32_t waiting(int pp, int vpp)
+{
+    return (uint32_t)(((vpp - 1) * (2 * pp - 1) + 1) / vpp);
+}
+
+/* Of the keys of the question what does not order situations, and the situation. */
+static void place_in_region(const struct dt_orch_table *t, const struct dt_orch_question *q,
+                            const uint64_t key[2], const uint64_t share[2], uint64_t region[2],
+                            struct situation *at)
+{
+    const struct dt_orch_pipe *pipe = &t->space.pipe[q->pipe];
+    bool encoder = t->in->model->modules[q->m].role == DT_ROLE_ENCODER;
+    bool llm = q->m == t->in->model->llm;
+    uint64_t around = key[1] >> 48;
+    uint32_t most;
+
+    *at = (struct situation){(uint32_t)(share[1] & 0xffffff), (uint32_t)(share[1] >> 24 & 0xffffff),
+                             llm || encoder ? (uint32_t)around : 0, (uint32_t)q->of.dp};
+    region[0] = share[0];
+    region[1] = llm || encoder ? 0 : around;
+    if (llm || encoder || pipe->split || !dt_pipe_of(pipe->schedule)->bounded ||
+        t->scratch.modules[t->in->model->llm].frozen)
+        return;
+    at->behind = q->alone ? waiting(1, 1) : waiting(q->pp_lm, pipe->vpp);
+    region[0] = (share[0] & ~(UINT64_C(0xff) << 24)) | UINT64_C(0xff) << 24;
+    region[1] = (uint64_t)(q->gen_pp > q->of.pp ? q->gen_pp : q->of.pp);
+    most = at->behind + (uint32_t)region[1] + 1; /* more slots than may be under way are as many */
+    at->slots = at->slots < most ? at->slots : most;
+}
+
+static bool follows(const struct dt_orch_region *r, const struct situation *at, bool *fits)
+{
+    for (uint32_t i = 0; i < r->n[0]; i++)
+        if (is_harder(at, &r->at[0][i])) {
+            *fits = false;
+            return true;
+        }
+    for (uint32_t i = 0; i < r->n[1]; i++)
+        if (is_harder(&r->at[1][i], at)) {
+            *fits = true;
+            return true;
+        }
+    return false;
+}
+
+/* Keeps an answer in place of those that follow from it. */
+static void keep_answer(struct dt_orch_region *r, const struct situation *at, bool fits)
+{
+    struct situation *x = r->at[fits];
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < r->n[fits]; i++)
+        if (!(fits ? is_harder(at, &x[i]) : is_harder(&x[i], at)))
+            x[kept++] = x[i];
+    if (kept == ANSWERS)
+        x[r->next++ % ANSWERS] = *at;
+    else
+        x[kept++] = *at;
+    r->n[fits] = kept;
 }
 
 static bool table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
 {
-    uint64_t key[2];
+    uint64_t key[2], share[2], region[2];
+    struct dt_orch_region *r;
+    struct situation at;
+    bool fits;
 
     make_key(t, q, key);
-    return q->m == t->in->model->llm ? fits_of_share(t, q, key) : fits_of_fewer(t, q, key);
+    make_share_key(t, q, key, share);
+    place_in_region(t, q, key, share, region, &at);
+    r = region_of(t, region);
+    if (!r)
+        return false;
+    if (follows(r, &at, &fits))
+        return fits;
+    fits = fits_of_share(t, q, share);
+    r = t->nomem ? NULL : region_of(t, region); /* the table may have moved */
+    if (r)
+        keep_answer(r, &at, fits);
+    return r && fits;
 }
 
 bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
@@ -423,4 +545,7 @@ void dt_orch_table_forget(struct dt_orch_table *t)
     dt_free(t->mem);
     t->mem = NULL;
     t->mem_cap = t->mem_n = 0;
+    dt_free(t->regions);
+    t->regions = NULL;
+    t->regions_cap = t->regions_n = 0;
 }

@@ -267,7 +267,7 @@ void dt_orch_table_free(struct dt_orch_table *t)
         return;
     dt_arena_free(&t->arena);
     dt_memory_memo_free(t->acts);
-    dt_free(t->mem);
+    dt_orch_table_forget(t);
     dt_free(t);
 }
 
