@@ -20,6 +20,11 @@ enum {
 };
 #define CLOSE 1e-9 /* of the slowest part, relative */
 
+struct known {
+    int stage; /* 1 + the stage; 0: none */
+    double bytes;
+};
+
 struct shaping {
     struct dt_orch_table *t;
     struct dt_plan *p;
@@ -27,6 +32,7 @@ struct shaping {
     bool alike; /* the blocks between the first and the last, as those of an LLM are */
     struct dt_work work[DT_MAX_MODULES];
     double beside[DT_MAX_VSTAGES]; /* of each stage, bytes that others take on its GPUs */
+    struct known last[DT_MAX_MODULES];
     /* [parts][blocks + 1]: 1 + the first block of the longest part that ends before this one; 0 = not asked yet */
     uint16_t *reach;
 };
@@ -54,15 +60,26 @@ static bool meet(const struct dt_plan *p, int m, int stage, int other, int its)
     return from < its_from + nb && its_from < from + na;
 }
 
-static double beside(const struct shaping *x, int stage)
+/* What stage k of another module holds: the one that was asked about last is known. */
+static double others_bytes(struct shaping *x, int o, int k)
+{
+    struct known *last = &x->last[o];
+    double once;
+
+    if (last->stage != k + 1)
+        *last = (struct known){k + 1, bytes_of(x, o, k, &once) - once};
+    return last->bytes;
+}
+
+static double beside(struct shaping *x, int stage)
 {
     const struct dt_plan *p = x->p;
-    double sum = 0, once;
+    double sum = 0;
 
     for (int o = 0; o < p->n_modules && dt_plan_shares(p); o++)
         for (int k = 0; o != x->m && k < p->modules[o].layout.pp; k++)
             if (meet(p, x->m, stage, o, k))
-                sum += bytes_of(x, o, k, &once) - once;
+                sum += others_bytes(x, o, k);
     return sum;
 }
 
@@ -205,13 +222,14 @@ enum dt_orch_fit dt_orch_split_module(struct dt_orch_table *t, struct dt_plan *p
         dt_orch_largest_work(&t->work[i],
                              (double)dt_orch_samples_per_replica(slot, p->modules[i].layout.dp),
                              t->sigmas, &x.work[i]);
-    for (int s = 0; s < l->pp; s++)
+    for (int s = l->pp - 1; s >= 0; s--) {
         x.beside[s] = beside(&x, s);
+        /* the stages before these hold no fewer microbatches: none of them has room for more blocks than it has */
+        if (s == l->pp - 2 && x.alike && !stage_fits(&x, s) && !stage_fits(&x, s + 1))
+            return DT_ORCH_FIT_NONE;
+    }
     if (all_fit(&x))
         return DT_ORCH_FIT_LEFT;
-    /* the stages before these hold no fewer microbatches: none of them has room for more blocks than it has */
-    if (x.alike && !stage_fits(&x, l->pp - 1) && !stage_fits(&x, l->pp - 2))
-        return DT_ORCH_FIT_NONE;
     return shape(&x, times->block_s) ? DT_ORCH_FIT_CHANGED : DT_ORCH_FIT_NONE;
 }
 

@@ -277,12 +277,15 @@ static enum dt_status compile_one(const struct dt_sched *in, enum dt_sched_take 
     st = dt_sched_init(&s, in->plan, in->model, in->cluster, in->a, err);
     s.cost = in->cost;
     s.take = take;
+    s.makespan_only = wanted == MAKESPAN;
+    s.makespan_ns = -1;
     if (st == DT_OK)
         st = compile(&s, wanted, err, out);
     dt_sched_fini(&s);
     out->dur = s.dur;
     out->order = s.order;
     out->list_sooner = s.list_sooner;
+    out->ns = s.makespan_ns < 0 ? out->ns : s.makespan_ns;
     if (st != DT_OK)
         compiled_free(out, true);
     return st;
@@ -296,6 +299,7 @@ static enum dt_status makespan(const struct dt_sched *in, struct compiled *c, st
             DT_TRY(dt_sched_durations(in, c->p, err, &c->dur));
         DT_TRY(dt_timeline_makespan(c->p, c->order, c->dur.ns, err, &c->ns));
     }
+    DT_TRY(dt_timeline_check(c->ns, err));
     *ns = c->ns;
     return DT_OK;
 }

@@ -90,9 +90,10 @@ static enum dt_status run_colocated(struct dt_sched_turns_runs *g, struct dt_err
 
 /* The turns of the rule by which the run ends first. */
 static enum dt_status run_guests(struct dt_sched_turns_runs *g, const struct dt_program *p,
-                                 struct dt_error *err, struct dt_sched_turns *best)
+                                 bool silent, struct dt_error *err, struct dt_sched_turns *best)
 {
-    struct dt_sched_turns_rule rule = {.longest = true, .keeps = true, .limit_ns = INT64_MAX};
+    struct dt_sched_turns_rule rule = {
+        .longest = true, .keeps = true, .silent = silent, .limit_ns = INT64_MAX};
     struct dt_sched_turns oldest;
     enum dt_status st;
 
@@ -119,7 +120,8 @@ static enum dt_status find_turns(struct dt_sched *s, const struct dt_program *p,
 
     if (!g)
         return dt_error_nomem(err, "turns of colocated modules");
-    return s->plan->colocated ? run_colocated(g, err, best) : run_guests(g, p, err, best);
+    return s->plan->colocated ? run_colocated(g, err, best)
+                              : run_guests(g, p, s->makespan_only, err, best);
 }
 
 /* The dependencies of the turns into the program, and what their runs tell about it into s. */
@@ -133,7 +135,10 @@ static enum dt_status take_turns(struct dt_sched *s, struct dt_program *p, struc
     if (timed)
         DT_TRY(dt_sched_durations(s, p, err, &d));
     st = find_turns(s, p, timed ? d.ns : nominal_ns(s, p, s->plan->colocated), err, t);
-    if (st == DT_OK && write_deps(p, t) != 0)
+    if (st == DT_OK &&
+        timed) /* what the turns make wait adds no more: every op began as soon as it could */
+        s->makespan_ns = t->end_ns;
+    if (st == DT_OK && !(timed && s->makespan_only) && write_deps(p, t) != 0)
         st = dt_error_nomem(err, "turns of colocated modules");
     if (st != DT_OK) {
         dt_durations_free(&d);

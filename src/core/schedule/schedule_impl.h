@@ -90,6 +90,10 @@ struct dt_sched {
      * what it waits for; the caller's to free.  NULL: not known */
     struct dt_durations dur;
     uint32_t *order;
+    /* out, of such plans: when the last op ends; negative: not known.  Where that alone is wanted (in), the turns are not
+     * written down. */
+    int64_t makespan_ns;
+    bool makespan_only;
     bool
         list_sooner; /* out: the list schedule ended before the fixed order, with mean microbatches and free transfers */
     uint32_t n_transfers;

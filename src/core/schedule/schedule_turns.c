@@ -535,7 +535,7 @@ static enum dt_status start(struct dt_sched_turns_runs *g, uint32_t i, struct dt
     for (uint32_t k = l->first_gpu; k < l->first_gpu + l->gpus; k++) {
         struct gpu *gpu = &g->gpu[k];
 
-        if (gpu->last != before && !is_known(g, i, gpu->last, noted))
+        if (!g->rule.silent && gpu->last != before && !is_known(g, i, gpu->last, noted))
             DT_TRY(note(g->turns, i, gpu->last, err));
         before = gpu->last;
         gpu->last = i;

@@ -22,6 +22,7 @@ void dt_sched_turns_free(struct dt_sched_turns *t);
 struct dt_sched_turns_rule {
     bool longest;     /* the op behind which most time passes first; else the oldest */
     bool keeps;       /* an op that is blocked keeps its free GPUs */
+    bool silent;      /* turns and order are not noted: when the run ends is all that is asked */
     int64_t limit_ns; /* a run that will certainly end later is given up */
 };
 
