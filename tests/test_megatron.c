@@ -19,9 +19,38 @@ static int layers_of(const struct dt_module *m)
 struct tried {
     int tp, cp, ep, pp, vpp, dp, microbatch;
     enum dt_block_recompute recompute;
+    /* --decoder-first-pipeline-num-layers and -last-, 0: not stated; --account-for-embedding-in-pipeline-split, -loss- */
+    int first, last, embedding, loss;
 };
 
-/* Timeline of a configuration by the rules: one TP, PP and DP, even layers, encoders and generators a stage each whose
+/* Layers of each part of the pipeline as Megatron Core counts them (get_num_layers_to_build); false where it refuses. */
+static bool parts_of(const struct tried *c, int layers, int *n)
+{
+    int stages = c->pp - (c->first > 0) - (c->last > 0), left = layers - c->first - c->last;
+
+    if ((c->vpp > 1 || c->first > 0 || c->last > 0) && c->pp == 1)
+        return false;
+    if ((c->first > 0 || c->last > 0) && (c->embedding || c->loss))
+        return false;
+    left += c->embedding + c->loss;
+    if (c->first % c->vpp != 0 || c->last % c->vpp != 0 || left < 0 ||
+        (stages == 0 ? left != 0 : left == 0 || left % (stages * c->vpp) != 0))
+        return false;
+    for (int v = 0; v < c->pp * c->vpp; v++) {
+        bool first = v % c->pp == 0, last = v % c->pp == c->pp - 1;
+
+        n[v] = first && c->first ? c->first / c->vpp
+               : last && c->last ? c->last / c->vpp
+                                 : left / (stages * c->vpp);
+        n[v] -= v == 0 ? c->embedding : 0;
+        n[v] -= v == c->pp * c->vpp - 1 ? c->loss : 0;
+        if (n[v] < 0)
+            return false;
+    }
+    return true;
+}
+
+/* Timeline of a configuration by the rules: one TP, PP and DP, encoders and generators a stage each whose
  * TP and CP ranks take different images; INFINITY where it cannot be or is not sure to fit. */
 static double timeline_of(const struct world *w, const struct dt_search_input *in,
                           const struct tried *c)
@@ -31,9 +60,10 @@ static double timeline_of(const struct world *w, const struct dt_search_input *i
     struct dt_work work[DT_MAX_MODULES];
     struct dt_plan p;
     struct dt_error err;
+    int of[DT_MAX_VSTAGES], at = 1; /* the embedding is block 0 */
     double s, bytes;
 
-    if (layers % parts != 0 || (c->vpp > 1 && c->pp == 1) ||
+    if (!parts_of(c, layers, of) ||
         in->policy.global_batch % ((int64_t)c->dp * c->microbatch) != 0 ||
         (c->ep > 1 && (c->dp * c->cp % c->ep != 0 || llm->blocks[layers].n_experts % c->ep != 0)) ||
         c->dp * c->tp * c->cp * (c->pp + in->model->n_modules - 1) >
@@ -50,8 +80,8 @@ static double timeline_of(const struct world *w, const struct dt_search_input *i
             is_llm ? (struct dt_plan_layout){c->tp, c->cp, c->ep, c->pp, c->vpp, c->dp, 1, 0}
                    : (struct dt_plan_layout){1, 1, 1, 1, 1, c->dp, c->tp * c->cp, 0};
     }
-    for (int k = 1; k < parts; k++) /* the embedding is block 0 */
-        p.modules[in->model->llm].split[k] = (uint16_t)(1 + layers / parts * k);
+    for (int k = 1; k < parts; k++)
+        p.modules[in->model->llm].split[k] = (uint16_t)(at += of[k - 1]);
     p.modules[in->model->llm].split[parts] = (uint16_t)llm->n_blocks;
     dt_search_largest_work(in, &p, work);
     if (dt_plan_place(&p, in->cluster, &err) != DT_OK ||
@@ -60,6 +90,29 @@ static double timeline_of(const struct world *w, const struct dt_search_input *i
         dt_orch_plan_timeline_s(in, &p, 0, &err, &s, NULL) != DT_OK)
         return INFINITY;
     return s;
+}
+
+/* All ways to deal layers: as many to every stage; what counts as a layer; ends of their own. */
+static double best_deal(const struct world *w, const struct dt_search_input *in, struct tried *c)
+{
+    int layers = layers_of(&in->model->modules[in->model->llm]);
+    struct tried t = *c;
+    double least = INFINITY;
+
+    for (int k = 0; k < 4 + (layers + 1) * (layers + 1); k++) {
+        double s;
+
+        t.embedding = k < 4 ? k & 1 : 0;
+        t.loss = k < 4 ? k >> 1 : 0;
+        t.first = k < 4 ? 0 : (k - 4) / (layers + 1);
+        t.last = k < 4 ? 0 : (k - 4) % (layers + 1);
+        s = timeline_of(w, in, &t);
+        if (s < least) {
+            least = s;
+            *c = t;
+        }
+    }
+    return least;
 }
 
 static double best_of_all(const struct world *w, const struct dt_search_input *in,
@@ -71,7 +124,7 @@ static double best_of_all(const struct world *w, const struct dt_search_input *i
     double least = INFINITY;
 
     for (int lane = 0; lane < 3 * lanes * (experts + 1); lane++)
-        for (int pp = 1; pp <= layers; pp++)
+        for (int pp = 1; pp <= layers + 2; pp++)
             for (int vpp = 1; vpp <= layers; vpp++)
                 for (int dp = 1; dp <= 16; dp++)
                     for (int mb = 1; mb <= 4; mb++)
@@ -83,8 +136,12 @@ static double best_of_all(const struct world *w, const struct dt_search_input *i
                                               vpp,
                                               dp,
                                               mb,
-                                              (enum dt_block_recompute)r};
-                            double s = timeline_of(w, in, &c);
+                                              (enum dt_block_recompute)r,
+                                              0,
+                                              0,
+                                              0,
+                                              0};
+                            double s = best_deal(w, in, &c);
 
                             if (s < least) {
                                 least = s;
@@ -145,9 +202,10 @@ START_TEST(no_configuration_is_faster)
         searched++;
         ck_assert_msg(r.plans[0].predicted.timeline_s <= 1.0011 * least,
                       "seed %" PRIu64 " round %d: %g s, but tp %d cp %d ep %d pp %d vpp %d dp %d "
-                      "microbatch %d recompute %d take %g s",
+                      "microbatch %d recompute %d first %d last %d embedding %d loss %d take %g s",
                       seed, round, r.plans[0].predicted.timeline_s, c.tp, c.cp, c.ep, c.pp, c.vpp,
-                      c.dp, c.microbatch, (int)c.recompute, least);
+                      c.dp, c.microbatch, (int)c.recompute, c.first, c.last, c.embedding, c.loss,
+                      least);
         ck_assert(r.plans[0].policy.schedule != DT_SCHED_ZB_H1);
         w.in.opt.megatron_pp = DT_MEGATRON_PUBLISHED;
         if (dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &published) == DT_OK) {

@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,19 +41,56 @@ static int layers_of(const struct dt_module *mod)
     return n;
 }
 
-/* Megatron-LM deals transformer layers evenly; the embedding joins the first stage and the head the
- * last. */
-static void even_layers(const struct dt_module *mod, int layers, int pp, uint16_t *split)
+/* Transformer layers of the parts of a pipeline, as Megatron-LM deals them.  Every stage has as many, or the first and the last
+ * have others (--decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers); or the embedding counts as a layer of
+ * the first part, and the loss as one of the last (--account-for-embedding-in-pipeline-split, -loss-). */
+struct deal {
+    int first, middle, last; /* of each chunk of these stages */
+    int embedding, loss;     /* fewer in the very first part, and in the very last */
+};
+
+static struct deal even(int layers, int parts)
 {
-    int stage = 1, seen = 0;
+    return (struct deal){layers / parts, layers / parts, layers / parts, 0, 0};
+}
+
+static int dealt(const struct deal *d, int pp, int vpp, int part)
+{
+    int stage = part % pp;
+    int n = stage == 0 ? d->first : stage == pp - 1 ? d->last : d->middle;
+
+    return n - (part == 0 ? d->embedding : 0) - (part == pp * vpp - 1 ? d->loss : 0);
+}
+
+/* The block behind the first n layers, or the first of them. */
+static int behind_layers(const struct dt_module *mod, int n)
+{
+    int b = 0;
+
+    for (int seen = 0; b < mod->n_blocks; b++) {
+        bool layer = mod->blocks[b].kind == DT_BLOCK_TRANSFORMER;
+
+        if (layer && n == 0)
+            return b;
+        seen += layer;
+        if (layer && seen == n)
+            return b + 1;
+    }
+    return b;
+}
+
+/* The embedding joins the first stage and the head the last. */
+static void deal_layers(const struct dt_module *mod, const struct deal *d, int pp, int vpp,
+                        uint16_t *split)
+{
+    int layers = 0;
 
     split[0] = 0;
-    for (int b = 0; b < mod->n_blocks && stage < pp; b++) {
-        seen += mod->blocks[b].kind == DT_BLOCK_TRANSFORMER;
-        if (seen == layers / pp * stage)
-            split[stage++] = (uint16_t)(b + 1);
+    for (int v = 0; v + 1 < pp * vpp; v++) {
+        layers += dealt(d, pp, vpp, v);
+        split[v + 1] = (uint16_t)behind_layers(mod, layers);
     }
-    split[pp] = (uint16_t)mod->n_blocks;
+    split[pp * vpp] = (uint16_t)mod->n_blocks;
 }
 
 /* TP 8, or the widest allowed below it; 0: none is. */
@@ -69,45 +107,70 @@ static struct dt_orch_lane published_lane(const struct dt_orch_table *t)
 
 struct config { /* one layout for the whole model */
     struct dt_orch_lane lane;
-    int pp, vpp, microbatch;
+    int dp, pp, vpp, microbatch;
+    struct deal deal;
     enum dt_pipe_schedule schedule;
     enum dt_block_recompute recompute; /* of all modules, unless they keep what is stated of each */
     bool stated_recompute;
 };
 
-static enum dt_status megatron_plan(struct dt_orch_table *t, const struct config *c,
-                                    struct dt_error *err, struct dt_plan *out)
+static int replica_gpus(const struct dt_orch_table *t, const struct config *c)
 {
-    const struct dt_search_input *in = t->in;
-    const struct dt_model *model = in->model;
-    const struct dt_module *llm = &model->modules[model->llm];
-    int64_t slots = in->policy.global_batch / c->microbatch;
-    int lane = dt_orch_lane_gpus(&c->lane), replica = lane * (c->pp + model->n_modules - 1);
-    int dp = t->gpus / replica;
+    return dt_orch_lane_gpus(&c->lane) * (c->pp + t->in->model->n_modules - 1);
+}
 
+/* The most replicas up to `most` that divide the batch and the experts' groups and fit the GPUs; 0: none. */
+static int replicas_of(const struct dt_orch_table *t, const struct config *c, int most)
+{
+    const struct dt_module *llm = &t->in->model->modules[t->in->model->llm];
+    int64_t slots = t->in->policy.global_batch / c->microbatch;
+    int dp = t->gpus / replica_gpus(t, c);
+
+    dp = dp < most ? dp : most;
     while (dp > 0 && (slots % dp != 0 || !dt_plan_allows_ep(llm, c->lane.ep, dp * c->lane.cp)))
         dp--;
-    if (replica > t->gpus) {
-        t->rejects.gpus++;
-        if (t->rejects.gpus_least == 0 || replica < t->rejects.gpus_least)
-            t->rejects.gpus_least = replica;
-    }
-    if (dp < 1)
-        return DT_ERR_INFEASIBLE;
-    dt_search_plan_init(in, out);
+    return dp;
+}
+
+/* The layouts of all modules with dp replicas, and the policy; not the split. */
+static void megatron_layouts(const struct dt_orch_table *t, const struct config *c, int dp,
+                             struct dt_plan *out)
+{
+    const struct dt_model *model = t->in->model;
+
+    dt_search_plan_init(t->in, out);
     out->strategy = DT_STRATEGY_MEGATRON;
     out->policy.schedule = c->schedule;
     out->policy.microbatch = c->microbatch;
     for (int m = 0; m < model->n_modules; m++) {
         struct dt_plan_module *mp = &out->modules[m];
 
-        mp->layout = m == model->llm
-                         ? (struct dt_plan_layout){c->lane.tp, c->lane.cp, c->lane.ep, c->pp,
-                                                   c->vpp,     dp,         1,          0}
-                         : (struct dt_plan_layout){1, 1, 1, 1, 1, dp, lane, 0};
+        mp->layout =
+            m == model->llm
+                ? (struct dt_plan_layout){c->lane.tp, c->lane.cp, c->lane.ep, c->pp,
+                                          c->vpp,     dp,         1,          0}
+                : (struct dt_plan_layout){1, 1, 1, 1, 1, dp, dt_orch_lane_gpus(&c->lane), 0};
         mp->recompute = c->stated_recompute ? mp->recompute : c->recompute;
     }
-    even_layers(llm, layers_of(llm), c->pp * c->vpp, out->modules[model->llm].split);
+}
+
+static enum dt_status megatron_plan(struct dt_orch_table *t, const struct config *c,
+                                    struct dt_error *err, struct dt_plan *out)
+{
+    const struct dt_search_input *in = t->in;
+    const struct dt_model *model = in->model;
+    int replica = replica_gpus(t, c);
+
+    if (replica > t->gpus) {
+        t->rejects.gpus++;
+        if (t->rejects.gpus_least == 0 || replica < t->rejects.gpus_least)
+            t->rejects.gpus_least = replica;
+    }
+    if (c->dp < 1)
+        return DT_ERR_INFEASIBLE;
+    megatron_layouts(t, c, c->dp, out);
+    deal_layers(&model->modules[model->llm], &c->deal, c->pp, c->vpp,
+                out->modules[model->llm].split);
     DT_TRY(dt_plan_place(out, in->cluster, err));
     return dt_plan_validate(out, model, in->cluster, err);
 }
@@ -128,7 +191,7 @@ static bool megatron_fits(struct dt_orch_table *t, const struct dt_plan *p)
         for (int s = 0; s < p->modules[m].layout.pp && fits; s++) {
             struct dt_memory mem;
 
-            dt_memory_stage(p, model, t->in->cluster, m, s, &work, slots, &mem);
+            dt_memory_stage_again(t->acts, p, model, t->in->cluster, m, s, &work, slots, &mem);
             fits = mem.total <= dt_memory_limit(t->in->cluster);
             if (!fits)
                 dt_orch_note_reject(t, p, m, s, &mem);
@@ -164,6 +227,8 @@ static enum dt_status published(struct dt_orch_table *t, struct dt_error *err,
     bool ok = false;
 
     if (c.lane.tp > 0 && recalled > 0 && layers % recalled == 0) {
+        c.deal = even(layers, recalled);
+        c.dp = replicas_of(t, &c, INT_MAX);
         ++*candidates;
         DT_TRY(try_plan(t, &c, err, &plans[0], &ok));
         *n += ok;
@@ -172,6 +237,8 @@ static enum dt_status published(struct dt_orch_table *t, struct dt_error *err,
     for (c.pp = 1; c.lane.tp > 0 && !ok && c.pp <= layers && c.pp <= DT_MAX_VSTAGES; c.pp++) {
         if (layers % c.pp != 0 || (*n > 0 && c.pp == recalled))
             continue;
+        c.deal = even(layers, c.pp);
+        c.dp = replicas_of(t, &c, INT_MAX);
         ++*candidates;
         DT_TRY(try_plan(t, &c, err, &plans[*n], &ok));
     }
@@ -181,20 +248,21 @@ static enum dt_status published(struct dt_orch_table *t, struct dt_error *err,
 
 /* ---- searched ---- */
 
-struct stages {        /* seconds of a microbatch */
-    double llm, later; /* the whole LLM; of it, what a split backward puts off */
-    double llm_slowest, others_slowest, others;
+struct times {      /* seconds of a microbatch, however the layers are dealt */
+    double *before; /* [n_blocks + 1], of the LLM's blocks before each */
+    double later;   /* of the whole LLM, what a split backward puts off */
+    double others, others_slowest;
+    double head, layer,
+        tail; /* of the LLM's blocks before the layers, of a mean layer, and behind them */
 };
 
-/* Adds module m.  Encoders and generators are stages here, which take a microbatch at once; the timer takes them sample
- * by sample. */
-static void add_stages(const struct dt_orch_table *t, const struct dt_plan *p, int m,
-                       struct stages *x)
+/* Encoders and generators are stages here, which take a microbatch at once; the timer takes them sample by sample. */
+static void add_times(const struct dt_orch_table *t, const struct dt_plan *p, int m,
+                      struct times *x)
 {
-    const struct dt_plan_module *mp = &p->modules[m];
-    const struct dt_block_shard shard = dt_plan_shard(mp);
+    const struct dt_block_shard shard = dt_plan_shard(&p->modules[m]);
     bool llm = m == t->in->model->llm;
-    double stage[DT_MAX_VSTAGES] = {0}, k = p->policy.microbatch, sum = 0, later = 0;
+    double k = p->policy.microbatch, sum = 0;
     struct dt_orch_work_stats w = t->work[m];
     struct dt_orch_block_timer timer;
 
@@ -204,63 +272,95 @@ static void add_stages(const struct dt_orch_table *t, const struct dt_plan *p, i
         w.tokens_sq *= k;
     }
     dt_orch_block_timer_init(&timer, t->in, p, m, &shard, &w);
-    for (int v = 0; v < mp->layout.pp * mp->layout.vpp; v++)
-        for (int b = mp->split[v]; b < mp->split[v + 1]; b++) {
-            double put_off, s = dt_orch_block_timer_s(&timer, b, &put_off) * (llm ? k : 1);
+    for (int b = 0; b < t->in->model->modules[m].n_blocks; b++) {
+        double put_off;
 
-            stage[v % mp->layout.pp] += s;
-            sum += s;
-            later += k * put_off;
+        sum += dt_orch_block_timer_s(&timer, b, &put_off) * (llm ? k : 1);
+        if (llm) {
+            x->before[b + 1] = sum;
+            x->later += k * put_off;
         }
+    }
     if (!llm) {
         x->others += sum;
         x->others_slowest = fmax(x->others_slowest, sum);
-        return;
     }
-    x->llm = sum;
-    x->later = later;
-    for (int s = 0; s < mp->layout.pp; s++)
-        x->llm_slowest = fmax(x->llm_slowest, stage[s]);
 }
 
-/* Seconds of an iteration: all stages once, then the slowest for every other microbatch. */
-static double by_stages_s(const struct dt_orch_table *t, const struct dt_plan *p)
+static void find_times(const struct dt_orch_table *t, const struct config *c, struct dt_plan *spare,
+                       struct times *x)
 {
-    const struct dt_plan_layout *l = &p->modules[t->in->model->llm].layout;
-    int64_t slots = dt_plan_slots(p, t->in->model->llm);
-    struct stages x = {0};
-    double fill;
+    const struct dt_module *llm = &t->in->model->modules[t->in->model->llm];
+    int layers = layers_of(llm);
 
-    for (int m = 0; m < p->n_modules; m++)
-        add_stages(t, p, m, &x);
-    fill = dt_orch_llm_warmup_s(x.llm, x.later, slots, l->pp, l->vpp);
-    return dt_orch_staged_s(x.others + fill, (double)(slots - 1), x.llm_slowest, x.others_slowest,
-                            dt_orch_llm_pass_s(x.llm, x.later, fill));
+    *x = (struct times){.before = x->before};
+    megatron_layouts(t, c, 1, spare);
+    for (int m = 0; m < spare->n_modules; m++)
+        add_times(t, spare, m, x);
+    x->head = x->before[behind_layers(llm, 0)];
+    x->tail = x->before[llm->n_blocks] - x->before[behind_layers(llm, layers)];
+    x->layer = (x->before[llm->n_blocks] - x->head - x->tail) / layers;
+}
+
+/* Seconds of an iteration whose LLM's slowest stage takes so long: all stages once, then the slowest for every other
+ * microbatch. */
+static double by_stages_s(const struct dt_orch_table *t, const struct config *c,
+                          const struct times *x, double slowest)
+{
+    int64_t slots = t->in->policy.global_batch / ((int64_t)c->microbatch * (c->dp > 0 ? c->dp : 1));
+    double all = x->before[t->in->model->modules[t->in->model->llm].n_blocks];
+    double fill = dt_orch_llm_warmup_s(all, x->later, slots, c->pp, c->vpp);
+
+    return dt_orch_staged_s(x->others + fill, (double)(slots - 1), slowest, x->others_slowest,
+                            dt_orch_llm_pass_s(all, x->later, fill));
+}
+
+/* Of a plan that is made. */
+static double slowest_stage(const struct dt_plan_module *mp, const struct times *x)
+{
+    double slowest = 0;
+
+    for (int s = 0; s < mp->layout.pp; s++) {
+        double sum = 0;
+
+        for (int v = s; v < mp->layout.pp * mp->layout.vpp; v += mp->layout.pp)
+            sum += x->before[mp->split[v + 1]] - x->before[mp->split[v]];
+        slowest = fmax(slowest, sum);
+    }
+    return slowest;
 }
 
 /* The best by that are timed, as far as the budget goes.  It knows mean samples alone, and is not alike off with chunks
  * and without: POOL of each. */
-enum { POOL = 48 };
+enum { POOL = 96 };
 
 struct pool {
     struct dt_plan *plans; /* [2 * POOL], those with chunks in the second half */
-    int n[2];
+    int n[2], worst[2];    /* how many, and the slowest of them */
 };
+
+static bool is_full(const struct pool *pool, bool chunks)
+{
+    return pool->n[chunks] == POOL;
+}
+
+static double worst_of(const struct pool *pool, bool chunks)
+{
+    return pool->plans[(chunks ? POOL : 0) + pool->worst[chunks]].predicted.staged_s;
+}
 
 static void keep(struct pool *pool, const struct dt_plan *p, bool chunks)
 {
     struct dt_plan *half = pool->plans + (chunks ? POOL : 0);
-    int *n = &pool->n[chunks], worst = 0;
+    int *worst = &pool->worst[chunks];
 
-    if (*n < POOL) {
-        half[(*n)++] = *p;
-        return;
-    }
-    for (int i = 1; i < POOL; i++)
-        if (half[i].predicted.staged_s > half[worst].predicted.staged_s)
-            worst = i;
-    if (p->predicted.staged_s < half[worst].predicted.staged_s)
-        half[worst] = *p;
+    if (!is_full(pool, chunks))
+        half[pool->n[chunks]++] = *p;
+    else if (p->predicted.staged_s < worst_of(pool, chunks))
+        half[*worst] = *p;
+    for (int i = 0; i < pool->n[chunks]; i++)
+        if (half[i].predicted.staged_s > half[*worst].predicted.staged_s)
+            *worst = i;
 }
 
 static int by_staged(const void *pa, const void *pb)
@@ -280,60 +380,178 @@ static int merge(struct pool *pool)
     return pool->n[0] + pool->n[1];
 }
 
-static enum dt_status try_config(struct dt_orch_table *t, const struct config *c, struct pool *pool,
-                                 struct dt_plan *spare, struct dt_error *err, int64_t *candidates)
-{
-    const struct dt_module *llm = &t->in->model->modules[t->in->model->llm];
-    bool ok;
+/* ---- how layers are dealt ---- */
 
-    if (layers_of(llm) % (c->pp * c->vpp) != 0 || c->pp * c->vpp > DT_MAX_VSTAGES ||
-        (c->vpp > 1 && c->pp == 1))
-        return DT_OK;
-    ++*candidates;
-    DT_TRY(try_plan(t, c, err, spare, &ok));
-    if (!ok)
-        return DT_OK;
-    spare->predicted.staged_s = by_stages_s(t, spare); /* until it is ranked */
-    keep(pool, spare, c->vpp > 1);
+/* What one of a configuration's deals takes, near enough: layers are hardly unlike. */
+struct rated {
+    struct deal deal;
+    double slowest,
+        ends; /* seconds of a microbatch: the slowest stage; of the first and last the slower */
+};
+enum { DEALS = 32, DEALS_KEPT = 8 }; /* looked at, and kept if they fit, of a configuration */
+
+struct deals {
+    struct rated best[DEALS]; /* the best first */
+    int n;
+};
+
+static bool is_better(const struct rated *a, const struct rated *b)
+{
+    return a->slowest != b->slowest ? a->slowest < b->slowest : a->ends < b->ends;
+}
+
+static void rate(const struct config *c, const struct times *x, const struct deal *d,
+                 struct deals *out)
+{
+    double first = x->head + x->layer * (d->first * c->vpp - d->embedding);
+    double last = x->tail + x->layer * ((c->pp > 1 ? d->last : d->first) * c->vpp - d->loss);
+    double middle = c->pp > 2 ? x->layer * d->middle * c->vpp : 0;
+    struct rated r = {*d, fmax(middle, fmax(first, last)), fmax(first, last)};
+    int at = out->n;
+
+    if (out->n == DEALS && !is_better(&r, &out->best[DEALS - 1]))
+        return;
+    at = out->n < DEALS ? out->n++ : DEALS - 1;
+    for (; at > 0 && is_better(&r, &out->best[at - 1]); at--)
+        out->best[at] = out->best[at - 1];
+    out->best[at] = r;
+}
+
+/* First and last stages of other lengths than the others: each stated, or as all others are. */
+static void rate_ends(const struct config *c, const struct times *x, int layers, struct deals *out)
+{
+    int middle_stages = c->pp - 2;
+
+    for (int q = middle_stages > 0 ? 1 : 0; q * middle_stages * c->vpp < layers; q++) {
+        int ends = layers / c->vpp - q * middle_stages; /* of a chunk */
+
+        for (int first = 1; first < ends; first++) {
+            struct deal d = {first, q, ends - first, 0, 0};
+
+            if (first != q || ends - first != q)
+                rate(c, x, &d, out);
+        }
+        if (middle_stages == 0)
+            return;
+    }
+}
+
+/* Megatron-LM does not state both: ends of their own, and what counts as a layer. */
+static void rate_deals(const struct config *c, const struct times *x, int layers, struct deals *out)
+{
+    int parts = c->pp * c->vpp;
+
+    out->n = 0;
+    for (int counted = 0; counted < 4; counted++) {
+        struct deal d = even(layers + (counted & 1) + (counted >> 1), parts);
+
+        d.embedding = counted & 1;
+        d.loss = counted >> 1;
+        if ((layers + d.embedding + d.loss) % parts == 0 && d.first > 0 &&
+            (counted == 0 || c->pp > 1))
+            rate(c, x, &d, out);
+    }
+    if (c->pp > 1 && layers % c->vpp == 0)
+        rate_ends(c, x, layers, out);
+}
+
+/* A configuration with the best of its deals that fit. */
+static enum dt_status try_deals(struct dt_orch_table *t, struct config *c, const struct times *x,
+                                const struct deals *deals, struct pool *pool, struct dt_plan *spare,
+                                struct dt_error *err, int64_t *candidates)
+{
+    const bool chunks = c->vpp > 1;
+    int kept = 0;
+
+    for (int i = 0; i < deals->n && kept < DEALS_KEPT; i++) {
+        bool ok;
+
+        if (is_full(pool, chunks) &&
+            by_stages_s(t, c, x, deals->best[i].slowest) > worst_of(pool, chunks))
+            return DT_OK;
+        c->deal = deals->best[i].deal;
+        ++*candidates;
+        DT_TRY(try_plan(t, c, err, spare, &ok));
+        if (!ok)
+            continue;
+        spare->predicted.staged_s = /* until it is ranked */
+            by_stages_s(t, c, x, slowest_stage(&spare->modules[t->in->model->llm], x));
+        keep(pool, spare, chunks);
+        kept++;
+    }
     return DT_OK;
 }
 
-/* All that one layout for the whole model, even layers and one policy allow: TP, CP, EP, PP, chunks, microbatch,
+/* Fewer replicas may have less to exchange, or a stage more. */
+static enum dt_status try_config(struct dt_orch_table *t, struct config *c, const struct times *x,
+                                 struct pool *pool, struct dt_plan *spare, struct dt_error *err,
+                                 int64_t *candidates)
+{
+    struct deals deals;
+
+    if (c->pp * c->vpp > DT_MAX_VSTAGES || (c->vpp > 1 && c->pp == 1))
+        return DT_OK;
+    rate_deals(c, x, layers_of(&t->in->model->modules[t->in->model->llm]), &deals);
+    c->dp = replicas_of(t, c, INT_MAX);
+    do
+        DT_TRY(try_deals(t, c, x, &deals, pool, spare, err, candidates));
+    while ((c->dp = replicas_of(t, c, c->dp - 1)) > 0);
+    return DT_OK;
+}
+
+/* All depths and chunks of what one lane, microbatch and recomputation allow. */
+static enum dt_status all_depths(struct dt_orch_table *t, struct config *c, const struct times *x,
+                                 struct pool *pool, struct dt_plan *spare, struct dt_error *err,
+                                 int64_t *candidates)
+{
+    const struct dt_orch_space *s = &t->space;
+    int layers = layers_of(&t->in->model->modules[t->in->model->llm]);
+    int stated = t->in->opt.megatron_pp, most = stated > 0 ? stated : layers + 2;
+
+    for (int i = 0; i < s->n_pipes; i++)
+        for (int pp = stated > 0 ? stated : 1; pp <= most; pp++) {
+            c->vpp = s->pipe[i].vpp;
+            c->schedule = s->pipe[i].schedule;
+            c->pp = pp;
+            if (!(s->whole && s->pipe[i].split))
+                DT_TRY(try_config(t, c, x, pool, spare, err, candidates));
+        }
+    return DT_OK;
+}
+
+/* All that one layout for the whole model and one policy allow: TP, CP, EP, PP, chunks, how layers are dealt, microbatch,
  * recomputation, as far as they are not stated.  Megatron-LM does not split backwards. */
 static enum dt_status all_configs(struct dt_orch_table *t, struct pool *pool, struct dt_plan *spare,
                                   struct dt_error *err, int64_t *candidates)
 {
     const struct dt_orch_space *s = &t->space;
     const struct dt_orch_modes *o = &s->of[t->in->model->llm];
-    int layers = layers_of(&t->in->model->modules[t->in->model->llm]),
-        stated = t->in->opt.megatron_pp;
-    bool whole = false;
+    struct times x = {.before =
+                          dt_calloc((size_t)t->in->model->modules[t->in->model->llm].n_blocks + 1,
+                                    sizeof(*x.before))};
+    enum dt_status st = x.before ? DT_OK : dt_error_nomem(err, "times of blocks");
 
-    for (int i = 0; i < s->n_pipes; i++)
-        whole |= !s->pipe[i].split;
-    for (int l = 0; l < o->n_lanes; l++)
-        for (int i = 0; i < s->n_pipes; i++)
-            for (int pp = stated > 0 ? stated : 1; pp <= (stated > 0 ? stated : layers); pp++)
-                for (int k = 0; k < s->n_microbatches * o->n_recompute; k++) {
-                    struct config c = {.lane = o->lane[l],
-                                       .pp = pp,
-                                       .vpp = s->pipe[i].vpp,
-                                       .microbatch = s->microbatch[k / o->n_recompute],
-                                       .schedule = s->pipe[i].schedule,
-                                       .recompute = o->recompute[k % o->n_recompute],
-                                       .stated_recompute = o->n_recompute == 1};
+    for (int k = 0; st == DT_OK && k < o->n_lanes * s->n_microbatches * o->n_recompute; k++) {
+        struct config c = {.lane = o->lane[k / o->n_recompute / s->n_microbatches],
+                           .pp = 1,
+                           .vpp = 1,
+                           .microbatch = s->microbatch[k / o->n_recompute % s->n_microbatches],
+                           .schedule = s->whole ? DT_SCHED_1F1B : s->pipe[0].schedule,
+                           .recompute = o->recompute[k % o->n_recompute],
+                           .stated_recompute = o->n_recompute == 1};
 
-                    if (!(whole && s->pipe[i].split))
-                        DT_TRY(try_config(t, &c, pool, spare, err, candidates));
-                }
-    return DT_OK;
+        find_times(t, &c, spare, &x);
+        st = all_depths(t, &c, &x, pool, spare, err, candidates);
+    }
+    dt_free(x.before);
+    return st;
 }
 
 static enum dt_status searched(struct dt_orch_table *t, struct dt_error *err, struct dt_plan *plans,
                                int *n, int64_t *candidates)
 {
     struct dt_plan *spare = dt_malloc(sizeof(*spare));
-    struct pool pool = {plans, {0, 0}};
+    struct pool pool = {plans, {0, 0}, {0, 0}};
     enum dt_status st;
     int k = t->in->opt.k > 0 ? t->in->opt.k : 8;
 
@@ -357,11 +575,11 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
     struct dt_plan *plans;
     enum dt_status st;
 
-    if (stated > 0 && layers % stated != 0)
-        return dt_error_set(
-            err, DT_ERR_INPUT,
-            "search.megatron_pp: %d stages do not take the %d layers of module %s evenly", stated,
-            layers, t->in->model->modules[t->in->model->llm].name);
+    if (stated > layers + 2) /* the embedding and the loss may stand alone */
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "search.megatron_pp: %d stages are more than the %d layers of module "
+                            "%s can be dealt to",
+                            stated, layers, t->in->model->modules[t->in->model->llm].name);
     plans = dt_malloc(2 * POOL * sizeof(*plans));
     if (!plans)
         return dt_error_nomem(err, "plans");
