@@ -108,6 +108,12 @@ static const struct {
     {"cp 2, shared table, pp 2 dp 2", "1/2/2", "cp=2 gpt"},
     {"cp 4, shared table, tp 2 pp 2", "2/2/1", "cp=4 gpt full"},
     {"cp 2, tp 2, whole rows", "2/2/1", "cp=2 rows full"},
+    /* collectives and products in chunks */
+    {"tp 2, 3 chunks", "2/1/1 2/1/1 2/1/1", "chunks=3 mpi"},
+    {"tp 4 pp 2 of a table, 4 chunks", "4/2/1", "gpt chunks=4 mpi"},
+    {"tp 2, pp 2, dp 2 of the LLM, 2 chunks", "1/1/2 2/2/2 1/1/1", "chunks=2 full"},
+    {"zb-h1, tp 2, pp 2 everywhere, 5 chunks", "2/2/1 2/2/1 2/2/1", "zb-h1 chunks=5"},
+    {"tp 2, full recompute, 8 chunks", "2/1/1 2/1/1 2/1/1", "chunks=8 recompute=full full"},
     /* gradients and parameters */
     {"dp 2, zero 0", "1/1/2 1/1/2 1/1/2", "zero=0"},
     {"dp 4 on 2 ranks, zero 0", "1/1/4 1/1/4 1/1/4", "colocated ranks=2 zero=0 full"},
@@ -307,6 +313,8 @@ static void read_option(const char *s, struct ranks_case *c)
             c->with[m] = (int)strcspn("-elg", (const char[]){v[m], '\0'});
     else if (word_is(s, "apart", &v)) /* gradients and parameters not under compute */
         c->apart = true;
+    else if (word_is(s, "chunks=", &v))
+        c->chunks = atoi(v);
     else if (word_is(s, "reorder", &v))
         c->reorder = true;
     else if (word_is(s, "full", &v)) /* with DT_CHECK_FULL only */

@@ -29,6 +29,7 @@ struct ranks_case {
     int zero[MODULES];
     char frozen[MODULES + 1]; /* 't' trained, 'f' frozen */
     bool apart;               /* no overlap with compute */
+    int chunks;               /* of collectives of tensor parallelism and their products */
     bool reorder;
     enum ef_data data;
     double dropout;

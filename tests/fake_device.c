@@ -348,6 +348,7 @@ static void fake_close(struct dt_device *dev)
     f->cpu->close(f->cpu);
     pthread_mutex_destroy(&f->lock);
     free(f->waits);
+    free(f->spans);
     free(f);
 }
 

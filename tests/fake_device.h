@@ -64,6 +64,14 @@ struct dt_fake_count {
     uint64_t n;
 };
 int dt_fake_counts(const struct dt_device *dev, struct dt_fake_count out[DT_FAKE_COUNTS]);
+/* Tasks that have run since the last call, in the order in which they ended; at most `max` are given.  The first call
+ * begins it.  A task's time has its delay in it. */
+struct dt_fake_span {
+    const char *what;
+    uint64_t queue; /* the device's queues are numbered as they are made */
+    uint64_t begin_ns, end_ns;
+};
+size_t dt_fake_trace(const struct dt_device *dev, struct dt_fake_span *out, size_t max);
 /* Calls of alloc and host_alloc so far. */
 uint64_t dt_fake_allocations(const struct dt_device *dev);
 

@@ -39,6 +39,9 @@ struct dt_fake {
     struct dt_fake_pinned *pinned;
     struct dt_fake_wait *waits;
     size_t n_waits, cap_waits;
+    bool traced;
+    struct dt_fake_span *spans;
+    size_t n_spans, cap_spans;
 };
 
 /* ---- memory (fake_device_memory.c) ---- */

@@ -102,6 +102,35 @@ static void run_task(struct dt_device_queue *q, struct task *t)
     free(t);
 }
 
+static void trace(struct dt_fake *f, const struct dt_fake_span *s)
+{
+    pthread_mutex_lock(&f->lock);
+    if (f->traced && f->n_spans == f->cap_spans) {
+        f->cap_spans = 2 * f->cap_spans + 1024;
+        f->spans = realloc(f->spans, f->cap_spans * sizeof(*f->spans));
+        if (!f->spans)
+            dt_fake_stop("out of memory for the trace");
+    }
+    if (f->traced)
+        f->spans[f->n_spans++] = *s;
+    pthread_mutex_unlock(&f->lock);
+}
+
+size_t dt_fake_trace(const struct dt_device *dev, struct dt_fake_span *out, size_t max)
+{
+    struct dt_fake *f = dt_fake_of(dev);
+    size_t n;
+
+    pthread_mutex_lock(&f->lock);
+    n = f->n_spans < max ? f->n_spans : max;
+    if (n > 0)
+        memcpy(out, f->spans, n * sizeof(*out));
+    f->n_spans = 0;
+    f->traced = true;
+    pthread_mutex_unlock(&f->lock);
+    return n;
+}
+
 static void *serve(void *arg)
 {
     struct dt_device_queue *q = arg;
@@ -109,6 +138,7 @@ static void *serve(void *arg)
     pthread_mutex_lock(&q->lock);
     for (;;) {
         struct task *t = q->first;
+        struct dt_fake_span span;
         uint64_t number = q->done;
 
         if (!t && q->stop)
@@ -121,9 +151,13 @@ static void *serve(void *arg)
         if (!q->first)
             q->last = &q->first;
         pthread_mutex_unlock(&q->lock);
+        span = (struct dt_fake_span){t->what, q->number, dt_clock_ns(), 0};
         if (t->what)
             delay(q, number);
         run_task(q, t);
+        span.end_ns = dt_clock_ns();
+        if (span.what)
+            trace(q->f, &span);
         pthread_mutex_lock(&q->lock);
         q->done++;
         q->status = q->f->cpu->queue_state(q->cpu);

@@ -69,6 +69,7 @@ check_PROGRAMS += \
 	tests/test_modules_noise \
 	tests/test_modules_stage \
 	tests/test_modules_tp \
+	tests/test_stepccl \
 	tests/test_nccl \
 	tests/test_network \
 	tests/test_on_queue \
@@ -239,6 +240,8 @@ tests_test_modules_tp_SOURCES = tests/test_modules_tp.c $(MODULE_TEST_SOURCES)
 tests_test_hf_numbers_SOURCES = tests/test_hf_numbers.c tests/hf_numbers.h
 tests_test_hf_numbers_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_modules_tp_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_stepccl_SOURCES = tests/test_stepccl.c $(MODULE_TEST_SOURCES)
+tests_test_stepccl_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 
 # started by shell tests under mpirun
 if HAVE_MPI

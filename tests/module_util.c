@@ -522,7 +522,8 @@ static void make_stages(struct exec *e)
                                      .split_backward = run->split_backward,
                                      .max = u->max,
                                      .dropout = run->dropout,
-                                     .tp = e->transport ? &e->tp : NULL};
+                                     .tp = e->transport ? &e->tp : NULL,
+                                     .chunks = run->chunks};
         struct dt_nn_run *r = &e->r[i];
 
         for (int k = spec.first; k < spec.last; k++)
@@ -680,12 +681,15 @@ static void join(struct exec *e)
     e->tp.rank = dt_comm_member(e->tp.comm);
     e->tp.size = e->data->size;
     e->tp.limit_s = 60;
+    if (e->run->chunks > 0)
+        dt_assert_ok(dt_tp_beside_new(&e->tp, e->dev, &err), err);
 }
 
 static void leave(struct exec *e)
 {
     if (!e->data)
         return;
+    dt_tp_beside_free(&e->tp);
     e->data->comm_free(e->tp.comm);
     e->data->close(e->data);
 }
@@ -705,6 +709,8 @@ static void execute(struct exec *e)
     in = dt_test_host(e->flow[0]);
     for (int64_t i = 0; i < e->u->n_in; i++)
         set_number(in, i, run->dtype, e->u->in[i]);
+    if (run->before)
+        run->before(e->dev, dt_tp_rank(&e->tp));
     for (int i = 0; i < (run->microbatches > 0 ? run->microbatches : 1); i++) {
         if (!e->transport)
             dt_mem_fail_at(0); /* counts anew */
@@ -714,6 +720,8 @@ static void execute(struct exec *e)
                                        those that add */
             ck_assert_uint_eq(dt_mem_count(), 0);
     }
+    if (run->after)
+        run->after(e->dev, dt_tp_rank(&e->tp));
     for (int i = 0; i < e->n; i++) {
         dt_stage_grads_finish(e->q, e->stage[i], 0, e->u->m.n_blocks);
         dt_stage_grads_reduce(e->q, e->stage[i], 0, e->u->m.n_blocks);

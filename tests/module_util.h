@@ -75,7 +75,9 @@ struct mu_run {
     bool upstream;              /* ask for the gradient of the flow in */
     int microbatches;           /* the same one several times; 0 = 1 */
     float dropout;
-    int tp; /* members, threads of this process; 0 = 1 */
+    int tp;     /* members, threads of this process; 0 = 1 */
+    int chunks; /* of their collectives and products */
+    void (*before)(struct dt_device *dev, int member), (*after)(struct dt_device *dev, int member);
 };
 
 struct mu_result {

@@ -191,6 +191,40 @@ START_TEST(test_stepccl_bounds)
 }
 END_TEST
 
+/* Stated chunks are all there are: where they are the best there are, they cost no less than the free choice (the
+ * executor's remap is never the smaller one), and one chunk is no overlap.  A weight's gradient pays for the order of
+ * its rows. */
+START_TEST(test_stated_chunks)
+{
+    struct rig off, on, stated[5];
+
+    rig_open(&off, false);
+    rig_open(&on, true);
+    for (int i = 0; i < 5; i++)
+        rig_open_with(&stated[i],
+                      &(struct dt_cost_options){.stepccl = true, .stepccl_chunks = 1 << i});
+    for (int tp = 2; tp <= 8; tp *= 2) {
+        struct dt_cost_stage a = layers(&off, 1, tp), b = layers(&on, 1, tp);
+        struct dt_cost_stage one = layers(&stated[0], 1, tp);
+
+        ck_assert(one.fwd.ns == a.fwd.ns && one.dgrad.ns == a.dgrad.ns);
+        ck_assert(one.wgrad.ns == a.wgrad.ns);
+        for (int i = 1; i < 5; i++) {
+            struct dt_cost_stage s = layers(&stated[i], 1, tp);
+
+            ck_assert_msg(s.fwd.ns >= b.fwd.ns && (tp < 8 || s.fwd.ns < a.fwd.ns),
+                          "tp %d, %d chunks: forward %.0f, best %.0f, whole %.0f", tp, 1 << i,
+                          s.fwd.ns, b.fwd.ns, a.fwd.ns);
+            ck_assert(s.wgrad.ns > a.wgrad.ns);
+        }
+    }
+    for (int i = 0; i < 5; i++)
+        rig_close(&stated[i]);
+    rig_close(&off);
+    rig_close(&on);
+}
+END_TEST
+
 START_TEST(test_freezing)
 {
     struct rig r;
@@ -348,6 +382,7 @@ int main(void)
     tcase_add_test(t, test_fp32_collectives_are_twice_as_long);
     tcase_add_test(t, test_keys_are_gathered_twice);
     tcase_add_test(t, test_stepccl_bounds);
+    tcase_add_test(t, test_stated_chunks);
     tcase_add_test(t, test_freezing);
     tcase_add_test(t, test_recompute);
     tcase_add_test(t, test_memo_property);

@@ -37,7 +37,9 @@ libdtcomm_a_SOURCES = \
 	src/comm/transport_tcp_impl.h \
 	src/comm/transport_tcp_open.c \
 	src/comm/transport_threads.c \
-	src/comm/transport_tp.c
+	src/comm/transport_tp.c \
+	src/comm/transport_tp_beside.c \
+	src/comm/transport_tp_impl.h
 if HAVE_MPI
 libdtcomm_a_SOURCES += src/comm/transport_mpi.c
 else

@@ -219,11 +219,14 @@ enum dt_status dt_transport_open_device(struct dt_transport *control,
  * return.  Failures stick to the dt_tp: later calls do nothing, and dt_tp_state tells.  (What fails on the
  * queue is told by a later call, and by the transport's `state`.)  A NULL dt_tp is one rank alone: calls do
  * nothing. */
+struct dt_tp_beside; /* transport_tp_beside.c */
 struct dt_tp {
     struct dt_comm *comm; /* of device memory */
     int rank, size;       /* members of comm */
     double limit_s;
     struct dt_error error; /* the first failure */
+    struct dt_tp_beside
+        *beside; /* NULL: collectives are over, or on the caller's queue, when they return */
 };
 static inline int dt_tp_size(const struct dt_tp *tp)
 {
@@ -257,5 +260,23 @@ void dt_tp_all_gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype
 /* all[rows][width] are partial sums; this member's rows become the sums, the others undefined. */
 void dt_tp_reduce_scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
                           int64_t rows, int64_t width, void *all);
+
+/* ---- the same beside what the caller does next (chunks of a product: StepCCL) ----
+ *
+ * From dt_tp_beside_new on, where queues run on their own all collectives of `tp` are on a queue of its own, in
+ * the order of the calls; those above have the caller's queue wait for them.  What is begun starts when `q` has
+ * passed what is on it now; what is put on `q` after dt_tp_end comes after it.  On a CPU it makes progress while
+ * transports are asked, and dt_tp_end waits.  Without dt_tp_beside_new it is over when it has been begun. */
+enum { DT_TP_BESIDE_MAX = 32 }; /* begun and not ended, at most */
+enum dt_status dt_tp_beside_new(struct dt_tp *tp, const struct dt_device *dev,
+                                struct dt_error *err);
+void dt_tp_beside_free(
+    struct dt_tp *tp); /* before its comm; what is under way was ended or given up */
+/* Member k has rows[k] rows of `all`, one member's after the other's.  Returns what dt_tp_end takes. */
+int dt_tp_begin_gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
+                       const int64_t *rows, int64_t width, void *all);
+int dt_tp_begin_scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
+                        const int64_t *rows, int64_t width, void *all);
+void dt_tp_end(struct dt_device_queue *q, struct dt_tp *tp, int begun);
 
 #endif

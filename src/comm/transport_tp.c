@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Collectives inside a lane (tensor and context parallelism), in queue order. */
-#include "comm/transport.h"
+#include "comm/transport_tp_impl.h"
 
 #include "base/mem.h"
 
@@ -16,37 +16,15 @@ enum dt_status dt_tp_state(const struct dt_tp *tp, struct dt_error *err)
     return tp->error.status;
 }
 
-struct job {
-    const char *what;
-    /* `out` as the table's entries take it */
-    enum dt_status (*post)(struct dt_tp *tp, const struct job *j, void *buf,
-                           struct dt_device_queue *q, struct dt_req **out);
-    enum dt_reduce_type type;
-    size_t n;
-    const size_t *pieces;
-};
-
 /* In the order of `q`: by the transport itself, or because nothing more is put there until it is over. */
-static void run(struct dt_device_queue *q, struct dt_tp *tp, const struct job *j, void *x)
+static void run(struct dt_device_queue *q, struct dt_tp *tp, const struct dt_tp_job *j, void *x)
 {
-    struct dt_transport *t = dt_comm_transport(tp->comm);
-    struct dt_req *r;
-    enum dt_status st;
-
-    if (t->on_queue || t->collectives_on_queue) {
-        st = j->post(tp, j, x, q, NULL);
-    } else {
-        st = j->post(tp, j, x, q, &r);
-        if (st == DT_OK)
-            st = dt_transport_wait(t, r, tp->limit_s, j->what, &tp->error);
-    }
-    if (st != DT_OK && tp->error.status == DT_OK)
-        dt_error_set(&tp->error, st, "%s failed", j->what);
+    dt_tp_end(q, tp, dt_tp_begin(q, tp, j, x));
 }
 
 /* ---- sums ---- */
 
-static enum dt_status post_all_reduce(struct dt_tp *tp, const struct job *j, void *buf,
+static enum dt_status post_all_reduce(struct dt_tp *tp, const struct dt_tp_job *j, void *buf,
                                       struct dt_device_queue *q, struct dt_req **out)
 {
     return dt_comm_transport(tp->comm)->post_all_reduce(tp->comm, j->type, buf, j->n, q, &tp->error,
@@ -56,7 +34,7 @@ static enum dt_status post_all_reduce(struct dt_tp *tp, const struct job *j, voi
 static void all_reduce(struct dt_device_queue *q, struct dt_tp *tp, enum dt_reduce_type type,
                        int64_t n, void *x)
 {
-    struct job j = {"an all-reduce inside a lane", post_all_reduce, type, (size_t)n, NULL};
+    struct dt_tp_job j = {"an all-reduce inside a lane", post_all_reduce, type, (size_t)n, NULL};
 
     if (tp && tp->size > 1 && n > 0 && tp->error.status == DT_OK)
         run(q, tp, &j, x);
@@ -85,57 +63,85 @@ void dt_tp_all_reduce_max(struct dt_device_queue *q, struct dt_tp *tp, int64_t n
 
 /* ---- rows ---- */
 
-static enum dt_status post_all_gather(struct dt_tp *tp, const struct job *j, void *buf,
+static enum dt_status post_all_gather(struct dt_tp *tp, const struct dt_tp_job *j, void *buf,
                                       struct dt_device_queue *q, struct dt_req **out)
 {
     return dt_comm_transport(tp->comm)->post_all_gather(tp->comm, buf, j->pieces, q, &tp->error,
                                                         out);
 }
 
-static enum dt_status post_reduce_scatter(struct dt_tp *tp, const struct job *j, void *buf,
+static enum dt_status post_reduce_scatter(struct dt_tp *tp, const struct dt_tp_job *j, void *buf,
                                           struct dt_device_queue *q, struct dt_req **out)
 {
     return dt_comm_transport(tp->comm)->post_reduce_scatter(tp->comm, j->type, buf, j->pieces, q,
                                                             &tp->error, out);
 }
 
-/* Runs `j` with every member's rows counted, `each` bytes or elements a row. */
-static void by_rows(struct dt_device_queue *q, struct dt_tp *tp, struct job *j, int64_t rows,
-                    size_t each, void *all)
+/* Begins `j` with `each` bytes or elements a row: of rows[k] of member k, or of its share of `n`. */
+static int by_rows(struct dt_device_queue *q, struct dt_tp *tp, struct dt_tp_job *j,
+                   const int64_t *rows, int64_t n, size_t each, void *all)
 {
-    size_t few[FEW], *pieces = few;
+    size_t few[FEW], *pieces = few, sum = 0;
+    int begun = -1;
 
-    if (!tp || tp->size < 2 || rows * (int64_t)each == 0 || tp->error.status)
-        return;
+    if (!tp || tp->size < 2 || tp->error.status)
+        return -1;
     if (tp->size > FEW) {
         pieces = dt_malloc((size_t)tp->size * sizeof(*pieces));
         if (!pieces) {
             dt_error_nomem(&tp->error, "the pieces of a collective");
-            return;
+            return -1;
         }
     }
-    for (int k = 0; k < tp->size; k++)
-        pieces[k] = (size_t)dt_tp_count(tp, rows, k) * each;
+    for (int k = 0; k < tp->size; k++) {
+        pieces[k] = (size_t)(rows ? rows[k] : dt_tp_count(tp, n, k)) * each;
+        sum += pieces[k];
+    }
     j->pieces = pieces;
-    run(q, tp, j, all);
+    if (sum > 0)
+        begun = dt_tp_begin(q, tp, j, all);
     if (pieces != few)
         dt_free(pieces);
+    return begun;
+}
+
+static int gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
+                  const int64_t *rows, int64_t n, int64_t width, void *all)
+{
+    struct dt_tp_job j = {"an all-gather inside a lane", post_all_gather, DT_REDUCE_F32, 0, NULL};
+
+    return by_rows(q, tp, &j, rows, n, (size_t)width * dt_dtype_bytes(type), all);
+}
+
+static int scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
+                   const int64_t *rows, int64_t n, int64_t width, void *all)
+{
+    struct dt_tp_job j = {"a reduce-scatter inside a lane", post_reduce_scatter, reduce_type(type),
+                          0, NULL};
+
+    return by_rows(q, tp, &j, rows, n, (size_t)width, all);
 }
 
 void dt_tp_all_gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type, int64_t rows,
                       int64_t width, void *all)
 {
-    struct job j = {"an all-gather inside a lane", post_all_gather, DT_REDUCE_F32, 0, NULL};
-    size_t row = (size_t)width * dt_dtype_bytes(type);
-
-    by_rows(q, tp, &j, rows, row, all);
+    dt_tp_end(q, tp, gather(q, tp, type, NULL, rows, width, all));
 }
 
 void dt_tp_reduce_scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
                           int64_t rows, int64_t width, void *all)
 {
-    struct job j = {"a reduce-scatter inside a lane", post_reduce_scatter, reduce_type(type), 0,
-                    NULL};
+    dt_tp_end(q, tp, scatter(q, tp, type, NULL, rows, width, all));
+}
 
-    by_rows(q, tp, &j, rows, (size_t)width, all);
+int dt_tp_begin_gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
+                       const int64_t *rows, int64_t width, void *all)
+{
+    return gather(q, tp, type, rows, 0, width, all);
+}
+
+int dt_tp_begin_scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
+                        const int64_t *rows, int64_t width, void *all)
+{
+    return scatter(q, tp, type, rows, 0, width, all);
 }

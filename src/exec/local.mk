@@ -93,6 +93,7 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/run.c \
 	src/exec/modules/stage.c \
 	src/exec/modules/tp.c \
+	src/exec/modules/tp_chunks.c \
 	src/exec/program/batching.c \
 	src/exec/program/batching_cut.c \
 	src/exec/program/batching.h \

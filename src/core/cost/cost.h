@@ -51,7 +51,9 @@ extern const struct dt_cost_constant dt_cost_constants[DT_COST_CONSTANTS];
 double *dt_cost_tuning_at(struct dt_cost_tuning *t, int i);
 
 struct dt_cost_options {
-    bool stepccl;          /* chunked overlap of TP collectives with their GEMMs on copy engines */
+    bool stepccl; /* chunked overlap of TP collectives with their GEMMs on copy engines */
+    int stepccl_chunks; /* of all that overlap, as the executor cuts them; 0: the best of 1, 2, 4 and 8 for each,
+                              and 1 on CPUs, whose cores do both */
     bool allow_analytical; /* missing op families fall back to the roofline ("computed") */
     bool fp32;             /* collectives of tensor parallelism carry 4 bytes an element, else 2 */
     /* host time per kernel: no stage is faster than the host issues it; 0 = never the bottleneck

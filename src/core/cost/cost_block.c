@@ -12,6 +12,8 @@
  *
  * The exposed time is total - GEMM; a chunk pays the collective's latency in full and the GEMM's
  * efficiency at m/c rows; c in {1, 2, 4, 8} is chosen to minimise it.  c = 1 is no overlap.
+ * Where c is stated, all pairs go in c chunks, as the executor runs them (exec/modules/tp_chunks.c): r
+ * is paid in the backward, too.  On CPUs the cores do both, one after the other.
  *
  * Backward of an all-gather is a reduce-scatter after the same GEMM's input gradient, and the
  * reverse.  Under sequence parallelism the input of a column-parallel GEMM is gathered again for
@@ -156,7 +158,7 @@ static int mirror(int family)
 
 /* Bytes that a layout remap of the pair moves, read and written: either side of the GEMMs can
  * be put in order, the gathered one (whole width, once) or the sharded one (of every GEMM); the
- * smaller is taken. */
+ * smaller is taken.  The executor puts the sharded one in order. */
 static double remap_bytes(const struct dt_cost_block_kernels *b, int coll, int first, int last)
 {
     double elem = b->c->opt.fp32 ? 4 : 2, whole = b->k[coll].bytes / elem, sharded = 0;
@@ -164,7 +166,7 @@ static double remap_bytes(const struct dt_cost_block_kernels *b, int coll, int f
     for (int i = first; i < last; i++)
         sharded += (double)b->k[i].d[0] *
                    (double)(b->k[coll].family == DT_KOP_ALL_GATHER ? b->k[i].d[1] : b->k[i].d[2]);
-    return 2 * elem * (whole < sharded ? whole : sharded);
+    return 2 * elem * (whole < sharded && !b->c->opt.stepccl_chunks ? whole : sharded);
 }
 
 /* Time of the partner GEMMs on m/c rows. */
@@ -187,6 +189,21 @@ static double chunk_gemm_ns(struct dt_cost_block_kernels *b, int first, int last
     return sum;
 }
 
+static double remap_ns(const struct dt_cost *c, double bytes)
+{
+    return 1e9 * bytes / (c->cluster->hbm_bytes_per_s * REMAP_HBM_EFFICIENCY);
+}
+
+/* As the executor cuts them: no more than a member has rows, and a head's not at all. */
+static int stated_chunks(const struct dt_cost_block_kernels *b, int i, int first)
+{
+    int64_t rows = b->k[first].d[0] / b->k[i].d[0];
+
+    if (b->block->kind == DT_BLOCK_LM_HEAD)
+        return 1;
+    return rows < b->c->opt.stepccl_chunks ? (int)rows : b->c->opt.stepccl_chunks;
+}
+
 /* What is left of collective i in the phase when it is pipelined with its GEMMs; its full time if
  * it has none. */
 static double exposed_ns(struct dt_cost_block_kernels *b, int i, enum dt_kop_phase phase,
@@ -195,24 +212,29 @@ static double exposed_ns(struct dt_cost_block_kernels *b, int i, enum dt_kop_pha
     struct dt_cost *c = b->c;
     int family = phase == DT_PHASE_FWD ? (int)b->k[i].family : mirror((int)b->k[i].family);
     double best = full->ns, count = b->k[i].count, gemm = 0, comm, alpha, remap;
-    int first, last;
+    bool cpu = dt_cluster_is_cpu(c->cluster);
+    int first, last, stated = c->opt.stepccl_chunks;
 
-    if (!c->opt.stepccl || full->ns <= 0 || !dt_cost_partner(b, i, &first, &last))
+    if (!c->opt.stepccl || full->ns <= 0 || !dt_cost_partner(b, i, &first, &last) ||
+        (cpu && !stated))
         return best;
+    if (stated)
+        stated = stated_chunks(b, i, first);
     comm = full->ns / count;
     alpha = dt_cost_collective_alpha_ns(c, family, (int)b->k[i].d[0]);
     if (alpha > comm)
         alpha = comm;
     for (int k = first; k < last; k++)
         gemm += b->t[k][phase].ns / count;
-    remap = remap_hidden ? 0 : remap_bytes(b, i, first, last);
-    for (int chunks = 2; chunks <= 8; chunks *= 2) {
+    remap = remap_hidden && !stated ? 0 : remap_bytes(b, i, first, last);
+    for (int chunks = stated ? stated : 2; chunks > 1 && chunks <= (stated ? stated : 8);
+         chunks *= 2) {
         double g = alpha + (comm - alpha) / chunks, step, total;
 
         step = chunk_gemm_ns(b, first, last, phase, chunks);
-        step += 1e9 * remap / chunks / (c->cluster->hbm_bytes_per_s * REMAP_HBM_EFFICIENCY);
-        total = g + (chunks - 1) * (g > step ? g : step) + step;
-        if ((total - gemm) * count < best)
+        step += remap_ns(c, remap / chunks);
+        total = cpu ? chunks * (g + step) : g + (chunks - 1) * (g > step ? g : step) + step;
+        if ((total - gemm) * count < best || stated)
             best = (total - gemm) * count;
     }
     return best > 0 ? best : 0;
@@ -256,6 +278,9 @@ static void backward_collective(struct dt_cost_block_kernels *b, int i,
     if (k->family ==
         DT_KOP_REDUCE_SCATTER) /* the weight gradient needs the gathered output gradient */
         dt_cost_time_add(&out->wgrad_only, &t, 1);
+    if (k->family == DT_KOP_REDUCE_SCATTER && b->c->opt.stepccl && b->c->opt.stepccl_chunks &&
+        dt_cost_partner(b, i, &first, &last) && stated_chunks(b, i, first) > 1)
+        add_part(&out->wgrad, &t, k->count * remap_ns(b->c, 2 * k->bytes)); /* in order of rows */
     if (k->family != DT_KOP_ALL_GATHER || !dt_cost_partner(b, i, &first, &last))
         return;
     for (int g = first; g < last; g++)

@@ -294,7 +294,10 @@ static enum dt_status read_stated(struct dt_node root, struct dt_job *j, struct 
         j->policy.fp32 = strcmp(dt_job_run_precision_names[j->run.precision], "fp32") == 0;
     j->policy.exact_vectors = dt_cluster_is_cpu(&j->cluster); /* a plan file may be of another */
     j->cost_opt.fp32 = j->policy.fp32;
+    if (j->policy.stepccl && j->policy.stepccl_chunks == 0 && j->run.device == DT_JOB_RUN_CUDA)
+        j->policy.stepccl_chunks = DT_STEPCCL_CHUNKS_TRAINED;
     j->cost_opt.stepccl = j->policy.stepccl;
+    j->cost_opt.stepccl_chunks = j->policy.stepccl_chunks;
     return dt_job_plan_finish(root, frozen_stated, shallow, j, err);
 }
 

@@ -69,6 +69,7 @@ extern const char
 extern const char *const dt_job_run_noise_names[];     /* as dt_diffusion_schedule_names */
 extern const char *const dt_job_run_transport_names[]; /* in the order of enum dt_transport_over */
 extern const char *const dt_job_run_device_names[];    /* "auto", "cpu", "cuda" */
+enum { DT_JOB_RUN_CUDA = 2 };                          /* of them */
 extern const char *const dt_job_run_precision_names[]; /* "auto", "fp32", "bf16" */
 
 struct dt_job {

@@ -241,6 +241,7 @@ static void compare_policies(struct dt_job *j, const struct dt_plan_policy *stat
     tell_bool(j, "train.reorder.intra", y->intra_reorder, stated->intra_reorder);
     tell_bool(j, "train.reorder.inter", y->inter_reorder, stated->inter_reorder);
     tell_bool(j, "train.stepccl", y->stepccl, stated->stepccl);
+    tell_int(j, "train.stepccl_chunks", y->stepccl_chunks, stated->stepccl_chunks);
     tell_word(j, "train.precision", y->half_grads ? "fp16" : "bf16",
               stated->half_grads ? "fp16" : "bf16");
     tell_word(j, "run.precision", y->fp32 ? "fp32" : "bf16", stated->fp32 ? "fp32" : "bf16");

@@ -98,6 +98,8 @@ static inline struct dt_block_shard dt_plan_shard(const struct dt_plan_module *m
                                    .recompute = mp->recompute};
 }
 
+/* DT_STEPCCL_CHUNKS_TRAINED: on cards, where no number is stated (assumed) */
+enum { DT_STEPCCL_CHUNKS_MAX = 16, DT_STEPCCL_CHUNKS_TRAINED = 4 };
 struct dt_plan_policy {   /* what the job states about the run; copied into every plan */
     int64_t global_batch; /* samples per iteration */
     int microbatch;       /* M: samples per LLM microbatch */
@@ -105,6 +107,7 @@ struct dt_plan_policy {   /* what the job states about the run; copied into ever
     enum dt_pipe_schedule schedule;
     bool intra_reorder, inter_reorder;
     bool stepccl;
+    int stepccl_chunks; /* of every collective that goes in chunks; 0: the best number for each, and none on CPUs */
     bool half_grads; /* fp16 training: gradients are reduced in 2 bytes, else in 4 */
     bool fp32;       /* fp32 training: activations and parameters travel in 4 bytes, else in 2 */
     bool

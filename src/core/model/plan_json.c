@@ -167,6 +167,8 @@ static void put_policy(struct dt_json *j, const struct dt_plan_policy *y)
     dt_json_kv_bool(j, "intra_reorder", y->intra_reorder);
     dt_json_kv_bool(j, "inter_reorder", y->inter_reorder);
     dt_json_kv_bool(j, "stepccl", y->stepccl);
+    if (y->stepccl_chunks)
+        dt_json_kv_int(j, "stepccl_chunks", y->stepccl_chunks);
     dt_json_kv_bool(j, "overlap_grad", y->overlap_grad);
     dt_json_kv_bool(j, "overlap_param", y->overlap_param);
     if (y->half_grads)
@@ -285,7 +287,12 @@ static const struct dt_key policy_keys[] = {
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct file, p.policy.overlap_param),
      .needed = "true"},
-    /* these came later: absent means false */
+    /* these came later: absent means 0 or false */
+    {.name = "stepccl_chunks",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct file, p.policy.stepccl_chunks),
+     .min = 0,
+     .max = DT_STEPCCL_CHUNKS_MAX},
     {.name = "half_grads", .type = DT_KEY_BOOL, DT_KEY_INTO(struct file, p.policy.half_grads)},
     {.name = "fp32", .type = DT_KEY_BOOL, DT_KEY_INTO(struct file, p.policy.fp32)},
     {.name = "exact_vectors",

@@ -240,6 +240,10 @@ enum dt_status dt_orch_table_new(const struct dt_search_input *in, struct dt_err
         return dt_error_set(err, DT_ERR_INTERNAL,
                             "the cost model was made with stepccl %s, the policy says %s",
                             in->policy.stepccl ? "off" : "on", in->policy.stepccl ? "on" : "off");
+    if (dt_cost_opts(in->cost)->stepccl_chunks != in->policy.stepccl_chunks)
+        return dt_error_set(err, DT_ERR_INTERNAL,
+                            "the cost model was made with %d chunks, the policy says %d",
+                            dt_cost_opts(in->cost)->stepccl_chunks, in->policy.stepccl_chunks);
     t = dt_calloc(1, sizeof(*t));
     if (!t)
         return dt_error_nomem(err, "planner tables");

@@ -25,6 +25,7 @@ struct dt_nn_weight {
     bool product;               /* has a device weight */
     bool rounded, looked_up;    /* dt_param's */
     bool dealt;                 /* tensor parallelism: a slice; else the members hold the same */
+    bool dealt_in;              /* a slice of its inputs, not of its outputs */
     bool partial;               /* its gradient is of own rows or heads: a summand */
     struct dt_device_weight *w; /* NULL for tables and vectors */
     bool written;               /* the gradient holds something of this iteration */
@@ -192,9 +193,11 @@ struct dt_stage {
     struct dt_module own_module; /* copy of the caller's, with own blocks */
     int first, last;
     enum dt_dtype dtype;
-    struct dt_tp *tp; /* NULL: one member */
-    struct dt_tp *cp; /* context parallelism; NULL: one member */
-    bool seqpar;      /* members hold their own rows between blocks */
+    struct dt_tp *tp;              /* NULL: one member */
+    struct dt_tp *cp;              /* context parallelism; NULL: one member */
+    bool seqpar;                   /* members hold their own rows between blocks */
+    int chunks;                    /* of a collective and its product, under sequence parallelism */
+    char *chunk_rows, *chunk_part; /* inside work: all rows, and a chunk of dealt columns */
     bool upstream, split, any_backward;
     float dropout;
     struct dt_batch_limits max;
@@ -402,6 +405,19 @@ void dt_nn_linear_col_back(struct dt_nn_call *c, int what, int64_t rows, const v
 /* dy own. */
 void dt_nn_linear_row_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
                            const void *dy, int w, int b, void *dx, char *room);
+/* The same four in chunks (tp_chunks.c); into how many `rows` go: 1 = they do not.  The backward of a row's needs
+ * its dx. */
+int dt_nn_chunks(const struct dt_stage *s, int64_t rows);
+void dt_nn_chunks_col(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b, void *y,
+                      char *room);
+void dt_nn_chunks_row(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b, void *y,
+                      char *room);
+void dt_nn_chunks_col_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
+                           const void *dy, int w, int b, void *dx, char *room_x, char *room_dx);
+void dt_nn_chunks_row_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
+                           const void *dy, int w, int b, void *dx, char *room);
+/* Bytes of chunk_rows and chunk_part. */
+void dt_nn_chunks_bytes(const struct dt_stage *s, size_t *rows, size_t *part);
 /* Channels: `grains` of `grain` channels each are dealt.  A room has place for every member's
  * columns side by side; `mine` is where this one's go, dense. */
 char *dt_nn_channels_mine(struct dt_nn_call *c, int64_t rows, int64_t grains, int64_t grain,

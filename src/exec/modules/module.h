@@ -249,6 +249,7 @@ void dt_stage_grads_reduce(struct dt_device_queue *q, struct dt_stage *s, int fi
 /* ---- stages ------------------------------------------------------------------------------------
  */
 
+enum { DT_STAGE_CHUNKS_MAX = 16 };
 struct dt_stage_spec {
     const struct dt_model *model; /* NULL: the module stands alone */
     const struct dt_module *module;
@@ -267,6 +268,9 @@ struct dt_stage_spec {
     float dropout;
     struct dt_tp *tp; /* the members that share the stage; borrowed; NULL = this one alone */
     struct dt_tp *cp; /* the members that share its sequences; the same */
+    /* Where members have their own rows, a gather and the product behind it, or a product and the sum behind it, go
+     * in that many chunks, at most DT_STAGE_CHUNKS_MAX, and no more than a member has rows; 0, 1: whole. */
+    int chunks;
     bool
         layout_only; /* no device memory: the stage says which parameters there are and where they lie,
                          and nothing else may be asked of it */

@@ -44,6 +44,7 @@ int dt_nn_weight_add(struct dt_stage *s, struct dt_nn_node *n, int role, int64_t
                                .product = product,
                                .rounded = product,
                                .dealt = dealt,
+                               .dealt_in = dealt && deal->by == DT_DEAL_IN,
                                .partial = s->seqpar && !dealt};
     p->n = (size_t)p->out * dt_nn_weight_row(p);
     n->weight[role] = s->n_weights;

@@ -287,6 +287,7 @@ static enum dt_status make_workspace(struct dt_stage *s, struct dt_error *err)
                             .gathered = s->max.gathered};
     const struct dt_nn_shape_facts *f = &s->facts;
     size_t es = dt_dtype_bytes(s->dtype), at = 0, where[DT_MAX_SKIPS], g_time, g_context, saved;
+    size_t chunk_rows = 0, chunk_part = 0;
     void *p = NULL;
 
     s->temp_bytes = s->block_bytes = 0;
@@ -314,6 +315,10 @@ static enum dt_status make_workspace(struct dt_stage *s, struct dt_error *err)
         if (s->any_backward && q->push + 1 < s->last && q->pop >= s->first)
             where[k] = take(&at, (size_t)(dt_nn_level_rows(&full, q->level) * q->channels) * es);
     }
+    if (s->seqpar && s->chunks > 1)
+        dt_nn_chunks_bytes(s, &chunk_rows, &chunk_part);
+    chunk_rows = take(&at, chunk_rows);
+    chunk_part = take(&at, chunk_part);
     saved = at;
     if (!s->any_backward)
         at += saved_bytes(s, &full, false);
@@ -327,6 +332,8 @@ static enum dt_status make_workspace(struct dt_stage *s, struct dt_error *err)
     s->g_context = s->work + g_context;
     for (int k = 0; k < f->n_skips; k++)
         s->g_skip[k] = where[k] == DT_NOWHERE ? NULL : s->work + where[k];
+    s->chunk_rows = s->work + chunk_rows;
+    s->chunk_part = s->work + chunk_part;
     s->own_saved = s->work + saved;
     return DT_OK;
 }
@@ -485,6 +492,7 @@ enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_s
     s->upstream = spec->upstream_trained;
     s->split = spec->split_backward;
     s->dropout = spec->dropout;
+    s->chunks = spec->chunks < DT_STAGE_CHUNKS_MAX ? spec->chunks : DT_STAGE_CHUNKS_MAX;
     set_limits(s, &spec->max);
     st = build(s, spec, err);
     if (st != DT_OK) {

@@ -52,8 +52,11 @@ void dt_nn_sum(struct dt_nn_call *c, int64_t n, void *x)
 void dt_nn_linear_col(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b, void *y,
                       char *room)
 {
-    dt_nn_linear(c, rows, dt_nn_whole_rows(c, rows, dt_nn_weight_of(c, w)->in, x, room), w, b, NULL,
-                 y);
+    if (dt_nn_chunks(c->s, rows) > 1)
+        dt_nn_chunks_col(c, rows, x, w, b, y, room);
+    else
+        dt_nn_linear(c, rows, dt_nn_whole_rows(c, rows, dt_nn_weight_of(c, w)->in, x, room), w, b,
+                     NULL, y);
 }
 
 /* One member brings the bias; the residual joins after the sum. */
@@ -67,8 +70,13 @@ void dt_nn_linear_row(struct dt_nn_call *c, int64_t rows, const void *x, int w, 
         dt_nn_linear(c, rows, x, w, b, residual, y);
         return;
     }
-    dt_nn_linear(c, rows, x, w, dt_tp_rank(s->tp) == 0 ? b : -1, NULL, room);
-    dt_nn_own_sum(c, rows, width, room, y, false);
+    b = dt_tp_rank(s->tp) == 0 ? b : -1;
+    if (dt_nn_chunks(s, rows) > 1) {
+        dt_nn_chunks_row(c, rows, x, w, b, y, room);
+    } else {
+        dt_nn_linear(c, rows, x, w, b, NULL, room);
+        dt_nn_own_sum(c, rows, width, room, y, false);
+    }
     if (residual)
         c->k->add(c->q, c->dtype, dt_nn_own_rows(s, rows) * width, y, residual, y);
 }
@@ -83,6 +91,10 @@ void dt_nn_linear_col_back(struct dt_nn_call *c, int what, int64_t rows, const v
         dt_nn_linear_back(c, what, rows, x, dy, w, b, dx, false);
         return;
     }
+    if (want && dt_nn_chunks(c->s, rows) > 1) {
+        dt_nn_chunks_col_back(c, what, rows, x, dy, w, b, dx, room_x, room_dx);
+        return;
+    }
     if ((what & DT_BACKWARD_WEIGHT) && c->n->trained)
         x = dt_nn_whole_rows(c, rows, width, x, room_x);
     dt_nn_linear_back(c, what, rows, x, dy, w, b, want ? room_dx : NULL, false);
@@ -93,9 +105,13 @@ void dt_nn_linear_col_back(struct dt_nn_call *c, int what, int64_t rows, const v
 void dt_nn_linear_row_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
                            const void *dy, int w, int b, void *dx, char *room)
 {
-    bool used =
-        ((what & DT_BACKWARD_INPUT) && dx) || ((what & DT_BACKWARD_WEIGHT) && c->n->trained);
+    bool want = (what & DT_BACKWARD_INPUT) && dx;
+    bool used = want || ((what & DT_BACKWARD_WEIGHT) && c->n->trained);
 
+    if (want && dt_nn_chunks(c->s, rows) > 1) {
+        dt_nn_chunks_row_back(c, what, rows, x, dy, w, b, dx, room);
+        return;
+    }
     if (used)
         dy = dt_nn_whole_rows(c, rows, dt_nn_weight_of(c, w)->out, dy, room);
     dt_nn_linear_back(c, what, rows, x, dy, w, b, dx, false);

@@ -31,6 +31,7 @@ static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_
         .dropout = (float)env->o.dropout,
         .tp = tp,
         .cp = cp,
+        .chunks = env->o.plan->policy.stepccl ? env->o.plan->policy.stepccl_chunks : 0,
         .layout_only = layout_only,
     };
     enum dt_status st;

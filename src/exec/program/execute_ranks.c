@@ -126,6 +126,7 @@ static enum dt_status join_some(const struct dt_exec_ranks *ranks, int m, int la
 static enum dt_status join_members(struct dt_exec_ranks *ranks, int m, bool *in,
                                    struct dt_error *err)
 {
+    const struct dt_plan_policy *y = &ranks->env->o.plan->policy;
     int tp = ranks->env->o.plan->modules[m].layout.tp, cp = dt_exec_members(ranks->env, m) / tp;
 
     for (int lane = 0; lane < ranks->env->dp[m] * ranks->env->pp[m]; lane++) {
@@ -133,6 +134,8 @@ static enum dt_status join_members(struct dt_exec_ranks *ranks, int m, bool *in,
             DT_TRY(join_some(ranks, m, lane, c * tp, 1, tp, in, err, &ranks->tp[m][lane]));
         for (int t = 0; cp > 1 && t < tp; t++)
             DT_TRY(join_some(ranks, m, lane, t, tp, cp, in, err, &ranks->cp[m][lane]));
+        if (ranks->tp[m][lane].comm && y->stepccl && y->stepccl_chunks > 1)
+            DT_TRY(dt_tp_beside_new(&ranks->tp[m][lane], ranks->env->dev, err));
     }
     return DT_OK;
 }
@@ -252,8 +255,10 @@ void dt_exec_unplace(struct dt_exec_ranks *ranks)
     for (int m = 0; m < DT_MAX_MODULES; m++) {
         for (int s = 0; ranks->peers[m] && s < ranks->env->pp[m]; s++)
             leave(ranks->peers[m][s].comm);
-        for (int k = 0; ranks->tp[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++)
+        for (int k = 0; ranks->tp[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++) {
+            dt_tp_beside_free(&ranks->tp[m][k]);
             leave(ranks->tp[m][k].comm);
+        }
         for (int k = 0; ranks->cp[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++)
             leave(ranks->cp[m][k].comm);
         dt_free(ranks->member[m]);

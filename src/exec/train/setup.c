@@ -55,6 +55,8 @@ static enum dt_status choose_plan(struct dt_setup *s, struct dt_error *err)
 {
     DT_TRY(dt_setup_plan(s->job, err, &s->plan));
     s->plan.policy.fp32 = s->dtype == DT_F32; /* what `auto` has come to */
+    if (s->plan.policy.stepccl && s->plan.policy.stepccl_chunks == 0 && s->device->info.gates)
+        s->plan.policy.stepccl_chunks = DT_STEPCCL_CHUNKS_TRAINED;
     return dt_plan_validate(&s->plan, s->job->model, &s->job->cluster, err);
 }
 
@@ -71,6 +73,8 @@ static enum dt_status choose_cost(struct dt_setup *s, struct dt_error *err)
     }
     o.allow_analytical = true;
     o.fp32 = s->plan.policy.fp32;
+    o.stepccl = s->plan.policy.stepccl;
+    o.stepccl_chunks = s->plan.policy.stepccl_chunks;
     return dt_cost_new(j->model, &j->cluster, j->profile, &o, err, &s->cost);
 }
 
