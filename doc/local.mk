@@ -11,6 +11,7 @@ dist_doc_DATA += \
 	doc/formats.md \
 	doc/gpu-estimates.md \
 	doc/gpu.md \
+	doc/gpu-results.md \
 	doc/kernels.md \
 	doc/loop.md \
 	doc/modules.md \

@@ -252,6 +252,7 @@ SHELL_TESTS = \
 	tests/lint.sh \
 	tests/test_advice.sh \
 	tests/test_bundle.sh \
+	tests/test_quickstart.sh \
 	tests/test_checkpoint_folder.sh \
 	tests/test_checkpoint_kills.sh \
 	tests/test_checkpoint_ranks.sh \

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 #
 # make bundle: bundle.tar.xz, a tree that runs from any folder, for a machine with a card and little else.
-EXTRA_DIST += tools/bundle tools/gpu-check
+EXTRA_DIST += tools/bundle tools/cuda-toolkit tools/gpu-check
 BUNDLE_TESTS = \
 	tests/nccl_card \
 	tests/test_execute \
