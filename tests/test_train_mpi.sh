@@ -54,6 +54,10 @@ expect 0 "" "$DISTTRAIN" train --ranks 4 --no-runs --json job.yaml run.checkpoin
     'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
 check "tensor-parallel members, about the same loss" \
     'awk -v a="$(field loss)" -v b="$loss" "BEGIN { exit !(a - b < 1e-3 * b && b - a < 1e-3 * b) }"'
+expect 0 "" "$DISTTRAIN" train --ranks 4 --no-runs --json job.yaml run.checkpoint.dir=tp-chunks train.stepccl_chunks=3 \
+    'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
+(for d in tp tp-chunks; do sums "$(ls -d $d/step-* | tail -1)" >sums-$d; done)
+check "the same in chunks, all tensors to the bit" '[ -s sums-tp ] && cmp -s sums-tp sums-tp-chunks'
 
 # --- memory: what a rank allocates is what the model predicts, within 10 % (modules large enough for
 # what no model counts, single numbers and rounding up to 64 bytes, not to matter) ---
