@@ -87,6 +87,13 @@ void dt_nn_linear(struct dt_nn_call *c, int64_t rows, const void *x, int w, int 
                      residual, y);
 }
 
+/* Members that have a slice of the inputs each have the whole bias, whose gradient must be the same on all of them: with
+ * the weight's it would come from products of other sizes, or, without inputs, from none. */
+static bool bias_apart(const struct dt_nn_weight *s)
+{
+    return s->dealt_in || s->n == 0;
+}
+
 void dt_nn_linear_back(struct dt_nn_call *c, int what, int64_t rows, const void *x, const void *dy,
                        int w, int b, void *dx, bool add)
 {
@@ -97,11 +104,13 @@ void dt_nn_linear_back(struct dt_nn_call *c, int what, int64_t rows, const void 
     else if ((what & DT_BACKWARD_INPUT) && dx && !add)
         nothing(c, rows * s->in, NULL, dx);
     if ((what & DT_BACKWARD_WEIGHT) && c->n->trained) {
+        float *db = b < 0 ? NULL : dt_nn_grad_of(c, b);
+
         if (s->n > 0)
             c->k->linear_bwd_weight(c->q, c->dtype, rows, s->out, s->in, x, dy, dt_nn_grad_of(c, w),
-                                    b < 0 ? NULL : dt_nn_grad_of(c, b), s->written);
-        else if (s->out > 0 && b >= 0)
-            c->k->bias_bwd(c->q, c->dtype, rows, s->out, dy, dt_nn_grad_of(c, b), s->written);
+                                    bias_apart(s) ? NULL : db, s->written);
+        if (db && s->out > 0 && bias_apart(s))
+            c->k->bias_bwd(c->q, c->dtype, rows, s->out, dy, db, s->written);
         wrote(c, w);
         if (b >= 0)
             wrote(c, b);
@@ -323,10 +332,13 @@ void dt_nn_conv_back(struct dt_nn_call *c, int what, const struct dt_nn_conv_at 
         else if ((what & DT_BACKWARD_INPUT) && dx && !add)
             nothing(c, v.n * v.h * v.w * a->c_in, NULL, dt_nn_off(dx, in, c->es));
         if (weight) {
+            bool apart = bias_apart(dt_nn_weight_of(c, w));
+
             if (some)
                 c->k->conv_bwd_weight(c->q, &v, dt_nn_off(x, in, c->es), dt_nn_off(dy, out, c->es),
-                                      dt_nn_grad_of(c, w), dt_nn_grad_of(c, b), has_gradient(c, w));
-            else if (a->c_out > 0)
+                                      dt_nn_grad_of(c, w), apart ? NULL : dt_nn_grad_of(c, b),
+                                      has_gradient(c, w));
+            if (apart && a->c_out > 0)
                 c->k->bias_bwd(c->q, c->dtype, out_rows(a, &im), a->c_out,
                                dt_nn_off(dy, out, c->es), dt_nn_grad_of(c, b), has_gradient(c, w));
             wrote(c, w);
