@@ -191,6 +191,7 @@ static const struct {
     {"window all, tp 2 with LLM tp 1 dp 4", "2/1/2 1/1/4 1/1/1", "window=all with=l--"},
     {"window 2, dp 8 with LLM tp 2 dp 4", "1/1/8 2/1/4 1/1/1", "window=2 with=l-- full"},
     {"window 2, tp 2 with LLM pp 4", "2/1/2 1/4/1 1/1/1", "window=2 with=l-- full"},
+    {"window 2, everything colocated", "1/1/4 2/2/1 1/1/2", "window=2 colocated mb=2"},
     {"window all, dp 6 with LLM pp 3 dp 2 on 3 ranks", "1/1/6 1/3/2 1/1/1",
      "window=all with=l-- ranks=3 full"},
     {"window 3, apart, LLM pp 2 dp 2", "1/1/3 1/2/2 1/1/1", "window=3"},

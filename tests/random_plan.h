@@ -40,7 +40,7 @@ static inline void sf_random_windows(struct sched_fixture *s, uint64_t seed, int
     struct dt_rng r;
 
     dt_rng_init(&r, seed, 1900000 + (uint64_t)round);
-    for (int m = 0; m < s->f.model.llm && !s->plan.colocated; m++) {
+    for (int m = 0; m < s->f.model.llm; m++) {
         if (sf_below(&r, 2))
             continue;
         s->plan.modules[m].window = windows[sf_below(&r, 5)];

@@ -170,11 +170,6 @@ START_TEST(plans_keep_the_window)
     s.plan.modules[1].window = 2;
     ck_assert_int_eq(dt_plan_validate(&s.plan, &s.f.model, &s.f.cluster, &s.err), DT_ERR_INPUT);
     dt_assert_has(s.err.message, "window");
-    s.plan.modules[1].window = 0;
-    s.plan.modules[0].window = 2;
-    s.plan.colocated = true;
-    ck_assert_int_eq(dt_plan_validate(&s.plan, &s.f.model, &s.f.cluster, &s.err), DT_ERR_INPUT);
-    dt_assert_has(s.err.message, "colocated");
 }
 END_TEST
 

@@ -135,8 +135,6 @@ static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct
         return bad(err, p, m, "ip (image parallelism) is for encoders and generators");
     if (p->modules[m].window != 0 && mod->role != DT_ROLE_ENCODER)
         return bad(err, p, m, "window (slots whose items replicas share) is for encoders");
-    if (p->modules[m].window != 0 && p->colocated)
-        return bad(err, p, m, "window cannot be combined with colocated: true; use with: MODULE");
     return check_experts(p, m, mod, err);
 }
 
