@@ -300,6 +300,40 @@ START_TEST(a_receive_waits_for_readers)
 }
 END_TEST
 
+/* What has come and may not be written yet holds up no other message: its readers may wait for who waits for that one. */
+START_TEST(a_send_passes_a_receive_that_waits)
+{
+    char from[2][100], to[2][100];
+    struct look reader = {.at = to[1]};
+    struct dt_device_queue *other;
+    struct dt_req *s[2], *r[2];
+    struct pair p;
+
+    open_pair(&p);
+    dt_assert_ok(queue_new(&device, false, &p.err, &other), p.err);
+    memset(from, 'x', sizeof(from));
+    memset(to, 'o', sizeof(to));
+    queue_call(p.q[1], look, &reader);
+    dt_assert_ok(p.t[1]->post_recv(p.t[1], 0, 3, to[1], 100, p.q[1], &p.err, &r[1]), p.err);
+    dt_assert_ok(p.t[0]->post_send(p.t[0], 1, 3, from[0], 100, p.q[0], &p.err, &s[0]), p.err);
+    run(p.q[0]);
+    ck_assert(over_running(&p, 0, s[0]));
+    ck_assert(!over_running(&p, 1, r[1])); /* has come */
+    dt_assert_ok(p.t[1]->post_send(p.t[1], 0, 4, from[1], 100, other, &p.err, &s[1]), p.err);
+    dt_assert_ok(p.t[0]->post_recv(p.t[0], 1, 4, to[0], 100, p.q[0], &p.err, &r[0]), p.err);
+    run(other);
+    run(p.q[0]);
+    ck_assert(over_running(&p, 1, s[1]));
+    ck_assert(over_running(&p, 0, r[0]));
+    ck_assert(to[0][99] == 'x' && to[1][0] == 'o');
+    run(p.q[1]);
+    ck_assert(over_running(&p, 1, r[1]));
+    ck_assert(reader.seen == 'o' && to[1][99] == 'x');
+    queue_free(other);
+    close_pair(&p);
+}
+END_TEST
+
 /* Messages of a tag arrive in the order of their posts, whichever queue is first; those of another do not wait. */
 START_TEST(order_is_that_of_posts)
 {
@@ -625,6 +659,7 @@ int main(void)
 
     tcase_add_test(c, a_send_waits_for_its_queue);
     tcase_add_test(c, a_receive_waits_for_readers);
+    tcase_add_test(c, a_send_passes_a_receive_that_waits);
     tcase_add_test(c, order_is_that_of_posts);
     tcase_add_test(c, nothing_is_allocated_twice);
     tcase_add_test(c, no_copies_where_the_host_may_touch);

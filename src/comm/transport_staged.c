@@ -284,17 +284,34 @@ static enum dt_transport_staged_state state_of(struct dt_transport_staged *s,
     return state;
 }
 
-/* What came lies in the host's memory: onto the device, behind those that may still read there. */
+/* What came lies in the host's memory: onto the device, where nobody reads any more. */
 static void copy_in(struct dt_transport_staged *s, struct dt_transport_staged_request *r)
 {
     pthread_mutex_lock(&s->lock);
-    s->dev->event_wait(s->q, r->ready);
     for (int i = 0; i < r->n_in; i++)
         s->dev->copy(s->q, r->in[i].device, r->stand + r->in[i].at, r->in[i].bytes,
                      DT_COPY_TO_DEVICE);
     s->dev->event_record(s->q, r->copied);
     r->state = COPYING_IN;
     pthread_mutex_unlock(&s->lock);
+}
+
+static enum dt_status come_in(struct dt_transport_staged *s, struct dt_transport_staged_request *r,
+                              bool *over, struct dt_error *err)
+{
+    bool came = r->state == ARRIVED;
+
+    if (!came)
+        DT_TRY(s->inner->test(s->inner, r->inner, &came, err));
+    if (!came || s->direct || r->n_in == 0) {
+        *over = came;
+        return DT_OK;
+    }
+    r->state = ARRIVED;
+    /* The queue of copies does not wait: what others need may come behind it, and who reads there may wait for others. */
+    if (s->dev->event_done(r->ready))
+        copy_in(s, r);
+    return DT_OK;
 }
 
 static enum dt_status progress(struct dt_transport_staged *s, struct dt_transport_staged_request *r,
@@ -305,13 +322,10 @@ static enum dt_status progress(struct dt_transport_staged *s, struct dt_transpor
             *err = r->error;
         return r->failed;
     }
-    if (r->state == UNDER_WAY) {
-        DT_TRY(s->inner->test(s->inner, r->inner, over, err));
-        if (!*over || s->direct || r->n_in == 0)
-            return DT_OK;
-        *over = false;
-        copy_in(s, r);
-    }
+    if (r->state < COPYING_IN)
+        DT_TRY(come_in(s, r, over, err));
+    if (r->state < COPYING_IN)
+        return DT_OK;
     *over = s->dev->event_done(r->copied);
     return *over ? queue_failed(s, err) : DT_OK;
 }

@@ -15,7 +15,7 @@ enum dt_transport_staged_kind {
     ALL_GATHER,
     ALL_TO_ALL
 };
-enum dt_transport_staged_state { POSTED, COPYING_OUT, TO_POST, UNDER_WAY, COPYING_IN };
+enum dt_transport_staged_state { POSTED, COPYING_OUT, TO_POST, UNDER_WAY, ARRIVED, COPYING_IN };
 
 struct dt_transport_staged_range { /* of the caller's buffer, and where it stands in the host's */
     char *device;
