@@ -19,6 +19,12 @@ dist_doc_DATA += \
 	doc/nano-grid.png \
 	doc/performance.md \
 	doc/planner.md \
+	doc/strategies.md \
+	doc/strategies/colocated.svg \
+	doc/strategies/disttrain.svg \
+	doc/strategies/homogeneous.svg \
+	doc/strategies/megatron-lm.svg \
+	doc/strategies/noncolocated.svg \
 	doc/learning-curve.awk \
 	doc/learning-curve.svg \
 	doc/mllm-72b-1296.svg \

@@ -152,3 +152,27 @@ AC_DEFUN([DT_ARG_SERVE], [
     DT_TRISTATE_RESULT([serve], [libmicrohttpd (libmicrohttpd-dev)], [$dt_serve_works],
                        [`$PKG_CONFIG --modversion libmicrohttpd`])
 ])
+
+# ZeroMQ through pkg-config, for data from other machines.
+AC_DEFUN([DT_ARG_ZMQ], [
+    DT_TRISTATE([zmq], [ZeroMQ, for disttrain preprocess])
+    dt_zmq_works=no ZMQ_CFLAGS= ZMQ_LIBS=
+    AS_IF([test "$with_zmq" != no],
+          [AC_MSG_CHECKING([for libzmq >= 4.2])
+           AS_IF([PKG_CONFIG_PATH="${dt_zmq_dir:+$dt_zmq_dir/lib/pkgconfig:}$PKG_CONFIG_PATH"
+                  export PKG_CONFIG_PATH
+                  $PKG_CONFIG --exists "libzmq >= 4.2" 2>/dev/null],
+                 [ZMQ_CFLAGS=`$PKG_CONFIG --cflags libzmq` ZMQ_LIBS=`$PKG_CONFIG --libs libzmq`
+                  dt_save_CPPFLAGS=$CPPFLAGS dt_save_LIBS=$LIBS
+                  CPPFLAGS="$CPPFLAGS $ZMQ_CFLAGS" LIBS="$ZMQ_LIBS $LIBS"
+                  AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <zmq.h>]],
+                                                  [[return zmq_has("curve") < 0;]])],
+                                 [dt_zmq_works=yes], [ZMQ_CFLAGS= ZMQ_LIBS=])
+                  CPPFLAGS=$dt_save_CPPFLAGS LIBS=$dt_save_LIBS])
+           AC_MSG_RESULT([$dt_zmq_works])])
+    AC_SUBST([ZMQ_CFLAGS])
+    AC_SUBST([ZMQ_LIBS])
+    AC_SUBST([HAVE_ZMQ], [$dt_zmq_works])
+    DT_TRISTATE_RESULT([zmq], [ZeroMQ (libzmq3-dev)], [$dt_zmq_works],
+                       [`$PKG_CONFIG --modversion libzmq`])
+])

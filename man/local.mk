@@ -13,6 +13,7 @@ dist_man_MANS += \
 	man/disttrain-list.1 \
 	man/disttrain-loop.1 \
 	man/disttrain-plan.1 \
+	man/disttrain-preprocess.1 \
 	man/disttrain-profile.1 \
 	man/disttrain-report.1 \
 	man/disttrain-reproduce.1 \

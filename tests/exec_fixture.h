@@ -46,6 +46,7 @@ struct exec_fixture {
     bool no_clip; /* of gradients */
     dt_exec_accept_fn *accept;
     uint64_t sends_bytes, gathers_bytes; /* of the last program, all lanes */
+    int64_t deferred;                    /* microbatches of Entrain's, of all steps */
     double compute_s, waited_s;          /* of the last step */
     /* Of its reductions of gradients, those that began before their lane's last backward had ended;
      * of its gathers of parameters, those that ended after its first forward had begun. */
@@ -132,7 +133,8 @@ static inline void ef_doc(struct dt_sequence *s, struct dt_rng *r, enum dt_seque
 }
 
 /* What sequences hold: all kinds; text; no picture to draw; none to see; pictures in one only. */
-enum ef_data { EF_MIXED, EF_TEXT, EF_CAPTIONS, EF_DRAWINGS, EF_ONE };
+/* EF_PICTURED: each has a picture to read, then text of any length */
+enum ef_data { EF_MIXED, EF_TEXT, EF_CAPTIONS, EF_DRAWINGS, EF_ONE, EF_PICTURED };
 
 static inline enum dt_sequence_task ef_task(const struct exec_fixture *f, struct dt_rng *r,
                                             enum ef_data data, int k)
@@ -168,7 +170,9 @@ static inline void ef_seqs_of(struct exec_fixture *f, int n, uint64_t seed, enum
         s->docs = dt_calloc(8, sizeof(*s->docs));
         s->items = dt_calloc(8, sizeof(*s->items));
         for (int d = 0, docs = 1 + (int)dt_rng_below(&r, 3); d < docs; d++) {
-            enum dt_sequence_task task = ef_task(f, &r, data, k);
+            enum dt_sequence_task task = data != EF_PICTURED ? ef_task(f, &r, data, k)
+                                         : d == 0            ? DT_TASK_CAPTION
+                                                             : DT_TASK_TEXT;
 
             ef_doc(s, &r, task, 1 + (int)dt_rng_below(&r, 9), vocab);
         }
@@ -277,6 +281,38 @@ static inline bool ef_members_differ(const struct dt_lane *a, const struct dt_la
            b->first_gpu < a->first_gpu + a->gpus;
 }
 
+static inline int64_t ef_deferred(const struct dt_assignment *a, int n_modules)
+{
+    int64_t n = 0;
+
+    for (int m = 0; m < n_modules; m++)
+        for (int r = 0; r < a->m[m].n_replicas; r++)
+            n += a->m[m].mb_first[r + 1] - a->m[m].mb_first[r] -
+                 dt_assignment_positions(&a->m[m], r);
+    return n;
+}
+
+/* Microbatches that a lane may hold which holds so many positions: those of an encoder may be in two parts (Entrain). */
+static inline int ef_parts(const struct dt_assignment_module *a, int replica, int positions)
+{
+    uint32_t first = a->mb_first[replica], end = a->mb_first[replica + 1], n[64] = {0}, most = 0;
+    int at = -1;
+
+    for (uint32_t b = first; b < end; b++) {
+        at += !dt_assignment_deferred(a, first, end, b);
+        ck_assert_int_lt(at, 64);
+        n[at]++;
+    }
+    for (int i = 0; i <= at; i++) {
+        uint32_t sum = 0;
+
+        for (int k = i; k <= at && k < i + positions; k++)
+            sum += n[k];
+        most = sum > most ? sum : most;
+    }
+    return (int)most;
+}
+
 /* Assigns, compiles, checks and runs one iteration over all sequences. */
 static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step)
 {
@@ -295,6 +331,7 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
     dt_assert_ok(dt_sched_compile(&f->plan, f->model, &f->cluster, a, f->cost, &f->err, &p),
                  f->err);
     dt_assert_ok(dt_program_check(p, f->model, &f->err), f->err);
+    f->deferred += ef_deferred(a, f->model->n_modules);
     f->sends_bytes = f->gathers_bytes = 0;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         f->sends_bytes += p->ops[i].kind == DT_OP_SEND ? p->ops[i].bytes : 0;
@@ -330,7 +367,8 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
             if (dt_exec_stage(f->x, x->module, x->replica, v) && y->vpp == 1 &&
                 dt_stage_has_backward(dt_exec_stage(f->x, x->module, x->replica, v)))
                 held += dt_exec_in_flight(f->x, x->module, x->replica, v);
-        if (held <= (int)x->in_flight_max)
+        if (held <= (int)x->in_flight_max ||
+            held <= ef_parts(&a->m[x->module], x->replica, (int)x->in_flight_max))
             continue;
         /* more only until weight gradients that are put off */
         ck_assert_int_le(held, dt_memory_held(&f->plan, f->model, x->module, x->stage,

@@ -131,6 +131,23 @@ static const struct {
     {"reordered, dp 3/1/2, microbatch 6", "1/1/3 1/1/1 1/1/2", "mb=6 reorder full"},
     {"reordered, gpipe, microbatch 3", "1/1/2 1/1/4 1/2/2", "gpipe mb=3 reorder full"},
     {"reordered, tp 2 pp 2", "1/1/2 2/2/1 1/1/1", "mb=2 reorder full"},
+    /* Entrain's assignment: LLM work of some samples a microbatch later */
+    {"entrain, dp 2 pp 2", "1/2/2 1/2/2 1/1/2", "entrain mb=3 batch=24 data=pictured mpi"},
+    {"entrain, microbatch 4", "1/1/2 1/2/2 1/1/2", "entrain mb=4 batch=32 data=pictured"},
+    {"entrain, zb-h1, dp 2 pp 2", "1/2/2 1/2/2 1/1/2", "entrain zb-h1 mb=3 batch=24 data=pictured"},
+    {"entrain, LLM pp 3", "1/1/1 1/3/1 1/1/1", "entrain mb=4 batch=32 data=pictured"},
+    {"entrain, tp 2", "2/1/1 2/2/1 1/1/1", "entrain mb=4 batch=32 data=pictured full"},
+    {"entrain, frozen encoder", "1/1/2 1/2/2 1/1/2",
+     "entrain frozen=ftt mb=3 batch=24 data=pictured"},
+    {"entrain, encoder pp 2, all frozen but the generator", "1/2/2 1/2/2 1/1/2",
+     "entrain frozen=fft mb=3 batch=24 data=pictured"},
+    {"entrain, pictures and text apart", "1/1/2 1/2/2 1/1/2", "entrain mb=2"},
+    {"entrain, text only", "1/1/2 1/2/2 1/1/2", "entrain data=text"},
+    {"entrain, one sample with pictures", "1/1/2 1/2/2 1/1/2", "entrain data=one"},
+    {"entrain, full recompute, zero 0", "1/1/2 1/2/2 1/1/2",
+     "entrain zb-h1 recompute=full zero=0 mb=3 batch=24 data=pictured full"},
+    {"entrain, dropout, on 3 ranks", "1/2/2 1/2/2 1/1/2",
+     "entrain dropout=0.1 ranks=3 mb=3 batch=24 data=pictured"},
     /* recomputation */
     {"selective", "1/1/1 1/2/1 1/1/1", "recompute=selective full"},
     {"full recompute", "1/1/2 1/2/1 1/1/1", "recompute=full"},
@@ -279,7 +296,8 @@ static void read_recompute(const char *value, struct ranks_case *c)
 
 static void read_option(const char *s, struct ranks_case *c)
 {
-    static const char *const data[] = {"mixed", "text", "captions", "drawings", "one", NULL};
+    static const char *const data[] = {"mixed", "text",     "captions", "drawings",
+                                       "one",   "pictured", NULL};
     const char *v;
 
     if (word_is(s, "mb=", &v))
@@ -318,6 +336,8 @@ static void read_option(const char *s, struct ranks_case *c)
         c->chunks = atoi(v);
     else if (word_is(s, "reorder", &v))
         c->reorder = true;
+    else if (word_is(s, "entrain", &v))
+        c->entrain = true;
     else if (word_is(s, "full", &v)) /* with DT_CHECK_FULL only */
         c->full = true;
     else if (word_is(s, "mpi", &v)) /* over MPI without it, too */

@@ -31,6 +31,7 @@ struct ranks_case {
     bool apart;               /* no overlap with compute */
     int chunks;               /* of collectives of tensor parallelism and their products */
     bool reorder;
+    bool entrain; /* assignment entrain */
     enum ef_data data;
     double dropout;
     bool bf16;

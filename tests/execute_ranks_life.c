@@ -32,6 +32,9 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
     }
     if (c->reorder)
         ef_reorder(f);
+    if (c->entrain)
+        f->plan.policy.assignment = DT_ASSIGNMENT_ENTRAIN;
+    dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
 }
 
 void use_nccl(struct exec_fixture *f, const struct rank *r)
@@ -123,6 +126,8 @@ void walk(struct rank *r, struct exec_fixture *f)
         if (i == 0)
             keep_grads(r->w, f);
     }
+    if (r->w->c->entrain && r->w->c->data == EF_PICTURED)
+        ck_assert_int_gt(f->deferred, 0);
     check_whole(r->w, f);
 }
 
@@ -156,7 +161,7 @@ void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, st
     memset(one.with, 0, sizeof(one.with));
     one.window = 0;
     one.schedule = DT_SCHED_1F1B;
-    one.reorder = false;
+    one.reorder = one.entrain = false;
     open_case(f, &one);
     ef_open(f);
     for (int i = 0; i < steps; i++) {

@@ -25,6 +25,7 @@ src/kernels/cuda
 src/serve
 src/comm
 src/exec/data
+src/exec/feed
 src/exec/modules
 src/exec/checkpoint
 src/exec/program
@@ -54,6 +55,8 @@ gsl/ src/core src/report src/fit
 pthread.h src/comm src/exec src/sim src/cli src/kernels/cpu src/kernels/cuda
 threads.h -
 microhttpd.h src/serve/server.c
+zmq.h src/exec/feed/net_zmq.c
+sodium.h -
 omp.h src/kernels/cpu
 cuda_runtime.h src/kernels/cuda
 cublasLt.h src/kernels/cuda
@@ -189,6 +192,13 @@ grep -nE '^ *default:' $files | grep -v '(default:' >"$tmp/out"
 for f in $switches; do sed -i "\\|^$f:|d" "$tmp/out"; done
 cat "$tmp/out"
 check "no switch has a silent default" '[ ! -s "$tmp/out" ]'
+# make runs them as they are
+find tests -name '*.sh' ! -name shell.sh ! -name small_job.sh ! -name mpirun.sh ! -perm -u+x >"$tmp/out"
+check "tests may be run" '[ ! -s "$tmp/out" ]'
+# the log of test_x.sh and that of test_x are one file: one of them would not be run
+ls tests/*.c tests/*.sh | sed 's/\.[a-z]*$//' | sort | uniq -d >"$tmp/out"
+check "tests have names of their own" '[ ! -s "$tmp/out" ]'
+
 check "a kind that a switch lacks is an error of the compiler" 'grep -q "Werror=switch-enum" configure.ac'
 
 # ---- format ----

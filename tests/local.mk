@@ -34,6 +34,7 @@ check_PROGRAMS += \
 	tests/test_doc \
 	tests/test_drift \
 	tests/test_engine \
+	tests/test_entrain \
 	tests/test_ep \
 	tests/test_execute \
 	tests/test_execute_ranks \
@@ -41,6 +42,7 @@ check_PROGRAMS += \
 	tests/test_explain \
 	tests/test_extremes \
 	tests/test_fake_device \
+	tests/test_feed \
 	tests/test_ferry \
 	tests/test_finite \
 	tests/test_guard \
@@ -105,6 +107,7 @@ check_PROGRAMS += \
 	tests/test_serve_http \
 	tests/test_shard_print \
 	tests/test_simulate \
+	tests/test_sizing \
 	tests/test_split \
 	tests/test_staged \
 	tests/test_step_memory \
@@ -115,6 +118,7 @@ check_PROGRAMS += \
 	tests/test_trace_perfetto \
 	tests/test_train \
 	tests/test_transport \
+	tests/test_classes \
 	tests/test_with \
 	tests/test_zb_h1 \
 	tests/test_zero
@@ -125,6 +129,7 @@ tests_test_point_SOURCES = \
 	src/cli/facts.c \
 	src/cli/options.c \
 	src/cli/point.c \
+	src/cli/plan_classes.c \
 	src/cli/point_known.c \
 	src/cli/progress.c \
 	src/cli/rows.c \
@@ -258,6 +263,7 @@ SHELL_TESTS = \
 	tests/test_checkpoint_ranks.sh \
 	tests/test_cli.sh \
 	tests/test_effort.sh \
+	tests/test_entrain_plans.sh \
 	tests/test_cluster_keys.sh \
 	tests/test_compare.sh \
 	tests/test_completion.sh \
@@ -296,8 +302,9 @@ SHELL_TESTS = \
 	tests/test_plan_memory.sh \
 	tests/test_planning.sh \
 	tests/test_reorder.sh \
-	tests/test_profile_import.sh \
+	tests/test_profile_import_files.sh \
 	tests/test_profile_job.sh \
+	tests/test_preprocess.sh \
 	tests/test_python.sh \
 	tests/test_reproduction.sh \
 	tests/test_run_algorithms.sh \
@@ -418,6 +425,7 @@ FUZZ_TARGETS = \
 	tests/fuzz/fuzz_axes \
 	tests/fuzz/fuzz_csv \
 	tests/fuzz/fuzz_doc \
+	tests/fuzz/fuzz_feed \
 	tests/fuzz/fuzz_hf \
 	tests/fuzz/fuzz_idx \
 	tests/fuzz/fuzz_image \
@@ -484,6 +492,8 @@ tests_fuzz_fuzz_serve_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_serve_LDADD = libdtserve.a $(LDADD)
 tests_fuzz_fuzz_sqlite_SOURCES = tests/fuzz/fuzz_sqlite.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_sqlite_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_feed_SOURCES = tests/fuzz/fuzz_feed.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_feed_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_idx_SOURCES = tests/fuzz/fuzz_idx.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_idx_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_image_SOURCES = tests/fuzz/fuzz_image.c $(FUZZ_DRIVER)

@@ -536,6 +536,41 @@ static int between(const struct judge *j, uint32_t i, enum dt_op_kind from, enum
     return n;
 }
 
+/* The microbatch of op o is one of two parts of a position (Entrain): op x is of the other one. */
+static bool other_part(const struct judge *j, const struct dt_op *o, const struct dt_op *x)
+{
+    const struct dt_assignment_module *a = &j->p->assignment->m[o->module];
+    uint32_t low = o->mb < x->mb ? o->mb : x->mb, at = a->mb_first[o->replica] + low + 1;
+
+    if (!a->parts || x->module != o->module || x->replica != o->replica || x->stage != o->stage ||
+        x->chunk != o->chunk || o->mb + x->mb != 2 * low + 1)
+        return false;
+    return at + 1 < a->mb_first[o->replica + 1] && a->mb[at].slot == a->mb[at + 1].slot &&
+           a->mb[at - 1].slot < a->mb[at].slot;
+}
+
+/* When op i of the lane begins: positions between the first forward of their parts and the last backward. */
+static int held(const struct judge *j, uint32_t i)
+{
+    const struct dt_lane *l = &j->p->lanes[j->ops[i].lane];
+    int n = 0;
+
+    for (uint32_t k = l->first; k <= i; k++) {
+        bool counts = j->ops[k].kind == DT_OP_FORWARD && j->ops[k].part == 0;
+        uint32_t end = counts ? partner(j, &j->ops[k], DT_OP_BACKWARD) : DT_NONE;
+        bool open = end != DT_NONE && end > i;
+
+        for (uint32_t x = l->first; counts && x < l->first + l->n; x++) {
+            if (!other_part(j, &j->ops[k], &j->ops[x]) || j->ops[x].part > 0)
+                continue;
+            counts = !(j->ops[x].kind == DT_OP_FORWARD && x < k);
+            open |= j->ops[x].kind == DT_OP_BACKWARD && x > i;
+        }
+        n += counts && open;
+    }
+    return n;
+}
+
 static const char *in_flight(const struct judge *j, uint32_t lane)
 {
     const struct dt_lane *l = &j->p->lanes[lane];
@@ -545,12 +580,12 @@ static const char *in_flight(const struct judge *j, uint32_t lane)
     for (uint32_t i = l->first; i < l->first + l->n; i++) {
         if (!work(&j->ops[i]) || j->ops[i].part > 0)
             continue;
-        if (between(j, i, DT_OP_FORWARD, DT_OP_BACKWARD) > (int)l->in_flight_max)
+        if (held(j, i) > (int)l->in_flight_max)
             return "holds too much";
         if (between(j, i, DT_OP_BACKWARD, DT_OP_WEIGHT_GRAD) >
             dt_memory_deferred(j->p->plan, j->model, l->module, l->stage, n))
             return "puts off too much";
-        if (between(j, i, DT_OP_FORWARD, DT_OP_WEIGHT_GRAD) >
+        if (held(j, i) + between(j, i, DT_OP_BACKWARD, DT_OP_WEIGHT_GRAD) >
             dt_memory_held(j->p->plan, j->model, l->module, l->stage, n))
             return "holds too much until weight gradients";
     }

@@ -78,6 +78,28 @@ static inline void sf_zero_allowed(struct sched_fixture *s)
             s->plan.modules[m].zero = most;
 }
 
+/* Now and then Entrain's assignment, where encoders and schedule go with it; what else it asks for is made so. */
+static inline void sf_random_entrain(struct sched_fixture *s, uint64_t seed, int round)
+{
+    struct dt_plan *p = &s->plan;
+    struct dt_rng r;
+
+    dt_rng_init(&r, seed, 2900000 + (uint64_t)round);
+    if (s->f.model.llm == 0 || sf_below(&r, 2) > 0 || dt_plan_slots(p, s->f.model.llm) < 2 ||
+        (p->policy.schedule != DT_SCHED_1F1B && p->policy.schedule != DT_SCHED_ZB_H1))
+        return;
+    p->policy.assignment = DT_ASSIGNMENT_ENTRAIN;
+    p->colocated = false;
+    for (int64_t i = 0; i < s->samples.n; i++) /* something to defer */
+        s->text[i] = s->seq[i] = SF_SEQ >> sf_below(&r, 4);
+    for (int m = 0; m < p->n_modules; m++) {
+        p->modules[m].layout.dp = p->modules[s->f.model.llm].layout.dp;
+        p->modules[m].with = 0;
+        p->modules[m].window = 0;
+        p->modules[m].zero = p->modules[m].zero > 1 ? 1 : p->modules[m].zero;
+    }
+}
+
 static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, bool small)
 {
     static const char *const names[] = {"e0", "e1", "e2", "g0", "g1"};
@@ -127,6 +149,7 @@ static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, 
         s->f.model.modules[m].merge = sf_below(&r, 3); /* 0 and 1: no merging */
     if (sf_below(&r, 3) == 0)
         sf_experts(s, llm, 4 << sf_below(&r, 2), 1 << sf_below(&r, 3), sf_below(&r, 2) + 1);
+    sf_random_entrain(s, seed, round);
 }
 
 #endif

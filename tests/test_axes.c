@@ -85,6 +85,8 @@ START_TEST(wrong_items_are_told_what_is_right)
         {"n=0.5..2,7", "needs a step"},
         {"n=1..5*,7", "needs its factor"},
         {"n=1..1000000,2000000", "more than"},
+        {"n=1..10000,20001..30000",
+         "\"26385\": more than 16,384 values"}, /* of all items together */
         {"n=[1,2", "not closed"},
         {"n='1,2", "not closed"},
     };

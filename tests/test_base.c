@@ -11,9 +11,14 @@
 #include "test_util.h"
 
 #include <gsl/gsl_cdf.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,6 +51,9 @@ START_TEST(error_format)
     dt_error_at(&err, DT_ERR_INPUT, "job.yaml", 7, 12, "bad %s", "tp");
     dt_error_format(&err, buf, sizeof(buf));
     ck_assert_str_eq(buf, "job.yaml:7:12: bad tp");
+    dt_error_at(&err, DT_ERR_INPUT, "job.yaml", 3, 0, "wrong");
+    dt_error_format(&err, buf, sizeof(buf));
+    ck_assert_str_eq(buf, "job.yaml:3: wrong");
     dt_error_format(&err, buf, 9);
     ck_assert_str_eq(buf, "job.yaml");
     dt_error_at(&err, DT_ERR_INPUT, "job.yaml", 0, 0, "gone");
@@ -564,6 +572,42 @@ START_TEST(find_presets)
 }
 END_TEST
 
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
+static long faults(void)
+{
+    struct rusage u;
+
+    getrusage(RUSAGE_SELF, &u);
+    return u.ru_minflt;
+}
+
+/* Memory that was asked for ahead has its pages: an array twice as large as the last one brings few faults. */
+START_TEST(memory_asked_for_ahead_is_there)
+{
+    enum { BYTES = 8 << 20, PAGE = 4096 };
+    void *p;
+    long before;
+
+    dt_mem_keep();
+    p = dt_malloc(BYTES);
+    ck_assert_ptr_nonnull(p);
+    memset(p, 1, BYTES);
+    dt_free(p);
+    if (mallinfo2().arena < BYTES) { /* under valgrind */
+        puts("another allocator: not tested");
+        return;
+    }
+    dt_mem_keep_more(BYTES);
+    before = faults();
+    p = dt_malloc(2 * BYTES - PAGE);
+    ck_assert_ptr_nonnull(p);
+    memset(p, 1, 2 * BYTES - PAGE);
+    ck_assert_int_lt(faults() - before, BYTES / PAGE / 8);
+    dt_free(p);
+}
+END_TEST
+#endif
+
 int main(void)
 {
     Suite *s = suite_create("base");
@@ -575,6 +619,9 @@ int main(void)
     tcase_add_test(status, error_format);
     tcase_add_test(status, error_cuts_long_messages);
     tcase_add_test(mem, nth_allocation_fails);
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
+    tcase_add_test(mem, memory_asked_for_ahead_is_there);
+#endif
     tcase_add_test(mem, zero_and_overflow);
     tcase_add_test(mem, grow_keeps_contents);
     tcase_add_test(mem, arena_is_aligned_zeroed_and_disjoint);

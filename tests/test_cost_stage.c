@@ -325,6 +325,41 @@ START_TEST(test_memo_property)
 }
 END_TEST
 
+static bool all_like(const struct dt_module *m, int block, int from, int n)
+{
+    for (int b = from; b < from + n; b++)
+        if (b >= m->n_blocks || memcmp(&m->blocks[b], &m->blocks[block], sizeof(m->blocks[b])) != 0)
+            return false;
+    return true;
+}
+
+/* Stages of equal blocks are sent to the first such blocks of the module, all others nowhere. */
+START_TEST(test_stages_alike)
+{
+    struct rig r;
+    int moved = 0;
+
+    rig_open(&r, false);
+    for (int m = 0; m < r.f.model.n_modules; m++) {
+        struct dt_module *x = &r.f.model.modules[m];
+
+        for (int first = 0; first < x->n_blocks; first++)
+            for (int n = 1; first + n <= x->n_blocks; n++) {
+                int want = 0;
+
+                while (!all_like(x, first, want, 1))
+                    want++;
+                if (!all_like(x, first, first, n) || !all_like(x, first, want, n))
+                    want = first;
+                ck_assert_int_eq(dt_cost_stage_like(r.c, m, first, n), want);
+                moved += want != first;
+            }
+    }
+    ck_assert_int_gt(moved, 20);
+    rig_close(&r);
+}
+END_TEST
+
 /* More work never takes less time. */
 START_TEST(test_more_images_take_longer)
 {
@@ -386,6 +421,7 @@ int main(void)
     tcase_add_test(t, test_freezing);
     tcase_add_test(t, test_recompute);
     tcase_add_test(t, test_memo_property);
+    tcase_add_test(t, test_stages_alike);
     tcase_add_test(t, test_more_images_take_longer);
     tcase_add_test(t, test_layer_efficiency);
     return dt_test_run(s);

@@ -399,6 +399,45 @@ START_TEST(refuses_what_it_cannot_run)
 }
 END_TEST
 
+/* Text and pixels that were not fetched are not taken for zeros. */
+START_TEST(refuses_what_is_not_there)
+{
+    static const struct ef_layout one[] = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
+    static const uint32_t flags[] = {DT_ITEM_ENCODE, DT_ITEM_GENERATE};
+
+    ef_init(&f, CHAIN, 0);
+    ef_seqs(&f, 8, 9);
+    ef_plan(&f, 1, one, true, DT_SCHED_1F1B);
+    f.expected = DT_ERR_INTERNAL;
+    f.seqs[5]->docs[0].no_text = true;
+    ef_open(&f);
+    ef_step(&f, 1);
+    dt_assert_has(f.err.message, "sequence 5 is to be computed without its text");
+    ef_free(&f);
+    for (int k = 0; k < 2; k++) {
+        uint8_t *px = NULL, **at = NULL;
+
+        ef_init(&f, CHAIN, 0);
+        ef_seqs(&f, 8, 9);
+        ef_plan(&f, 1, one, true, DT_SCHED_1F1B);
+        f.expected = DT_ERR_INTERNAL;
+        for (int i = 0; i < 8 && !px; i++)
+            for (int j = 0; j < f.seqs[i]->n_items && !px; j++)
+                if (f.seqs[i]->items[j].flags & flags[k]) {
+                    at = &f.seqs[i]->items[j].px;
+                    px = *at;
+                }
+        ck_assert_ptr_nonnull(px);
+        *at = NULL;
+        ef_open(&f);
+        ef_step(&f, 1);
+        dt_assert_has(f.err.message, "is to be computed without its images");
+        *at = px;
+        ef_free(&f);
+    }
+}
+END_TEST
+
 START_TEST(learning_rate_warms_up_and_falls)
 {
     struct dt_optimizer_options o;
@@ -432,6 +471,7 @@ int main(void)
     tcase_add_test(tc, threads_and_repetition_change_nothing);
     tcase_add_test(tc, gradients_are_those_of_the_loss);
     tcase_add_test(tc, refuses_what_it_cannot_run);
+    tcase_add_test(tc, refuses_what_is_not_there);
     tcase_add_test(tc, learning_rate_warms_up_and_falls);
     return dt_test_run(suite);
 }

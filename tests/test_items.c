@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Encoders whose replicas share items: every item once, with those that serve its LLM replica, evenly; windows in flight
- * and their messages; the key of plans. */
+ * and their messages; what crosses the boundary between any two layouts; the key of plans. */
 #include "random_plan.h"
 #include "base/number.h"
 
@@ -96,8 +96,10 @@ START_TEST(every_item_once_where_it_serves)
         sf_compile(&s);
         check_items(c[1] < 0 ? c[4] : c[1] ? c[1] : 1, c[4]);
         dt_assert_ok(dt_assign_check(s.a, &s.err), s.err);
+        dt_assert_ok(dt_program_check(s.p, &s.f.model, &s.err), s.err);
         s.a->m[0].items[0] += 1;
         ck_assert_int_eq(dt_assign_check(s.a, &s.err), DT_ERR_INTERNAL);
+        ck_assert_int_eq(dt_program_check(s.p, &s.f.model, &s.err), DT_ERR_INTERNAL);
         sf_free(&s);
     }
 }
@@ -200,6 +202,74 @@ START_TEST(any_allocation_may_fail)
 }
 END_TEST
 
+/* What lanes of the encoder send to replica d of the LLM, and get back: bytes by encoder replica. */
+static void exchanged(int d, double *sent, double *back)
+{
+    for (uint32_t i = 0; i < s.p->n_ops; i++) {
+        const struct dt_op *op = &s.p->ops[i];
+        const struct dt_op *peer;
+
+        if (op->kind != DT_OP_SEND)
+            continue;
+        peer = &s.p->ops[op->peer];
+        if (op->module == 0 && peer->module == 1 && peer->replica == d)
+            sent[op->replica] += (double)op->bytes;
+        if (op->module == 1 && peer->module == 0 && op->replica == d)
+            back[peer->replica] += (double)op->bytes;
+    }
+}
+
+/* Between layouts of any two DP: which replica exchanges with which, of the GPUs they lie on, and every row once each way. */
+START_TEST(boundary_of_any_two_layouts)
+{
+    static const struct {
+        int tp_e, dp_e, tp_l, cp_l, dp_l;
+        int gpu
+            [4]
+            [2]; /* of the first: GPUs of the encoder's TP lane 0 that serve each replica of the LLM */
+    } cases[] = {/* fan-in, fan-out and one to one, as stated for eight ranks */
+                 {2, 4, 4, 1, 2, {{0, 2}, {4, 6}}},
+                 {4, 2, 2, 1, 4, {{0, 0}, {0, 0}, {4, 4}, {4, 4}}},
+                 {2, 4, 2, 1, 4, {{0, 0}, {2, 2}, {4, 4}, {6, 6}}},
+                 /* no divisor of the other; and context parallelism of the LLM */
+                 {1, 6, 2, 1, 4, {{0, 2}, {0, 2}, {3, 5}, {3, 5}}},
+                 {1, 8, 2, 2, 2, {{0, 3}, {4, 7}}}};
+
+    for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+        int tp = cases[k].tp_e, dp = cases[k].dp_e;
+        double rows = 0, images = 0;
+
+        world(dp, -1, cases[k].dp_l, 1, 12, 6);
+        s.plan.modules[0].layout.tp = tp;
+        s.plan.modules[0].with = 2;
+        s.plan.modules[1].layout.tp = cases[k].tp_l;
+        s.plan.modules[1].layout.cp = cases[k].cp_l;
+        sf_compile(&s);
+        for (int d = 0; d < cases[k].dp_l; d++) {
+            double sent[8] = {0}, back[8] = {0};
+
+            exchanged(d, sent, back);
+            for (int e = 0; e < dp; e++) {
+                int gpu = dt_plan_lane_gpu(&s.plan, 0, e, 0);
+                bool serves = gpu >= cases[k].gpu[d][0] && gpu <= cases[k].gpu[d][1];
+
+                ck_assert_int_eq(sent[e] > 0, serves);
+                ck_assert(back[e] == sent[e]); /* only its own rows come back */
+                rows += sent[e];
+            }
+        }
+        for (int64_t i = 0; i < s.samples.n; i++) {
+            int64_t patches;
+
+            images_of(i, &patches);
+            images += (double)patches;
+        }
+        ck_assert_double_eq_tol(rows, images * 2 * s.f.model.modules[0].out_width, 1e-9 * rows);
+        sf_free(&s);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *u = suite_create("items");
@@ -208,6 +278,7 @@ int main(void)
     tcase_add_test(c, every_item_once_where_it_serves);
     tcase_add_test(c, one_sample_is_shared_evenly);
     tcase_add_test(c, windows_in_flight);
+    tcase_add_test(c, boundary_of_any_two_layouts);
     tcase_add_test(c, plans_keep_the_window);
     tcase_add_test(c, any_allocation_may_fail);
     return dt_test_run(u);

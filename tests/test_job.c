@@ -180,6 +180,44 @@ static void must_fail(const char *text, const char *override, const char *says)
     dt_assert_has(err.message, says);
 }
 
+/* Entrain's assignment goes with plans that are stated, and with no other order. */
+START_TEST(assignment_and_what_goes_with_it)
+{
+    static const struct {
+        const char *train, *search, *says;
+    } bad[] = {
+        {"assignment: entrain", "", "strategy disttrain does not keep to"},
+        {"assignment: entrain, reorder: both", ", search: {strategy: manual}", "order of its own"},
+        {"assignment: entrain, reorder: {intra: false}", ", search: {strategy: manual}",
+         "leave this out"},
+        {"assignment: entrian", "", "entrain"},
+    };
+    static const char plan[] = "plan: {encoder: {dp: 2}, llm: {dp: 2}, generator: {dp: 2}}";
+    char text[512];
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        snprintf(text, sizeof(text),
+                 "{model: mllm-9b, cluster: a800-96, samples: laion-8k, profile: a800,\n"
+                 "train: {global_batch: 96, seq_len: 4096, %s},\n%s%s}\n",
+                 bad[i].train, plan, bad[i].search);
+        must_fail(text, NULL, bad[i].says);
+    }
+    for (int none = 0; none < 2; none++) {
+        struct dt_job *j;
+
+        snprintf(text, sizeof(text),
+                 "{model: mllm-9b, cluster: a800-96, samples: laion-8k, profile: a800,\n"
+                 "train: {global_batch: 96, seq_len: 4096, assignment: entrain%s},\n%s,\n"
+                 "search: {strategy: manual}}\n",
+                 none ? ", reorder: none" : "", plan);
+        j = must_parse(text, NULL);
+        ck_assert_int_eq(j->plan.policy.assignment, DT_ASSIGNMENT_ENTRAIN);
+        ck_assert(!j->policy.intra_reorder && !j->policy.inter_reorder && !j->search.free_intra);
+        dt_job_free(j);
+    }
+}
+END_TEST
+
 START_TEST(what_becomes_of_a_bad_step)
 {
     static const struct {
@@ -310,6 +348,7 @@ static const struct {
     {BASE, "train.global_batch=many", "command line", 1, 20, "global_batch: expected an integer"},
     {BASE, "train.microbatch=3", "job.yaml", 5, 23, "not a multiple of microbatch 3; use 129"},
     {BASE, "train.precision=fp8", "command line", 1, 17, "one of bf16"},
+    {BASE, "train.grads=fp8", "command line", 1, 13, "one of fp32"},
     {BASE, "train.zero=4", "command line", 1, 12, "from 0 to 3"},
     {BASE, "train.zero={encoder: 1, llm: 7}", "command line", 1, 30,
      "llm: expected an integer from 0 to 3"},
@@ -596,6 +635,8 @@ int main(void)
     tcase_add_test(t, failures_that_are_described_are_simulated);
     tcase_add_test(t, every_key_is_read);
     tcase_add_test(t, reordering_in_words);
+    tcase_add_test(t, assignment_and_what_goes_with_it);
+    tcase_add_test(t, assignment_and_what_goes_with_it);
     tcase_add_test(t, precision_of_the_run_is_a_policy);
     tcase_add_test(t, what_becomes_of_a_bad_step);
     tcase_add_test(t, clusters_of_cpus_gather_vectors_exactly);

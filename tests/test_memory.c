@@ -235,6 +235,12 @@ START_TEST(test_closed_form_70b)
     r.p.modules[r.llm].zero = 0;
     dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 160, &m);
     assert_near(m.optimizer, 12 * params, 1e-12, "12 bytes on every rank");
+    r.p.policy.bf16_grads = true;
+    dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 160, &m);
+    assert_near(m.grads, 2 * params, 1e-12, "bf16 gradients");
+    r.p.modules[r.llm].zero = 2; /* a rank's share, and the buckets that are whole */
+    dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 160, &m);
+    assert_near(m.grads - m.whole, 2 * params / 12, 1e-12, "shares of bf16 gradients");
     fx_free(&r.f);
 }
 END_TEST

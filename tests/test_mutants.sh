@@ -92,7 +92,7 @@ latest saved/latest saved/latest jd $DISTTRAIN sample --json --image rgb.png job
 END
 # --- what mutants found: quotes of files are plain text on one line, and the file that is wrong is named ---
 printf 'op,phase,dt\377\033[2J\342\200\256ype\n' >odd.csv
-expect 2 "odd.csv:1:0: .*the header is op,phase,dt??\[2J?ype" "$DISTTRAIN" db import generic odd.csv --device x --source y -o no.db
+expect 2 "odd.csv:1: .*the header is op,phase,dt??\[2J?ype" "$DISTTRAIN" db import generic odd.csv --device x --source y -o no.db
 { cat p.sql; printf "'[\n\n[[%0400d" 0; } >odd.sql
 expect 2 "odd.sql:" "$DISTTRAIN" db show odd.sql
 check "one short line of SQL" '[ "$(wc -l <err)" -eq 1 ] && [ "$(wc -c <err)" -lt 300 ]'

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 #
 # More memory, GPUs or bandwidth, or a wider space, give no slower plan: random jobs, planned with less and with more.  Plans
-# within 0.1 % of each other count as equally fast.  The search proves nothing of guests, so of many cases one in twenty may
-# be slower, but none by 5 %.
+# within 0.1 % of each other count as equally fast.  The search proves nothing of guests, so of many random cases one in twenty
+# may be slower, but none by 5 %; the fixed ones, each of which was slower once, may not.
 # Environment: DISTTRAIN (the program), srcdir (the source directory), DT_SEED, DT_CASES.
 set -u
 . "${srcdir:=.}/tests/shell.sh"
@@ -11,11 +11,14 @@ timeline() { "$DISTTRAIN" plan --json "$@" 2>err </dev/null | sed -n 's/^ *"time
 
 seed=${DT_SEED:-2}
 echo "seed $seed"
-# job, batch, GPUs, less, more; @: a space
+# what both have | less | more
 cat >cases <<'EOF2'
-mllm-9b-96 train.global_batch=128 search.gpus=96 search.max_vpp=4 search.max_vpp=8
-mllm-15b-96 train.global_batch=64 search.gpus=96 train.recompute={generator:@selective} train.recompute=auto
+mllm-9b-96 train.global_batch=128|search.max_vpp=4|search.max_vpp=8
+mllm-15b-96 train.global_batch=64|train.recompute={generator: selective}|train.recompute=auto
+mllm-9b-1296 search.placement=own samples.max_side=1024 model.generator.resize=1024|train.schedule=1f1b|train.schedule=auto
+mllm-15b-1296 search.placement=own samples.max_side=1024 model.generator.resize=1024 train.global_batch=7680|train.schedule=1f1b|train.schedule=auto
 EOF2
+fixed=$(wc -l <cases)
 awk -v seed="$seed" -v cases="${DT_CASES:-6}" '
 function one(list,  a) { return a[1 + int(rand() * split(list, a, " "))] }
 BEGIN {
@@ -25,39 +28,41 @@ BEGIN {
         n = job ~ /7[02]b/ ? one("4 5 6 8 12") : one("2 3 4 5 6 8")
         line = job " train.global_batch=" one("32 48 64 96 128") " search.gpus=" n * 8
         what = one("memory nvlink nic gpus recompute zero schedule microbatch placement max_vpp tp reorder")
-        if (what == "memory") line = line " cluster.memory=" one("48 60 70") "@GiB cluster.memory=80@GiB"
+        if (what == "memory") line = line "|cluster.memory=" one("48 60 70") " GiB|cluster.memory=80 GiB"
         if (what == "nvlink") {
             b = one("100 160 200")
-            line = line " cluster.nvlink_bandwidth=" b "@GB/s cluster.nvlink_bandwidth=" int(b * one("1.2 1.5 2")) "@GB/s"
+            line = line "|cluster.nvlink_bandwidth=" b " GB/s|cluster.nvlink_bandwidth=" int(b * one("1.2 1.5 2")) " GB/s"
         }
         if (what == "nic") {
             b = one("50 100 200")
-            line = line " cluster.nic_bandwidth=" b "@Gb/s cluster.nic_bandwidth=" int(b * one("1.2 1.5 2 4")) "@Gb/s"
+            line = line "|cluster.nic_bandwidth=" b " Gb/s|cluster.nic_bandwidth=" int(b * one("1.2 1.5 2 4")) " Gb/s"
         }
         if (what == "gpus") {
             sub(/ search.gpus=.*/, "", line)
-            line = line " train.recompute=auto search.gpus=" n * 8 - one("1 2 4 8") " search.gpus=" n * 8
+            line = line " train.recompute=auto|search.gpus=" n * 8 - one("1 2 4 8") "|search.gpus=" n * 8
         }
-        if (what == "recompute") line = line " train.recompute=" one("none selective full") " train.recompute=auto"
-        if (what == "zero") line = line " train.zero=" one("0 1 2 3") " train.zero=auto"
-        if (what == "schedule") line = line " train.schedule=" one("1f1b interleaved zb-h1") " train.schedule=auto"
-        if (what == "microbatch") line = line " train.microbatch=" one("1 2 4") " train.microbatch=auto"
-        if (what == "placement") line = line " search.placement=own search.placement=auto"
-        if (what == "max_vpp") line = line " search.max_vpp=" one("2 3 4 6") " search.max_vpp=" one("8 12 16")
-        if (what == "tp") line = line " search.tp=" one("[1,2] [1,2,4] [2,4] [4,8] [8]") " search.tp=[1,2,4,8]"
-        if (what == "reorder") line = line " train.reorder=" one("none intra inter both") " train.reorder=auto"
+        if (what == "recompute") line = line "|train.recompute=" one("none selective full") "|train.recompute=auto"
+        if (what == "zero") line = line "|train.zero=" one("0 1 2 3") "|train.zero=auto"
+        if (what == "schedule") line = line "|train.schedule=" one("1f1b interleaved zb-h1") "|train.schedule=auto"
+        if (what == "microbatch") line = line "|train.microbatch=" one("1 2 4") "|train.microbatch=auto"
+        if (what == "placement") line = line "|search.placement=own|search.placement=auto"
+        if (what == "max_vpp") line = line "|search.max_vpp=" one("2 3 4 6") "|search.max_vpp=" one("8 12 16")
+        if (what == "tp") line = line "|search.tp=" one("[1,2] [1,2,4] [2,4] [4,8] [8]") "|search.tp=[1,2,4,8]"
+        if (what == "reorder") line = line "|train.reorder=" one("none intra inter both") "|train.reorder=auto"
         print line
     }
 }' >>cases
 tried=0 slower=0
-while read -r job batch gpus less more; do
-    less=$(echo "$less" | tr @ ' ') more=$(echo "$more" | tr @ ' ')
-    slow=$(timeline "$job" "$batch" "$gpus" "$less")
+while IFS='|' read -r both less more; do
+    # shellcheck disable=SC2086 # one word each
+    slow=$(timeline $both "$less")
     [ "$slow" ] || continue # nothing fits: no case
-    fast=$(timeline "$job" "$batch" "$gpus" "$more")
-    tried=$((tried + 1))
-    told="$job $batch $gpus: $slow s with $less, ${fast:-nothing fits} with $more"
-    check "$told" 'awk -v a="$slow" -v b="$fast" "BEGIN { exit !(b > 0 && b <= 1.05 * a) }"'
+    # shellcheck disable=SC2086
+    fast=$(timeline $both "$more")
+    tried=$((tried + 1)) most=1.05
+    [ "$tried" -gt "$fixed" ] || most=1.0011
+    told="$both: $slow s with $less, ${fast:-nothing fits} with $more"
+    check "$told" 'awk -v a="$slow" -v b="$fast" -v most="$most" "BEGIN { exit !(b > 0 && b <= most * a) }"'
     awk -v a="$slow" -v b="$fast" 'BEGIN { exit !(b > 0 && b <= 1.0011 * a) }' && continue
     echo "slower: $told"
     slower=$((slower + 1))

@@ -46,9 +46,9 @@ check "a slower NIC as simulated" "awk -v a='$(value iteration_s 15b.html)' -v b
 check "and that is not nothing" "awk 'BEGIN { exit !($nic > 0.0001) }'"
 
 # other plans stand beside the run as they are simulated, not as the search estimates them
-expect 0 "" "$DISTTRAIN" plan --json mllm-9b-96 search.budget=20000
+expect 0 "" "$DISTTRAIN" plan --json mllm-9b-96 search.budget=500
 check "the search has left some untimed" 'grep -q "\"timeline_s\": 0,*$" out'
-expect 0 "" "$DISTTRAIN" simulate --runs 9b.db mllm-9b-96 search.budget=20000
+expect 0 "" "$DISTTRAIN" simulate --runs 9b.db mllm-9b-96 search.budget=500
 expect 0 "" "$DISTTRAIN" report --runs 9b.db last -o 9b.html
 cat >rows.awk <<'EOF'
 function keys(list, what,  n, i, part, a, out) { # "encoder full, llm none" or "none" -> train.WHAT=...

@@ -37,6 +37,7 @@ BEGIN {
         if (rand() < 0.5) line = line " train.overlap={grad: " one("true false") ", param: " one("true false") "}"
         if (rand() < 0.4) line = line " train.stepccl=" one("true false")
         if (rand() < 0.3) line = line " train.precision=fp16"
+        if (rand() < 0.3) line = line " train.grads=bf16"
         if (rand() < 0.3) line = line " train.frozen=[llm]"
         if (rand() < 0.3) line = line " search.strategy=" one("megatron-lm distmm")
         gsub(/@search/, " search", line)
@@ -156,6 +157,15 @@ expect 2 "either the plan is given or it is searched for" \
     "$DISTTRAIN" simulate --no-runs -p as-job.json -s distmm $job
 expect 2 "whose modules are not those of" "$DISTTRAIN" simulate --no-runs -p as-job.json llama-70b-96
 expect 2 "as-job.json" "$DISTTRAIN" simulate --no-runs -p as-job.json $job train.global_batch=7
+"$DISTTRAIN" plan -o here.json mllm-nano-local >/dev/null 2>err </dev/null
+sed -i 's/"policy": {/"policy": { "bf16_grads": true,/' here.json
+expect 2 "bf16_grads: on CPUs gradients are fp32" "$DISTTRAIN" simulate --no-runs -p here.json mllm-nano-local
+# what bounds a search that there is none of
+expect 0 "not used, as the plan is stated: search.gpus, search.max_cp" \
+    "$DISTTRAIN" simulate --no-runs -p as-job.json $job search.gpus=8 search.max_cp=2
+expect 0 '"search_unused": "search.tp"' "$DISTTRAIN" simulate --no-runs --json -p as-job.json $job 'search.tp=[2]'
+"$DISTTRAIN" simulate --no-runs -p as-job.json $job search.effort=quick >out 2>err </dev/null
+check "keys of the job's file and the effort are not told of" '! grep -q "not used" out'
 # what no plan holds is still the job's
 expect 2 "dispatch" "$DISTTRAIN" simulate --no-runs -p as-job.json $job train.dispatch=-1
 expect 2 "unknown key" "$DISTTRAIN" simulate --no-runs -p as-job.json $job train.recompue=full

@@ -3,7 +3,7 @@
  * Importing traces of kernels: one story in the layouts of Nsight Systems' versions
  * (kernel_traces.h) must give the same rows; what all traces have in common.
  *
- *   test_profile_import --make DIR     writes the traces for test_profile_import.sh */
+ *   test_profile_import --make DIR     writes the traces for test_profile_import_files.sh */
 #include "import_fixture.h"
 
 #include "base/file.h"

@@ -225,6 +225,7 @@ START_TEST(without_contention_equals_the_topological_evaluation)
 {
     struct dt_timeline_topo topo = {0};
     struct dt_timeline eval = {0};
+    struct dt_engine *engine;
     struct setup s;
     int delayed = 0;
 
@@ -235,6 +236,13 @@ START_TEST(without_contention_equals_the_topological_evaluation)
     ck_assert_int_eq(eval.makespan_ns, r.timeline.makespan_ns);
     ck_assert_mem_eq(eval.begin_ns, r.timeline.begin_ns, r.program->n_ops * sizeof(int64_t));
     ck_assert_mem_eq(eval.end_ns, r.timeline.end_ns, r.program->n_ops * sizeof(int64_t));
+    dt_assert_ok(dt_engine_new(&s.err, &engine), s.err);
+    dt_assert_ok(dt_engine_run(engine, r.program, &r.durations, NULL, NULL, &s.err, &eval), s.err);
+    ck_assert_uint_eq(dt_engine_events(engine), r.events);
+    ck_assert_int_eq(eval.makespan_ns, r.timeline.makespan_ns);
+    ck_assert_mem_eq(eval.begin_ns, r.timeline.begin_ns, r.program->n_ops * sizeof(int64_t));
+    ck_assert_mem_eq(eval.end_ns, r.timeline.end_ns, r.program->n_ops * sizeof(int64_t));
+    dt_engine_free(engine);
 
     struct setup c;
     open_setup(&c, "{iterations: 1, contention: true, seed: 1}");

@@ -406,7 +406,9 @@ static void open_ahead(struct world *w, int64_t epochs, int64_t count, struct dt
     l = w->setup.loader;
     l.epochs = epochs;
     dt_assert_ok(dt_loader_open(&l, &err, loader), err);
-    dt_assert_ok(dt_prefetch_open(&w->setup, *loader, count, &err, ahead), err);
+    dt_assert_ok(dt_prefetch_open(&w->setup, &(struct dt_prefetch_data){.loader = *loader}, count,
+                                  &err, ahead),
+                 err);
 }
 
 /* A step that lasts until `made` batches are there, which nothing here makes; the limit is for a

@@ -25,6 +25,7 @@ expect 2 "no run: map" "$DISTTRAIN" train mllm-nano-local
 expect 2 "did you mean" "$DISTTRAIN" train job.yaml run.stepz=3
 expect 2 "data pack" "$DISTTRAIN" train job.yaml 'run={steps: 2}'
 expect 2 "none.tar" "$DISTTRAIN" train job.yaml run.data=none.tar
+expect 2 "precision: fp16 is for simulations" "$DISTTRAIN" train job.yaml train.precision=fp16
 expect 2 "tp" "$DISTTRAIN" train job.yaml search.strategy=manual 'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
 
 # --- a run, silent but for its summary ---

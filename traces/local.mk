@@ -14,6 +14,7 @@ nobase_dist_pkgdata_DATA += \
 	traces/clusters/l40s.yaml \
 	traces/clusters/local.yaml \
 	traces/jobs/gpt3-175b-1024.yaml \
+	traces/jobs/mimo-14b-72.yaml \
 	traces/jobs/llama-70b-96.yaml \
 	traces/jobs/mixtral-8x7b-64.yaml \
 	traces/jobs/mllm-15b-1296.yaml \

@@ -90,4 +90,9 @@ static inline uint64_t dt_hash_digest(uint64_t seed, const void *bytes, size_t n
     return dt_hash_finish(h[0] + 3 * dt_hash_finish(h[1]));
 }
 
+/* ---- CRC-32C (Castagnoli; RFC 3720, appendix B.4): what a file or a wire has damaged ---- */
+
+/* crc: 0 to begin with, else of the bytes before. */
+uint32_t dt_hash_crc32c(uint32_t crc, const void *bytes, size_t n);
+
 #endif

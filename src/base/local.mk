@@ -5,6 +5,7 @@ libdtbase_a_SOURCES = \
 	src/base/bf16.h \
 	src/base/clock.c \
 	src/base/clock.h \
+	src/base/crc32c.c \
 	src/base/doc.c \
 	src/base/doc.h \
 	src/base/docedit.c \

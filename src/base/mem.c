@@ -45,6 +45,23 @@ void dt_mem_keep(void)
 #endif
 }
 
+void dt_mem_keep_more(size_t most)
+{
+#ifdef __GLIBC__
+    enum { PAGE = 4096 };
+    struct mallinfo2 now = mallinfo2();
+    size_t n =
+        now.keepcost + (now.arena < most ? now.arena : most); /* beside what is free at its end */
+    volatile char *p = malloc(n);
+
+    for (size_t i = 0; p && i < n; i += PAGE)
+        p[i] = 0;
+    free((void *)p);
+#else
+    (void)most;
+#endif
+}
+
 /* malloc(0) may return NULL, which our callers take for a failure: ask for one byte instead. */
 void *dt_malloc(size_t size)
 {

@@ -134,6 +134,8 @@ void dt_error_format(const struct dt_error *err, char *buf, unsigned long size)
         snprintf(buf, size, "%s", err->message);
     else if (err->line == 0)
         snprintf(buf, size, "%s: %s", err->file, err->message);
+    else if (err->col == 0)
+        snprintf(buf, size, "%s:%d: %s", err->file, err->line, err->message);
     else
         snprintf(buf, size, "%s:%d:%d: %s", err->file, err->line, err->col, err->message);
     make_plain(buf); /* the file's name may be anything */

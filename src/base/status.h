@@ -55,7 +55,7 @@ enum dt_status dt_error_nomem(struct dt_error *err, const char *what);
 int dt_status_exit_code(enum dt_status status);
 const char *dt_status_text(enum dt_status status);
 
-/* Writes "file:line:col: message" (or just the message) into buf; always terminated. */
+/* Writes "file:line:col: message" (less of the place where less is known) into buf; always terminated. */
 void dt_error_format(const struct dt_error *err, char *buf, unsigned long size);
 
 /* What a person should hear of although the work goes on, one line at a time; zero-initialised =

@@ -30,10 +30,11 @@ static enum dt_status print_json(const struct dt_session *s, const struct dt_orc
     dt_json_kv_string(&j, "job", s->job->name);
     dt_json_kv_string(&j, "model", s->search.plans[0].model);
     dt_json_kv_string(&j, "cluster", s->search.plans[0].cluster);
-    dt_json_kv_string(&j, "strategy", dt_plan_strategy_names[s->search.plans[0].strategy]);
+    dt_json_kv_string(&j, "strategy", dt_cli_strategy(&s->search));
     dt_json_kv_string(&j, "assumed", s->job->model->assumed);
     dt_cli_json_notes(&j, s);
     dt_cli_json_reorder(&j, s);
+    dt_cli_classes_json(&s->search, &j);
     dt_cli_plans_json(&s->search, &j);
     dt_json_key(&j, "search");
     dt_cli_search_json(s, &j);
@@ -82,9 +83,9 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
         return print_json(s, &advice, explain, err);
     printf("%s on %s: %lld sample%s per iteration, strategy %s\n", s->search.plans[0].model,
            s->search.plans[0].cluster, (long long)s->job->policy.global_batch,
-           dt_plural(s->job->policy.global_batch),
-           dt_plan_strategy_names[s->search.plans[0].strategy]);
+           dt_plural(s->job->policy.global_batch), dt_cli_strategy(&s->search));
     dt_cli_print_plan_changes(s);
+    dt_cli_classes_print(&s->search);
     dt_cli_plans_print(&s->search);
     dt_cli_search_print(s);
     dt_cli_print_reorder(s);

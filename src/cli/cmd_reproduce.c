@@ -11,7 +11,7 @@
 #include <string.h>
 
 static const struct dt_cli_option options[] = {
-    {"only", 0, DT_OPT_STRING, "LETTERS", "run only these parts, e.g. 'ac' (default: abcdef)"},
+    {"only", 0, DT_OPT_STRING, "LETTERS", "run only these parts, e.g. 'ac' (default: all)"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
@@ -27,19 +27,29 @@ static const struct {
     {'d', "frozen modules (projectors always train), up to 96 GPUs", dt_cmd_reproduce_freezing},
     {'e', "StepCCL on one LLM pipeline stage", dt_cmd_reproduce_stepccl},
     {'f', "time of the plan search, MLLM-72B", dt_cmd_reproduce_search},
+    {'g', "how unlike modules are, MLLM-72B", dt_cmd_reproduce_modules},
+    {'j', "Megatron MIMO: colocated encoders (C) and homogeneous layouts (H), 8K, H100",
+     dt_cmd_reproduce_colocated},
+    {'k', "Megatron MIMO: long context", dt_cmd_reproduce_long_context},
+    {'l', "Megatron MIMO: encoders on GPUs of their own (N), LLM of 120B",
+     dt_cmd_reproduce_noncolocated},
+    {'m', "Megatron MIMO: bytes between encoder and LLM", dt_cmd_reproduce_boundary},
+    {'n', "how unlike samples are", dt_cmd_reproduce_samples},
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
 static void range_text(struct dt_cli_range g, char *buf, size_t size)
 {
-    if (g.hi == 0)
+    if (g.hi == 0 && g.lo == 0)
         snprintf(buf, size, "-");
+    else if (g.lo == g.hi)
+        snprintf(buf, size, "%.4g", g.lo);
+    else if (g.lo < 0)
+        snprintf(buf, size, "%.4g to %.4g", g.lo, g.hi);
     else if (g.lo == 0)
         snprintf(buf, size, "<= %g", g.hi);
-    else if (g.lo == g.hi)
-        snprintf(buf, size, "%g", g.lo);
     else
-        snprintf(buf, size, "%g-%g", g.lo, g.hi);
+        snprintf(buf, size, "%.4g-%.4g", g.lo, g.hi);
 }
 
 /* ours / the nearest end of the reported range; 1 inside it; 0 when nothing was reported. */
@@ -62,7 +72,7 @@ static void add_range(struct dt_cli_rows *o, const char *key, struct dt_cli_rang
     if (!o->json)
         return;
     dt_json_key(o->json, key);
-    if (g.hi == 0) {
+    if (g.hi == 0 && g.lo == 0) {
         dt_json_null(o->json);
         return;
     }
@@ -72,19 +82,48 @@ static void add_range(struct dt_cli_rows *o, const char *key, struct dt_cli_rang
     dt_json_end_object(o->json);
 }
 
+static bool holds(const struct dt_cli_result_row *row)
+{
+    return row->ours >= row->accept.lo && row->ours <= row->accept.hi;
+}
+
+static const char *because_of(const struct dt_cli_result_row *row)
+{
+    return !row->judged || holds(row) ? "" : row->because ? row->because : "not known why";
+}
+
+/* People see what is accepted instead of a ratio where there is something that is; programs get all of it. */
+static void add_verdict(struct dt_cli_rows *o, const struct dt_cli_result_row *row)
+{
+    if (row->judged || o->json) {
+        add_range(o, "accepted", row->accept);
+        dt_cli_row_cell(o, "holds", "%s", holds(row) ? "yes" : "no");
+    }
+    if (!row->judged)
+        dt_cli_row_number(o, NULL, "ratio", "%.2f", 1, ratio(row) > 0 ? ratio(row) : NAN);
+    if (o->json && row->judged)
+        dt_cli_row_bool(o, "holds", holds(row));
+    if (o->json)
+        dt_cli_row_text(o, "because", NULL, because_of(row));
+}
+
 static void add_result(struct dt_cli_rows *o, const struct dt_cli_result_row *row)
 {
-    char section[2] = {row->section, 0};
+    char section[2] = {row->section, 0}, detail[512];
+    const char *because = because_of(row);
 
     dt_cli_row(o);
     dt_cli_row_text(o, "section", NULL, section);
     dt_cli_row_text(o, "what", "what", row->what);
     dt_cli_row_text(o, "unit", "unit", row->unit);
     add_range(o, "published", row->published);
-    add_range(o, "recalled", row->recalled);
+    if (!row->judged || o->json)
+        add_range(o, "recalled", row->recalled);
     dt_cli_row_number(o, "ours", "ours", row->ours >= 100 ? "%.0f" : "%.2f", 1, row->ours);
-    dt_cli_row_number(o, NULL, "ratio", "%.2f", 1, ratio(row) > 0 ? ratio(row) : NAN);
-    dt_cli_row_text(o, "detail", "detail", row->detail);
+    add_verdict(o, row);
+    snprintf(detail, sizeof detail, "%s%s%s", row->detail, *row->detail && *because ? "; " : "",
+             because);
+    dt_cli_row_text(o, "detail", "detail", o->json ? row->detail : detail);
 }
 
 static void print_part(const struct dt_cli_results *r, int part)
@@ -121,7 +160,8 @@ static enum dt_status run(struct dt_cli *cli, const char *only, struct dt_cli_re
         printf("published: checked figures of DistTrain (SIGCOMM'25); recalled: remembered from "
                "its body, not re-checked;\n"
                "ours: simulated here; ratio: ours / nearest end of the published (else recalled) "
-               "range, 1.00 inside it.\n");
+               "range, 1.00 inside it;\n"
+               "accepted: where ours may lie, stated before the comparison.\n");
     for (int i = 0; i < N_PARTS; i++) {
         if (!strchr(only, parts[i].letter))
             continue;
@@ -137,12 +177,18 @@ static enum dt_status run(struct dt_cli *cli, const char *only, struct dt_cli_re
 
 static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
-    const char *only = dt_cli_string(cli, "only", "abcdef");
+    char all[N_PARTS + 1];
+    const char *only;
     struct dt_cli_results r = {0};
+
+    for (int i = 0; i < N_PARTS; i++)
+        all[i] = parts[i].letter;
+    all[N_PARTS] = '\0';
+    only = dt_cli_string(cli, "only", all);
     for (const char *p = only; *p; p++)
-        if (*p < 'a' || *p > 'f')
-            return dt_error_set(err, DT_ERR_USAGE,
-                                "--only: '%c' is not a part; parts are a, b, c, d, e, f", *p);
+        if (!strchr(all, *p))
+            return dt_error_set(err, DT_ERR_USAGE, "--only: '%c' is not a part; parts are %s", *p,
+                                all);
     enum dt_status st = run(cli, only, &r, err);
     dt_cli_progress_end();
     dt_free(r.rows);
@@ -152,7 +198,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 const struct dt_cli_command dt_cmd_reproduce = {
     .name = "reproduce",
     .args = "",
-    .summary = "run the published DistTrain evaluation: published, recalled, ours",
+    .summary = "run the published evaluations: published, recalled, ours",
     .options = options,
     .min_args = 0,
     .max_args = 0,

@@ -43,6 +43,8 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
            dt_plan_strategy_names[p->strategy], (long long)p->policy.global_batch,
            dt_plural(p->policy.global_batch), p->policy.seq_len);
     dt_cli_print_plan_changes(s);
+    if (s->job->search_unused[0])
+        printf("not used, as the plan is stated: %s\n", s->job->search_unused);
     putchar('\n');
     dt_cli_print_modules(p, r, dt_cluster_is_cpu(&s->job->cluster));
     putchar('\n');
@@ -56,6 +58,7 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     dt_samples_describe(s->job->samples, s->job->model, samples, sizeof samples);
     printf("\nsamples: %s\n", samples);
     dt_cli_print_reorder(s);
+    dt_cli_classes_print(&s->search);
     dt_cli_print_cost_note(s);
     dt_cli_print_assumed(s->job->model);
     printf("%llu ops simulated in %.3f s\n", (unsigned long long)r->ops, wall_s);

@@ -16,6 +16,7 @@
     X(runs)                                                                                        \
     X(report)                                                                                      \
     X(serve)                                                                                       \
+    X(preprocess)                                                                                  \
     X(trace)                                                                                       \
     X(reproduce)                                                                                   \
     X(data)                                                                                        \

@@ -17,6 +17,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_list.c \
 	src/cli/cmd_loop.c \
 	src/cli/cmd_plan.c \
+	src/cli/cmd_preprocess.c \
 	src/cli/cmd_profile.c \
 	src/cli/cmd_profile_fit.c \
 	src/cli/cmd_profile_import.c \
@@ -60,7 +61,10 @@ disttrain_SOURCES = \
 	src/cli/page_sources.c \
 	src/cli/page_text.c \
 	src/cli/plan_decisions.c \
+	src/cli/plan_entrain.c \
+	src/cli/plan_entrain.h \
 	src/cli/plan_explain.c \
+	src/cli/plan_classes.c \
 	src/cli/plan_table.c \
 	src/cli/point.c \
 	src/cli/point.h \
@@ -75,6 +79,9 @@ disttrain_SOURCES = \
 	src/cli/ranks.h \
 	src/cli/reproduce.h \
 	src/cli/reproduce_cases.c \
+	src/cli/reproduce_figures.c \
+	src/cli/reproduce_mimo.c \
+	src/cli/reproduce_mimo_tables.h \
 	src/cli/rows.c \
 	src/cli/rows.h \
 	src/cli/runs.h \

@@ -3,7 +3,7 @@
  * `plan --explain`: what bounds the best plan, how far it is from the bound, and its memory; as text
  * and as JSON. */
 #include "base/mem.h"
-#include "cli/session.h"
+#include "cli/plan_entrain.h"
 #include "cli/rows.h"
 #include "core/cost/memory.h"
 
@@ -160,6 +160,7 @@ enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s, struct 
            dt_memory_limit(&s->job->cluster) / (1024.0 * 1024 * 1024));
     DT_TRY(largest(s, err, work));
     print_memory(s, work);
+    DT_TRY(dt_cli_plan_entrain_print(s, err));
     DT_TRY(dt_cli_plan_decisions(s, err, &decided));
     dt_cli_plan_decisions_print(s, decided);
     dt_free(decided);
@@ -180,6 +181,8 @@ enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct d
     dt_json_key(j, "explain");
     dt_json_begin_object(j);
     st = json_steady(s, j, err);
+    if (st == DT_OK)
+        st = dt_cli_plan_entrain_json(s, j, err);
     if (st != DT_OK) {
         dt_free(decided);
         return st;

@@ -338,7 +338,7 @@ void dt_cli_warn_not_kept(const struct dt_error *err)
 void dt_cli_layout_text(const struct dt_plan *p, int module, char *buf, size_t size)
 {
     const struct dt_plan_layout *l = &p->modules[module].layout;
-    char extra[64] = "", host[DT_NAME_MAX + 16] = "";
+    char extra[96] = "", host[DT_NAME_MAX + 16] = "";
     size_t n = 0;
     if (l->cp > 1)
         n += (size_t)snprintf(extra + n, sizeof extra - n, " cp%d", l->cp);
@@ -347,7 +347,11 @@ void dt_cli_layout_text(const struct dt_plan *p, int module, char *buf, size_t s
     if (l->ip > 1)
         n += (size_t)snprintf(extra + n, sizeof extra - n, " ip%d", l->ip);
     if (l->vpp > 1)
-        snprintf(extra + n, sizeof extra - n, " vpp%d", l->vpp);
+        n += (size_t)snprintf(extra + n, sizeof extra - n, " vpp%d", l->vpp);
+    if (p->modules[module].window == DT_PLAN_WINDOW_ALL)
+        snprintf(extra + n, sizeof extra - n, " window all");
+    else if (p->modules[module].window > 0)
+        snprintf(extra + n, sizeof extra - n, " window %d", p->modules[module].window);
     if (p->modules[module].with)
         snprintf(host, sizeof host, "with %s: ", p->module_names[p->modules[module].with - 1]);
     snprintf(buf, size, "%stp%d pp%d dp%d%s = %d", host, l->tp, l->pp, l->dp, extra,

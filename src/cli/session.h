@@ -106,6 +106,11 @@ void dt_cli_plan_decisions_json(const struct dt_session *s, const struct dt_orch
 /* Plans side by side, and what the search did, as text and as the members "plans" and "search" (plan_table.c). */
 void dt_cli_plans_print(const struct dt_search_result *found);
 void dt_cli_plans_json(const struct dt_search_result *found, struct dt_json *j);
+/* What was asked for: plans of best have the strategy of their class. */
+const char *dt_cli_strategy(const struct dt_search_result *found);
+/* Of strategy best; nothing of others (plan_classes.c). */
+void dt_cli_classes_print(const struct dt_search_result *found);
+void dt_cli_classes_json(const struct dt_search_result *found, struct dt_json *j);
 void dt_cli_search_print(const struct dt_session *s);
 void dt_cli_search_json(const struct dt_session *s, struct dt_json *j);
 /* `plan --explain` of the best plan, as text and as the member "explain" (plan_explain.c). */

@@ -23,6 +23,10 @@ static void modules(struct dt_cli_rows *o, const struct dt_plan *p, const struct
         dt_cli_row_int(o, "gpus", NULL, dt_plan_layout_gpus(l));
         if (p->modules[m].with)
             dt_cli_row_text(o, "with", NULL, p->module_names[p->modules[m].with - 1]);
+        if (p->modules[m].window == DT_PLAN_WINDOW_ALL)
+            dt_cli_row_text(o, "window", NULL, "all");
+        else if (p->modules[m].window > 0)
+            dt_cli_row_int(o, "window", NULL, p->modules[m].window);
         dt_cli_row_int(o, "tp", NULL, l->tp);
         dt_cli_row_int(o, "cp", NULL, l->cp);
         dt_cli_row_int(o, "ep", NULL, l->ep);
@@ -126,7 +130,10 @@ void dt_cli_json_report(struct dt_json *j, const struct dt_session *s, const str
     dt_json_kv_string(j, "strategy", dt_plan_strategy_names[p->strategy]);
     dt_json_kv_string(j, "assumed", s->job->model->assumed);
     dt_cli_json_notes(j, s);
+    if (s->job->search_unused[0])
+        dt_json_kv_string(j, "search_unused", s->job->search_unused);
     dt_cli_json_reorder(j, s);
+    dt_cli_classes_json(&s->search, j);
     dt_cli_report_facts(&f, s, r);
     dt_cli_json_modules(j, p, rep);
     dt_json_key(j, "provenance");

@@ -85,6 +85,23 @@ static void loading_json(const struct dt_prefetch_report *l, struct dt_json *j)
     dt_json_end_object(j);
 }
 
+/* Without producers the rest is about nothing. */
+static void preprocess_json(const struct dt_prefetch_report *l, struct dt_json *j)
+{
+    double n = l->batches > 0 ? (double)l->batches : 1;
+
+    dt_json_begin_object(j);
+    dt_json_kv_string(j, "mode", l->producers > 0 ? "disaggregated" : "colocated");
+    dt_json_kv_int(j, "producers", l->producers);
+    dt_json_kv_double(j, "exposed_s", l->exposed_s);
+    dt_json_kv_double(j, "bytes_per_step", (double)l->feed.bytes / n);
+    dt_json_kv_int(j, "documents", l->feed.sizes);
+    dt_json_kv_int(j, "fetched", l->feed.payloads);
+    dt_json_kv_int(j, "moved", l->feed.moved);
+    dt_json_kv_int(j, "failures", l->feed.failures);
+    dt_json_end_object(j);
+}
+
 /* Means per batch; nothing runs beside the first. */
 static void print_loading(const struct dt_prefetch_report *l)
 {
@@ -290,6 +307,8 @@ enum dt_status dt_cli_train_json(const struct dt_setup *setup, const struct dt_t
     speed(&facts, s);
     dt_json_key(&j, "loading");
     loading_json(&s->loading, &j);
+    dt_json_key(&j, "preprocess");
+    preprocess_json(&s->loading, &j);
     dt_json_kv_int(&j, "ranks", s->ranks);
     dt_json_kv_int(&j, "memory_max_bytes", s->memory_max_bytes);
     dt_json_key(&j, "memory");

@@ -32,6 +32,7 @@ libdtcore_a_SOURCES = \
 	src/core/job/job_plan.c \
 	src/core/job/job_read.c \
 	src/core/job/job_run.c \
+	src/core/job/job_simulate.c \
 	src/core/model/arithmetic.c \
 	src/core/model/block.c \
 	src/core/model/block_act.c \
@@ -75,6 +76,7 @@ libdtcore_a_SOURCES = \
 	src/core/model/model.h \
 	src/core/model/plan.c \
 	src/core/model/plan.h \
+	src/core/model/plan_entrain.c \
 	src/core/model/plan_json.c \
 	src/core/model/plan_place.c \
 	src/core/model/plan_split.c \
@@ -105,6 +107,8 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_effort.c \
 	src/core/orchestrate/orchestrate_explain.c \
 	src/core/orchestrate/orchestrate_front.c \
+	src/core/orchestrate/orchestrate_hosted.c \
+	src/core/orchestrate/orchestrate_hosted.h \
 	src/core/orchestrate/orchestrate_internal.h \
 	src/core/orchestrate/orchestrate_memory.c \
 	src/core/orchestrate/orchestrate_moves.c \
@@ -118,15 +122,22 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_reorder.c \
 	src/core/orchestrate/orchestrate_search.c \
 	src/core/orchestrate/orchestrate_search.h \
+	src/core/orchestrate/orchestrate_sizing.c \
+	src/core/orchestrate/orchestrate_sizing.h \
 	src/core/orchestrate/orchestrate_space.c \
 	src/core/orchestrate/orchestrate_split.c \
 	src/core/orchestrate/orchestrate_table.c \
 	src/core/orchestrate/orchestrate_timed.c \
 	src/core/orchestrate/orchestrate_with.c \
+	src/core/orchestrate/strategy_best.c \
+	src/core/orchestrate/strategy_colocated.c \
 	src/core/orchestrate/strategy_distmm.c \
 	src/core/orchestrate/strategy_disttrain.c \
+	src/core/orchestrate/strategy_entrain.c \
+	src/core/orchestrate/strategy_homogeneous.c \
 	src/core/orchestrate/strategy_manual.c \
 	src/core/orchestrate/strategy_megatron.c \
+	src/core/orchestrate/strategy_noncolocated.c \
 	src/core/pipeline/gpipe.c \
 	src/core/pipeline/interleaved.c \
 	src/core/pipeline/one_f_one_b.c \
@@ -150,10 +161,16 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/assign.c \
 	src/core/schedule/assign.h \
 	src/core/schedule/assign_build.h \
+	src/core/schedule/assign_defer.c \
+	src/core/schedule/assign_entrain.c \
+	src/core/schedule/assign_entrain.h \
 	src/core/schedule/assign_inter.c \
 	src/core/schedule/assign_items.c \
 	src/core/schedule/assign_lpt.c \
 	src/core/schedule/assign_order.c \
+	src/core/schedule/assign_shift.c \
+	src/core/schedule/assign_spread.c \
+	src/core/schedule/assign_spread.h \
 	src/core/schedule/assign_slots.c \
 	src/core/schedule/durations.c \
 	src/core/schedule/program.c \

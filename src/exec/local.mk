@@ -64,6 +64,18 @@ libdtexec_a_SOURCES = \
 	src/exec/data/tokenizer_read.c \
 	src/exec/data/unicode.c \
 	src/exec/data/unicode.h \
+	src/exec/feed/client.c \
+	src/exec/feed/client.h \
+	src/exec/feed/client_impl.h \
+	src/exec/feed/keys.c \
+	src/exec/feed/net.h \
+	src/exec/feed/producers.c \
+	src/exec/feed/server.c \
+	src/exec/feed/server.h \
+	src/exec/feed/store.c \
+	src/exec/feed/store.h \
+	src/exec/feed/wire.c \
+	src/exec/feed/wire.h \
 	src/exec/infer/infer.c \
 	src/exec/infer/infer.h \
 	src/exec/infer/infer_caption.c \
@@ -126,6 +138,8 @@ libdtexec_a_SOURCES = \
 	src/exec/program/placement.h \
 	src/exec/train/prefetch.c \
 	src/exec/train/prefetch.h \
+	src/exec/train/prefetch_fetch.c \
+	src/exec/train/prefetch_fetch.h \
 	src/exec/train/profiler.c \
 	src/exec/train/profiler.h \
 	src/exec/train/profiler_comm.c \
@@ -151,3 +165,8 @@ libdtexec_a_SOURCES = \
 	src/exec/train/train_save.h \
 	src/exec/train/train_trouble.c \
 	src/exec/train/train_trouble.h
+if HAVE_ZMQ
+libdtexec_a_SOURCES += src/exec/feed/net_zmq.c
+else
+libdtexec_a_SOURCES += src/exec/feed/net_none.c
+endif

@@ -75,14 +75,16 @@ int64_t dt_report_largest(const struct dt_cluster *c, const struct dt_assignment
 
     *most = (struct dt_work){0};
     for (uint32_t i = 0; i < a->mb_first[a->n_replicas]; i++) {
+        struct dt_work w = dt_assignment_held(a, i);
+
         if (each)
-            dt_work_most(most, &a->work[i]);
-        else if (a->work[i].tokens > most->tokens)
-            *most = a->work[i];
+            dt_work_most(most, &w);
+        else if (w.tokens > most->tokens)
+            *most = w;
     }
     for (int r = 0; r < a->n_replicas; r++)
-        if (a->mb_first[r + 1] - a->mb_first[r] > n)
-            n = a->mb_first[r + 1] - a->mb_first[r];
+        if (dt_assignment_positions(a, r) > n)
+            n = dt_assignment_positions(a, r);
     return n;
 }
 

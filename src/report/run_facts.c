@@ -87,7 +87,10 @@ void dt_run_facts_of(const struct dt_model *m, const struct dt_plan *p, const ch
     dt_run_facts_add(out, "recompute", dt_plan_recompute_text(p, text, sizeof(text)));
     dt_run_facts_add(out, "schedule", dt_pipe_schedule_names[y->schedule]);
     dt_run_facts_add(out, "zero", dt_plan_zero_text(p, text, sizeof(text)));
-    if (dt_plan_gpus(p) > 1) /* one GPU gains nothing from order: it says nothing about the job */
+    if (y->assignment != DT_ASSIGNMENT_SLOTS)
+        dt_run_facts_add(out, "assignment", dt_plan_assignment_names[y->assignment]);
+    else if (dt_plan_gpus(p) >
+             1) /* one GPU gains nothing from order: it says nothing about the job */
         dt_run_facts_add(out, "reorder",
                          y->intra_reorder   ? y->inter_reorder ? "intra and inter" : "intra"
                          : y->inter_reorder ? "inter"

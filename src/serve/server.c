@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <microhttpd.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,7 @@ enum { CONNECTIONS = 64, CONNECTION_BYTES = 32 << 10, IDLE_S = 60, LAST_RUNS = 8
 #define ANSWER_LIMIT_S 60.0
 /* An answer that nobody wants any more is let end for so long, which costs less than a new worker's first answer. */
 #define PATIENCE_NS 300000000u
+enum { WARM_UP_MS = 2000 };
 
 struct visit {
     struct dt_serve_wait wait; /* first: lanes hand it back */
@@ -438,6 +440,33 @@ static enum dt_status listen_at(struct dt_serve *s, struct dt_error *err)
     return DT_OK;
 }
 
+/* A worker's first answer makes the tables of costs and touches the memory that later ones find ready, which takes as long
+ * as the answer itself: the job's own is asked for before anybody can.  What it says is for nobody; where it takes long,
+ * visitors need not wait for it, and the worker starts anew when one asks. */
+static void warm_up(struct dt_serve *s)
+{
+    const struct dt_serve_question q = {.path = DT_SERVE_ANSWER, .effort = DT_SERVE_QUICK};
+    struct dt_serve_worker *w = &s->worker[DT_SERVE_LANE_QUICK];
+    uint64_t begun = dt_clock_ns();
+    struct dt_error err;
+    enum dt_status st = dt_serve_worker_ask(w, &q, &err);
+    int http, left = WARM_UP_MS;
+    bool done = false;
+    size_t len;
+
+    while (st == DT_OK && !done && left > 0) {
+        struct pollfd answer = {.fd = w->fd, .events = POLLIN};
+
+        if (poll(&answer, 1, left) > 0)
+            st = dt_serve_worker_read(w, &err, &done);
+        left = WARM_UP_MS - (int)((dt_clock_ns() - begun) / 1000000);
+    }
+    if (done)
+        dt_free(dt_serve_worker_take(w, &len, &http));
+    else
+        dt_serve_worker_stop(w);
+}
+
 enum dt_status dt_serve_open(const struct dt_serve_options *o,
                              const struct dt_serve_program *program, struct dt_error *err,
                              struct dt_serve **out)
@@ -458,8 +487,10 @@ enum dt_status dt_serve_open(const struct dt_serve_options *o,
     /* before the daemon: they hold no socket of it, and are ready for the first question */
     for (int i = 0; st == DT_OK && i < DT_SERVE_LANE_N; i++)
         st = dt_serve_worker_start(&s->worker[i], &s->program, err);
-    if (st == DT_OK)
+    if (st == DT_OK) {
+        warm_up(s);
         st = listen_at(s, err);
+    }
     if (st == DT_OK)
         *out = s;
     else

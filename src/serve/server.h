@@ -22,7 +22,7 @@ struct dt_serve_options {
     const char *keys_json;     /* what keys.json says; kept by the caller */
 };
 struct dt_serve;
-/* Starts the workers and listens. */
+/* Starts the workers, has the quick one answer the job's own question (for two seconds at most), and listens. */
 enum dt_status dt_serve_open(const struct dt_serve_options *o,
                              const struct dt_serve_program *program, struct dt_error *err,
                              struct dt_serve **out);

@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { MORE_MEMORY_MAX = 256 << 20 };
+
 /* Between two processes of one program: plain structs. */
 struct question_head {
     int path, effort, side, n_keys;
@@ -120,7 +122,7 @@ static void close_others(int fd)
 static void serve(const struct dt_serve_program *program, int fd)
 {
     struct question_head h;
-    bool going = true;
+    bool going = true, first = true;
 
     signal(SIGINT, SIG_IGN); /* of the terminal; the server ends us */
     signal(SIGTERM, SIG_DFL);
@@ -130,6 +132,9 @@ static void serve(const struct dt_serve_program *program, int fd)
 
         going = keys && read_all(fd, keys, h.len) && answer(program, fd, &h, keys);
         dt_free(keys);
+        if (first) /* the next question may be a larger one, and a page's first touch costs as much as computing on it */
+            dt_mem_keep_more(MORE_MEMORY_MAX);
+        first = false;
     }
 }
 

@@ -102,6 +102,12 @@ static enum dt_status pick_slow_lanes(struct sim *s, int n_lanes, struct dt_erro
     return DT_OK;
 }
 
+/* Nothing disturbs the durations.  The engine would find the same times, and take longer: it is made for many runs. */
+static bool is_quiet(const struct sim *s)
+{
+    return !s->network && !s->slow && !(s->job->sim.jitter > 0) && !on_cores(s);
+}
+
 static enum dt_status run(struct sim *s, const struct batch *b, int number, struct dt_timeline *t,
                           struct dt_error *err)
 {
@@ -109,6 +115,10 @@ static enum dt_status run(struct sim *s, const struct batch *b, int number, stru
         .seed = s->job->sim.seed, .iteration = (uint64_t)number, .jitter = s->job->sim.jitter};
 
     DT_TRY(pick_slow_lanes(s, b->program->n_lanes, err));
+    if (is_quiet(s)) {
+        s->events += b->program->n_ops;
+        return dt_timeline_once(b->program, b->durations.ns, err, t);
+    }
     noise.n_lanes = s->n_slow;
     noise.slowdown = s->slow;
     if (on_cores(s))
@@ -233,14 +243,17 @@ static enum dt_status quiet_ns(struct sim *s, int iteration, struct dt_error *er
     return st;
 }
 
-/* Times of further batches, as the first one's time in proportion to the evaluation without
+/* Times of further batches, as the first one's timeline in proportion to the evaluation without
  * contention; none when the next batch takes as long, as batches of equal samples do. */
-static enum dt_status further_batches(struct sim *s, const struct batch *first, double first_s,
-                                      double *times_s, int *n, struct dt_error *err)
+static enum dt_status further_batches(struct sim *s, const struct batch *first,
+                                      const struct dt_timeline *t, double *times_s, int *n,
+                                      struct dt_error *err)
 {
-    int64_t base, ns;
+    double first_s = (double)t->makespan_ns * 1e-9;
+    int64_t base = t->makespan_ns, ns;
 
-    DT_TRY(dt_timeline_makespan(first->program, NULL, first->durations.ns, err, &base));
+    if (!is_quiet(s))
+        DT_TRY(dt_timeline_makespan(first->program, NULL, first->durations.ns, err, &base));
     for (int i = s->iterations; i < DT_SIM_BATCHES; i++) {
         DT_TRY(quiet_ns(s, i, err, &ns));
         if (ns == base)
@@ -265,7 +278,7 @@ static enum dt_status interval(struct sim *s, const struct batch *first,
         times_s[i] = s->times[i].makespan_ns * 1e-9;
     enum dt_status st = DT_OK;
     if (first->program->n_ops <= SAMPLED_OPS_MAX)
-        st = further_batches(s, first, (double)t->makespan_ns * 1e-9, times_s, &n, err);
+        st = further_batches(s, first, t, times_s, &n, err);
     if (st == DT_OK)
         st = dt_report_error_interval(times_s, n, r->explanation.share, r->explanation.sigma,
                                       s->job->sim.seed, DT_SIM_DRAWS, err,

@@ -3,11 +3,14 @@
  * Benchmark: assignment of the main job's global batch (1,920 samples of MLLM-72B) with and without
  * reordering, costs by the roofline (no profile), and the order of one pipeline. */
 #define _GNU_SOURCE
+#include "core/orchestrate/orchestrate_sizing.h"
 #include "core/schedule/assign.h"
+#include "core/schedule/assign_entrain.h"
 #include "base/doc.h"
 #include "base/quantile.h"
 #include "base/rng.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +102,48 @@ static void bench_order(int p, int n)
     free(order);
 }
 
+/* 7,680 samples of unlike loads: to microbatches of about four; and how many of them size 324 GPUs. */
+static void bench_entrain(void)
+{
+    enum { N = 7680, GPUS = 324 };
+    static double load[3 * N];
+    static const int dps[] = {4, 12, 48};
+    struct dt_rng r;
+    struct dt_assign_loads in = {.n = N, .enc = load, .llm = load + N};
+    struct dt_orch_loads size = {
+        .n_modules = 3, .n = N, .load = load, .confidence = 0.95, .p_error = 0.05, .seed = 1};
+    struct dt_orch_sizing z;
+    double runs[RUNS];
+
+    dt_rng_init(&r, 4, 0);
+    for (int i = 0; i < 3 * N; i++)
+        load[i] = (i < N ? 1 : i < 2 * N ? 8 : 0.7) * exp(0.7 * dt_rng_normal(&r));
+    for (size_t d = 0; d < sizeof(dps) / sizeof(dps[0]); d++) {
+        for (int k = 0; k < RUNS; k++) {
+            struct dt_assign_entrained out;
+            struct dt_arena arena = {0};
+            double begin = now_s();
+
+            if (dt_assign_entrain(&in, dps[d], N / dps[d] / 4, &arena, &out) != DT_OK)
+                exit(1);
+            runs[k] = now_s() - begin;
+            dt_arena_free(&arena);
+        }
+        dt_sort_numbers(runs, RUNS);
+        printf("bench: entrain_7680_dp%d %.3f ms ratio %.2f of 50 ms\n", dps[d],
+               runs[RUNS / 2] * 1e3, runs[RUNS / 2] / 0.05);
+    }
+    for (int k = 0; k < RUNS; k++) {
+        double begin = now_s();
+
+        dt_orch_size(&size, GPUS, &z);
+        runs[k] = now_s() - begin;
+    }
+    dt_sort_numbers(runs, RUNS);
+    printf("bench: b_min_7680_gpus324 %.1f ms ratio %.3f of 1 s\n", runs[RUNS / 2] * 1e3,
+           runs[RUNS / 2]);
+}
+
 int main(void)
 {
     const char *text = "model: mllm-72b\ncluster: a800-1296\nsamples: laion-8k\n";
@@ -128,6 +173,7 @@ int main(void)
     }
     bench_order(12, 120);
     bench_order(12, 240);
+    bench_entrain();
     dt_cost_free(cost);
     dt_samples_free(s);
     dt_model_free(model);

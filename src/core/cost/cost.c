@@ -12,8 +12,9 @@ static bool find_classes(struct dt_cost *c)
     for (int m = 0; m < c->model->n_modules; m++) {
         const struct dt_module *mod = &c->model->modules[m];
         uint16_t *class_of = DT_ARENA_NEW(&c->arena, uint16_t, mod->n_blocks);
+        uint16_t *alike = DT_ARENA_NEW(&c->arena, uint16_t, mod->n_blocks);
 
-        if (!class_of)
+        if (!class_of || !alike)
             return false;
         for (int b = 0; b < mod->n_blocks; b++) {
             class_of[b] = (uint16_t)b;
@@ -25,7 +26,12 @@ static bool find_classes(struct dt_cost *c)
                 }
             }
         }
+        for (int b = mod->n_blocks - 1; b >= 0; b--)
+            alike[b] = b + 1 < mod->n_blocks && class_of[b + 1] == class_of[b]
+                           ? (uint16_t)(alike[b + 1] + 1)
+                           : 1;
         c->class_of[m] = class_of;
+        c->alike[m] = alike;
     }
     return true;
 }

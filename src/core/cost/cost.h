@@ -137,6 +137,9 @@ struct dt_cost_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int firs
                                          const struct dt_block_shard *shard,
                                          const struct dt_work *work, const unsigned char *trainable,
                                          bool upstream);
+/* Where in the module the first n blocks stand that are identical to these: stages of both take the same where they are
+ * trained alike.  `first` where these are not all alike. */
+int dt_cost_stage_like(const struct dt_cost *c, int module, int first, int n);
 /* The same for many works, out[i] that of work[i] to the last bit: what works of equal tokens share is computed
  * once (cost_sheet.c).  False when out of memory. */
 bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n,

@@ -127,6 +127,7 @@ struct dt_cost {
     struct dt_cost_surface *surfaces;
     int n_surfaces;
     uint16_t *class_of[DT_MAX_MODULES]; /* block -> first identical block of the module */
+    uint16_t *alike[DT_MAX_MODULES];    /* block -> how many from it on are identical */
     struct dt_cost_block_entry *blocks; /* direct mapped */
     struct dt_cost_stage_entry *stages; /* direct mapped */
     struct dt_cost_recipe *recipes;
@@ -227,9 +228,9 @@ bool dt_cost_stage_run(const struct dt_cost *c, int module, int end, const unsig
                        int *at, bool *above, struct dt_cost_stage_run *run);
 void dt_cost_stage_add(const struct dt_cost *c, const struct dt_cost_stage_run *run,
                        const struct dt_cost_block_times *t, struct dt_cost_stage *out);
-void dt_cost_stage_key(struct dt_cost_stage_key *key, int module, int first, int n,
-                       const struct dt_block_shard *shard, const unsigned char *trainable,
-                       bool upstream); /* all but the work */
+void dt_cost_stage_key(const struct dt_cost *c, struct dt_cost_stage_key *key, int module,
+                       int first, int n, const struct dt_block_shard *shard,
+                       const unsigned char *trainable, bool upstream); /* all but the work */
 /* The place of the answer in the memo. */
 struct dt_cost_stage_entry *
 dt_cost_stage_entry_of(struct dt_cost *c, const struct dt_cost_stage_key *key, uint64_t *hash);

@@ -342,7 +342,7 @@ bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n,
 
     if (!at)
         return false;
-    dt_cost_stage_key(&key, module, first, n, shard, trainable, upstream);
+    dt_cost_stage_key(c, &key, module, first, n, shard, trainable, upstream);
     left = ask_memo(&q, &key, work, n_works, at, out);
     ok = left == 0 ||
          (find_runs(&q, first, n, trainable, upstream) && group_works(&q, work, at, left));

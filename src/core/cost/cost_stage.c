@@ -128,14 +128,22 @@ static uint64_t pattern(const unsigned char *trainable, int first, int n)
     return every ? 0 : h | 1;
 }
 
-void dt_cost_stage_key(struct dt_cost_stage_key *key, int module, int first, int n,
-                       const struct dt_block_shard *shard, const unsigned char *trainable,
-                       bool upstream)
+int dt_cost_stage_like(const struct dt_cost *c, int module, int first, int n)
+{
+    const uint16_t *alike = c->alike[module];
+    int like = n > 0 ? c->class_of[module][first] : first;
+
+    return n > 0 && alike[first] >= n && alike[like] >= n ? like : first;
+}
+
+void dt_cost_stage_key(const struct dt_cost *c, struct dt_cost_stage_key *key, int module,
+                       int first, int n, const struct dt_block_shard *shard,
+                       const unsigned char *trainable, bool upstream)
 {
     key->flags = trainable ? pattern(trainable, first, n) : 0;
     key->shard = dt_cost_shard_key(shard);
     key->module = module;
-    key->first = first;
+    key->first = dt_cost_stage_like(c, module, first, n);
     key->n = n;
     key->upstream = upstream;
 }
@@ -170,7 +178,7 @@ struct dt_cost_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int firs
 
     if (work->n <= 0 || work->tokens <= 0 || n <= 0)
         return (struct dt_cost_stage_ns){0};
-    dt_cost_stage_key(&key, module, first, n, shard, trainable, upstream);
+    dt_cost_stage_key(c, &key, module, first, n, shard, trainable, upstream);
     key.work = *work;
     e = dt_cost_stage_entry_of(c, &key, &h);
     if (dt_cost_stage_known(e, &key, h))

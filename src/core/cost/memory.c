@@ -79,6 +79,9 @@ int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int m
         want = windows_of(want, window);
         want = want < n_microbatches ? want : n_microbatches;
     }
+    /* a position is held until what it has deferred is back, too: one slot longer */
+    if (dt_plan_defers(p, m, module) && want < n_microbatches)
+        want++;
     return want > INT32_MAX ? INT32_MAX : (int)want;
 }
 
@@ -128,6 +131,8 @@ int dt_memory_held_beside(const struct dt_plan *p, const struct dt_model *m, int
 
     if (deferred == 0)
         return held;
+    /* one part of a position may wait for its weight gradient, and the other for its backward */
+    held += dt_plan_defers(p, m, module);
     return held + deferred - 1 < n_microbatches ? held + deferred - 1 : (int)n_microbatches;
 }
 
@@ -209,7 +214,8 @@ int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int modul
         w = dt_plan_window(p, m->llm, u) > 0
                 ? waiting_of_windows(p, m, u, n_microbatches, held > 0 ? here / held : 0)
                 : waiting(p, m, u, p->modules[u].layout.pp - 1, true, n_microbatches,
-                          held > 0 ? here / held : 0);
+                          held > 0 ? here / held : 0) +
+                      dt_plan_defers(p, m, u); /* what is deferred waits a slot longer */
         most = w > most ? w : most;
     }
     return most;

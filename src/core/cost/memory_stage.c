@@ -6,7 +6,7 @@
  *                                    GPU (mixed precision AdamW)   CPU (the executor)
  *   params      of each              2 B: bf16                     4 B: the master copy
  *               copies of weights    -                             packed, and gathered under ZeRO-1
- *   grads       fp32                 of those trained              of a chunk that trains any
+ *   grads       fp32 (or bf16)       of those trained              of a chunk that trains any
  *   optimizer   of those trained,    12 B: master, m, v            8 B: m, v; without ZeRO-1 also of
  *                                                                  frozen ones beside them
  *               over the replicas under ZeRO-1
@@ -214,6 +214,12 @@ static double broker_bytes(const struct dt_memory_lane *s, int first, int last, 
 
 /* ---- a stage ---- */
 
+/* Of one parameter. */
+static double grad_bytes(const struct dt_memory_lane *s)
+{
+    return s->row == &gpu && s->p->policy.bf16_grads ? 2 : s->row->grad;
+}
+
 /* Returns what it keeps of a microbatch in flight; *workspace: for the time of a block; *stash: added to, of a
  * microbatch whose weight gradients are put off. */
 static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, int module,
@@ -257,7 +263,7 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
         bucket++;
     }
     out->params += row->param * all;
-    out->grads += row->grad * (!row->grads_of_all ? with_grads : any ? all : 0);
+    out->grads += grad_bytes(s) * (!row->grads_of_all ? with_grads : any ? all : 0);
     /* the executor lays moments out as it does parameters, unless it has a share of them only */
     if (row->grads_of_all && any && s->replicas <= 1)
         out->optimizer += row->optimizer * (all - with_grads);
@@ -272,12 +278,12 @@ static void shard(const struct dt_memory_lane *s, struct dt_memory *out)
     const struct dt_plan_policy *y = &s->p->policy;
     double params = out->params, grads = out->grads;
     double gathered = dt_plan_whole_buckets(y->overlap_param) * s->row->param * s->bucket;
-    double reduced = dt_plan_whole_buckets(y->overlap_grad) * s->row->grad * s->bucket_grads;
+    double reduced = dt_plan_whole_buckets(y->overlap_grad) * grad_bytes(s) * s->bucket_grads;
     /* experts have ep times fewer copies, and so larger shares */
     double more = s->shard.ep - 1, own;
 
     if (s->zero > 1 && s->replicas > 1) {
-        own = (grads + more * s->row->grad * s->expert_grads) / s->replicas;
+        own = (grads + more * grad_bytes(s) * s->expert_grads) / s->replicas;
         out->grads = fmin(grads, own + reduced);
         out->whole += out->grads - own;
     }

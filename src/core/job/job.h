@@ -31,8 +31,10 @@ struct dt_job_paths {
 /* The job's `run:` map: what training needs beyond the plan (disttrain-job(5)).  Paths are as the job file sees
  * them. */
 struct dt_job_run_options {
-    bool stated;                   /* the map is there */
-    struct dt_job_paths data;      /* shards, folders of shards, "x-{000..012}.tar" */
+    bool stated; /* the map is there */
+    /* shards, folders of shards, "x-{000..012}.tar"; or producers, "tcp://HOST:PORT" */
+    struct dt_job_paths data;
+    char data_keys[1024];          /* for producers; "" = none */
     struct dt_job_paths eval_data; /* held-out shards, for eval */
     char tokenizer[1024];          /* "bytes" or a tokenizer.json */
     double generate;               /* share of documents whose image is a target */
@@ -99,9 +101,11 @@ struct dt_job {
     const char *plan_text; /* what is in it, while the job is being read; NULL: it is read */
     bool plan_from_file;   /* the plan brought policies along */
     char plan_changes
-        [1024];    /* where the job's policies are others than its plan file's, for people; "" */
-    bool shallow;  /* being read without looking for the files that it names */
-    bool searched; /* being read as if its strategy were disttrain */
+        [1024]; /* where the job's policies are others than its plan file's, for people; "" */
+    char search_unused
+        [256]; /* keys of `search` from outside of the job's file that the plan leaves nothing to, "search.gpus, search.tp" */
+    bool shallow;                 /* being read without looking for the files that it names */
+    bool searched;                /* being read as if its strategy were disttrain */
     struct dt_job_inputs *inputs; /* whose samples and profile these are; NULL: the job's own */
 };
 /* Every key of a job, maps within maps, into a struct dt_job: what readers, `disttrain keys` and the completion go by. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * What a job leaves to the search: keys of `train` that are "auto", or absent where plans are searched for on GPUs.
- * On CPUs plans are executed, on a machine of few ranks, and an absent key keeps its fixed default. */
+ * On CPUs plans are executed, on a machine of few ranks, and an absent key keeps its fixed default.  And how samples become
+ * microbatches, which goes with some strategies alone. */
 #include "core/job/job_internal.h"
 
 #include <string.h>
@@ -46,4 +47,74 @@ void dt_job_open_search(struct dt_node train, struct dt_job *j)
         o->recompute[m] = left_open(of_module(recompute, j, m), j) ? RECOMPUTE_AUTO : 0;
         o->zero[m] = left_open(of_module(zero, j, m), j) ? ZERO_AUTO : 0;
     }
+}
+
+#define HELP(id, name, help) help,
+const char *const dt_job_assignment_help[DT_ASSIGNMENT_N + 1] = {DT_ASSIGNMENTS(HELP)};
+#undef HELP
+
+/* Keys of `search` that strategy entrain does nothing with, and those that nothing else does. */
+static enum dt_status check_sizing(struct dt_node search, const struct dt_job *j,
+                                   struct dt_error *err)
+{
+    static const char *const sizing[] = {"profile_samples", "confidence", "p_error"};
+    static const char *const others[] = {"placement", "max_vpp", "uniform"};
+    bool entrain = j->strategy == DT_STRATEGY_ENTRAIN;
+    bool useless[] = {j->search.guests != 0, j->search.max_vpp > 1, j->search.uniform};
+
+    for (size_t i = 0; i < sizeof(sizing) / sizeof(sizing[0]); i++) {
+        struct dt_node n = dt_map_get(search, sizing[i]);
+
+        if (!dt_node_present(n))
+            continue;
+        if (!entrain)
+            return dt_node_error(n, err,
+                                 "%s: strategy %s does not size modules by samples; it is for "
+                                 "search.strategy: entrain",
+                                 sizing[i], dt_plan_strategy_names[j->strategy]);
+        if (i > 0 && j->search.profile_samples > 0)
+            return dt_node_error(n, err,
+                                 "%s: profile_samples states how many samples are looked at, so "
+                                 "nothing is drawn; leave out one of the two",
+                                 sizing[i]);
+    }
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]) && entrain; i++)
+        if (dt_node_present(dt_map_get(search, others[i])) && useless[i])
+            return dt_node_error(dt_map_get(search, others[i]), err,
+                                 "%s: strategy entrain gives every module GPUs of its own, in "
+                                 "stages of one chunk and as they are; leave this out",
+                                 others[i]);
+    return DT_OK;
+}
+
+/* Entrain's assignment has an order of its own, and a search of another strategy would find plans that it does not go
+ * with. */
+enum dt_status dt_job_assignment(struct dt_node search, struct dt_node train, struct dt_job *j,
+                                 struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(train, "assignment"), reorder = dt_map_get(train, "reorder");
+    const char *word = dt_node_is_scalar(reorder) ? dt_node_text(reorder) : NULL;
+    bool planned = j->has_plan || j->plan_file[0];
+
+    if (j->searched) /* as disttrain would */
+        j->policy.assignment = DT_ASSIGNMENT_SLOTS;
+    else if (!planned)
+        DT_TRY(check_sizing(search, j, err));
+    if (j->strategy == DT_STRATEGY_ENTRAIN && !planned && !dt_node_present(n))
+        j->policy.assignment = DT_ASSIGNMENT_ENTRAIN;
+    if (j->policy.assignment != DT_ASSIGNMENT_ENTRAIN)
+        return DT_OK;
+    if (j->strategy != DT_STRATEGY_ENTRAIN && j->strategy != DT_STRATEGY_MANUAL && !planned)
+        return dt_node_error(n, err,
+                             "assignment: entrain goes with plans whose modules have the same dp, "
+                             "which strategy %s does not keep to; use search.strategy: entrain, or "
+                             "manual with a plan, or assignment: slots",
+                             dt_plan_strategy_names[j->strategy]);
+    if (dt_node_present(reorder) && !(word && strcmp(word, "none") == 0))
+        return dt_node_error(reorder, err,
+                             "reorder: assignment entrain has an order of its own; leave this out, "
+                             "or use assignment: slots");
+    j->policy.intra_reorder = j->policy.inter_reorder = false;
+    j->search.free_intra = j->search.free_inter = false;
+    return DT_OK;
 }

@@ -16,6 +16,8 @@ struct reader {
     size_t cap;
 };
 
+static const char too_many[] = "more than 16,384 values";
+
 static enum dt_status wrong(const struct reader *r, const char *item, const char *what)
 {
     return dt_error_set(r->err, DT_ERR_USAGE, "%s: \"%.200s\": %s", r->axis->key, item, what);
@@ -36,6 +38,8 @@ static enum dt_status add(struct reader *r, int others, const char *text)
 {
     void *grown = (void *)r->axis->value;
 
+    if (text && r->axis->n >= DT_JOB_AXIS_VALUES_MAX)
+        return wrong(r, text, too_many);
     if (text && is_listed(r->axis, others, text))
         return wrong(r, text, "this value is listed twice");
     if (!text || dt_grow(&grown, &r->cap, (size_t)r->axis->n + 1, sizeof(*r->axis->value)) != 0)
@@ -143,7 +147,7 @@ static enum dt_status expand(struct reader *r, const char *item, const struct ra
                      "this range needs its factor, A..B*FACTOR, or --sample and no other item");
     for (int i = 0; value_at(g, i, &v); i++) {
         if (i >= DT_JOB_AXIS_VALUES_MAX)
-            return wrong(r, item, "more than 16,384 values");
+            return wrong(r, item, too_many);
         if (v == last)
             continue; /* rounded to the same */
         DT_TRY(add(r, others, number_text(&r->axis->arena, v, g->unit)));

@@ -28,11 +28,15 @@ enum dt_status dt_job_search(struct dt_node map, struct dt_node train, struct dt
                              struct dt_error *err);
 bool dt_job_is_auto(struct dt_node n);
 void dt_job_open_search(struct dt_node train, struct dt_job *j);
+/* train.assignment and what goes with it, when the strategy is known (job_auto.c). */
+extern const char *const dt_job_assignment_help[DT_ASSIGNMENT_N + 1];
+enum dt_status dt_job_assignment(struct dt_node search, struct dt_node train, struct dt_job *j,
+                                 struct dt_error *err);
 enum dt_status dt_job_run(struct dt_node map, struct dt_job *j, struct dt_error *err);
 enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_error *err);
 void dt_job_run_defaults(struct dt_job_run_options *r);
 void dt_job_run_free(struct dt_job_run_options *r);
-/* Rows of the maps, into a struct dt_job (job_read.c, job_run.c). */
+/* Rows of the maps, into a struct dt_job (job_read.c, job_run.c, job_simulate.c). */
 extern const struct dt_key dt_job_train_keys[], dt_job_search_keys[], dt_job_simulate_keys[],
     dt_job_run_keys[];
 /* Makes room for an override "model.…", "cluster.…" or "samples.…" where the job names a preset

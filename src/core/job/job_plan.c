@@ -238,12 +238,16 @@ static void compare_policies(struct dt_job *j, const struct dt_plan_policy *stat
     tell_word(j, "train.schedule", dt_pipe_schedule_names[y->schedule],
               dt_pipe_schedule_names[stated->schedule]);
     compare_modules(j);
+    tell_word(j, "train.assignment", dt_plan_assignment_names[y->assignment],
+              dt_plan_assignment_names[stated->assignment]);
     tell_bool(j, "train.reorder.intra", y->intra_reorder, stated->intra_reorder);
     tell_bool(j, "train.reorder.inter", y->inter_reorder, stated->inter_reorder);
     tell_bool(j, "train.stepccl", y->stepccl, stated->stepccl);
     tell_int(j, "train.stepccl_chunks", y->stepccl_chunks, stated->stepccl_chunks);
     tell_word(j, "train.precision", y->half_grads ? "fp16" : "bf16",
               stated->half_grads ? "fp16" : "bf16");
+    tell_word(j, "train.grads", y->bf16_grads ? "bf16" : "fp32",
+              stated->bf16_grads ? "bf16" : "fp32");
     tell_word(j, "run.precision", y->fp32 ? "fp32" : "bf16", stated->fp32 ? "fp32" : "bf16");
     tell_bool(j, "train.overlap.grad", y->overlap_grad, stated->overlap_grad);
     tell_bool(j, "train.overlap.param", y->overlap_param, stated->overlap_param);
@@ -295,6 +299,29 @@ static enum dt_status from_map(struct dt_node n, bool frozen_stated, struct dt_j
     return DT_OK;
 }
 
+/* What bounds the space of a search.  In the job's own file such a key waits for the day without a plan; who states it beside
+ * a plan means it to count. */
+static void list_unused(struct dt_node root, struct dt_job *j)
+{
+    static const char *const bounds[] = {"gpus",    "tp",         "placement",      "max_vpp",
+                                         "max_cp",  "max_ep",     "uniform",        "megatron_pp",
+                                         "p_error", "confidence", "profile_samples"};
+    size_t used = 0, size = sizeof(j->search_unused);
+
+    for (size_t i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++) {
+        struct dt_node n = dt_map_get(dt_map_get(root, "search"), bounds[i]);
+        const char *file = "";
+        int line, col;
+
+        if (!dt_node_present(n))
+            continue;
+        dt_node_where(n, &file, &line, &col);
+        if (strcmp(file, dt_doc_name(j->doc)) != 0 && used < size)
+            used += (size_t)snprintf(j->search_unused + used, size - used, "%ssearch.%s",
+                                     used > 0 ? ", " : "", bounds[i]);
+    }
+}
+
 enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool shallow,
                                   struct dt_job *j, struct dt_error *err)
 {
@@ -324,5 +351,7 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
     j->plan.policy = j->policy;
     memcpy(j->plan.model, j->model->name, sizeof(j->plan.model));
     memcpy(j->plan.cluster, j->cluster.name, sizeof(j->plan.cluster));
+    if (j->strategy == DT_STRATEGY_MANUAL)
+        list_unused(root, j);
     return DT_OK;
 }

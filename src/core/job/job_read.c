@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The job's maps train, search and simulate.  disttrain-job(5) documents every key and default. */
+ * The job's maps train and search.  disttrain-job(5) documents every key and default. */
 #include "core/job/job_internal.h"
 
 #include "base/number.h"
@@ -9,7 +9,6 @@
 #include <string.h>
 
 enum {
-    ITERATIONS_MAX = 1 << 20,
     TP_BITS = 7, /* TP up to 64 */
     TOP_K_MAX = 256,
     BUDGET_MAX = 1 << 30,
@@ -34,8 +33,13 @@ void dt_job_defaults(struct dt_job *j)
         j->zero[m] = 1;
     }
     j->strategy = DT_STRATEGY_DISTTRAIN;
-    j->search = (struct dt_search_options){
-        .k = 8, .rank = true, .tp_mask = 0xf, .free_intra = true, .free_inter = true};
+    j->search = (struct dt_search_options){.k = 8,
+                                           .rank = true,
+                                           .tp_mask = 0xf,
+                                           .confidence = 0.95,
+                                           .p_error = 0.05,
+                                           .free_intra = true,
+                                           .free_inter = true};
     j->sim = (struct dt_job_simulate_options){
         .iterations = 1,
         .contention = true,
@@ -183,6 +187,7 @@ static enum dt_status read_zero(struct dt_node map, const struct dt_key *key, vo
     return of_modules(map, key, into, one_zero, err);
 }
 
+static const char *const grads[] = {"fp32", "bf16", NULL};      /* false, true of bf16_grads */
 static const char *const precisions[] = {"bf16", "fp16", NULL}; /* false, true of half_grads */
 /* true, false or auto, which is true while layouts are compared. */
 static enum dt_status read_way(struct dt_node map, const char *name, bool *on, bool *open,
@@ -285,6 +290,11 @@ const struct dt_key dt_job_train_keys[] = {
      DT_KEY_INTO(struct dt_job, policy.half_grads),
      .words = precisions,
      .help = "of parameters and activations; fp16: of reduced gradients too"},
+    {.name = "grads",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, policy.bf16_grads),
+     .words = grads,
+     .help = "in what gradients are kept and summed; bf16: on GPUs alone"},
     {.name = "recompute",
      .type = DT_KEY_OWN,
      .form = "map of modules",
@@ -332,6 +342,13 @@ const struct dt_key dt_job_train_keys[] = {
      .read = read_reorder,
      .fallback = "auto",
      .help = "reordering of samples"},
+    {.name = "assignment",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, policy.assignment),
+     .words = dt_plan_assignment_names,
+     .glosses = dt_job_assignment_help,
+     .fallback = "entrain where search.strategy is entrain, else slots",
+     .help = "how samples become microbatches"},
     {.name = "overlap",
      .type = DT_KEY_MAP,
      .keys = overlap_keys,
@@ -356,6 +373,10 @@ static enum dt_status check_policy(struct dt_node map, const struct dt_job *j, s
                              "global_batch: %lld is not a multiple of microbatch %d; use %lld",
                              (long long)p->global_batch, p->microbatch,
                              (long long)(p->global_batch / p->microbatch + 1) * p->microbatch);
+    if (p->bf16_grads && dt_cluster_is_cpu(&j->cluster) &&
+        dt_node_present(dt_map_get(map, "grads"))) /* not the plan's, which says it itself */
+        return dt_node_error(dt_map_get(map, "grads"), err,
+                             "grads: on CPUs gradients are fp32; leave this key out");
     if (b->max_pos > 0 && p->seq_len > b->max_pos)
         return dt_node_error(seq, err,
                              "seq_len: %d is longer than the model's %d learned positions; use "
@@ -530,6 +551,24 @@ const struct dt_key dt_job_search_keys[] = {
      .read = read_megatron_pp,
      .fallback = "auto",
      .help = "pipeline stages of the LLM for megatron-lm, or its published configuration"},
+    {.name = "confidence",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, search.confidence),
+     .min = 0.5,
+     .max = 0.999,
+     .help = "entrain: that another draw of as many samples seldom sizes modules otherwise"},
+    {.name = "p_error",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, search.p_error),
+     .min = 0.001,
+     .max = 0.5,
+     .help = "entrain: how seldom, as a probability"},
+    {.name = "profile_samples",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, search.profile_samples),
+     .min = 0,
+     .max = DT_BATCH_MAX,
+     .help = "entrain: samples that modules are sized by; 0: as many as it takes (b_min)"},
     {.name = "allow_analytical",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_job, cost_opt.allow_analytical),
@@ -564,144 +603,6 @@ enum dt_status dt_job_search(struct dt_node map, struct dt_node train, struct dt
     if (j->searched)
         j->strategy = DT_STRATEGY_DISTTRAIN;
     dt_job_open_search(train, j);
+    DT_TRY(dt_job_assignment(map, train, j, err));
     return check_vpp(map, j, err);
-}
-
-/* ---- simulate ---- */
-
-static enum dt_status read_batch_s(struct dt_node map, const struct dt_key *key, void *into,
-                                   struct dt_error *err)
-{
-    struct dt_job *j = into;
-
-    DT_TRY(dt_get_quantity(map, key->name, key->unit, key->min, key->max, &j->sim.batch_s, err));
-    if (j->sim.batch_s > 0 && j->cluster.cores_per_node == 0)
-        return dt_node_error(dt_map_get(map, key->name), err,
-                             "batch_s: time of cores that ranks share with their batches; cluster "
-                             "%s has no cores_per_node",
-                             j->cluster.name);
-    return DT_OK;
-}
-
-static enum dt_status read_failures(struct dt_node map, const struct dt_key *key, void *into,
-                                    struct dt_error *err)
-{
-    struct dt_node n = dt_map_get(map, key->name);
-    struct dt_job *j = into;
-
-    DT_TRY(dt_keys_read(n, key->name, key->keys, j, err));
-    if (!dt_node_present(dt_map_get(n, "enabled"))) /* who says how they are met wants them */
-        for (const struct dt_key *k = key->keys; k->name; k++)
-            j->sim.failures |= dt_node_present(dt_map_get(n, k->name));
-    if (j->sim.failures && j->cluster.mtbf_gpu_hours <= 0)
-        return dt_node_error(n, err,
-                             "failures: the cluster states no mtbf_gpu_hours; add it, such as "
-                             "cluster.mtbf_gpu_hours=50000");
-    return DT_OK;
-}
-
-static enum dt_status read_slow(struct dt_node map, const struct dt_key *key, void *into,
-                                struct dt_error *err)
-{
-    struct dt_node n = dt_map_get(map, key->name);
-
-    DT_TRY(dt_keys_read(n, key->name, key->keys, into, err));
-    if (dt_node_present(dt_map_get(n, "factor")) && !dt_node_present(dt_map_get(n, "fraction")))
-        return dt_node_error(
-            dt_map_get(n, "factor"), err,
-            "factor counts only with fraction, which is not stated; add fraction: 0.01");
-    return DT_OK;
-}
-
-static const struct dt_key slow_keys[] = {
-    {.name = "fraction",
-     .type = DT_KEY_NUMBER,
-     DT_KEY_INTO(struct dt_job, sim.slow_gpu_fraction),
-     .min = 0,
-     .max = 1,
-     .help = "share of the lanes"},
-    {.name = "factor",
-     .type = DT_KEY_NUMBER,
-     DT_KEY_INTO(struct dt_job, sim.slow_gpu_factor),
-     .min = 1,
-     .max = 100,
-     .help = "how many times as long they take"},
-    {.name = NULL},
-};
-static const struct dt_key failure_keys[] = {
-    {.name = "enabled",
-     .type = DT_KEY_BOOL,
-     DT_KEY_INTO(struct dt_job, sim.failures),
-     .fallback = "true where another key of failures is stated, else false",
-     .help = "simulate failures by the cluster's mtbf_gpu_hours"},
-    {.name = "checkpoint_interval",
-     .type = DT_KEY_QUANTITY,
-     DT_KEY_INTO(struct dt_job, sim.checkpoint_interval_s),
-     .min = 1,
-     .max = 1e9,
-     .unit = "s",
-     .help = "from one checkpoint to the next"},
-    {.name = "checkpoint_write",
-     .type = DT_KEY_QUANTITY,
-     DT_KEY_INTO(struct dt_job, sim.checkpoint_write_s),
-     .min = 0,
-     .max = 1e9,
-     .unit = "s",
-     .help = "time to write one"},
-    {.name = "restart",
-     .type = DT_KEY_QUANTITY,
-     DT_KEY_INTO(struct dt_job, sim.restart_s),
-     .min = 0,
-     .max = 1e9,
-     .unit = "s",
-     .help = "time from a failure to the first step after it"},
-    {.name = NULL},
-};
-const struct dt_key dt_job_simulate_keys[] = {
-    {.name = "iterations",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_job, sim.iterations),
-     .min = 1,
-     .max = ITERATIONS_MAX,
-     .help = "iterations, each on its own global batch"},
-    {.name = "contention",
-     .type = DT_KEY_BOOL,
-     DT_KEY_INTO(struct dt_job, sim.contention),
-     .help = "transfers share links max-min fairly"},
-    {.name = "batch_s",
-     .type = DT_KEY_QUANTITY,
-     DT_KEY_INTO(struct dt_job, sim.batch_s),
-     .min = 0,
-     .max = 3600,
-     .unit = "s",
-     .read = read_batch_s,
-     .help = "time of a core that each rank needs for its next batch"},
-    {.name = "jitter",
-     .type = DT_KEY_NUMBER,
-     DT_KEY_INTO(struct dt_job, sim.jitter),
-     .min = 0,
-     .max = 1,
-     .help = "sigma of log-normal jitter of every computation"},
-    {.name = "seed",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_job, sim.seed),
-     .min = 0,
-     .max = DT_KEY_NO_LIMIT,
-     .help = "seed of everything random"},
-    {.name = "slow_gpu",
-     .type = DT_KEY_OWN,
-     .keys = slow_keys,
-     .read = read_slow,
-     .help = "a share of the lanes is slower by a factor"},
-    {.name = "failures",
-     .type = DT_KEY_OWN,
-     .keys = failure_keys,
-     .read = read_failures,
-     .help = "failures with checkpoint and restart, reported as goodput"},
-    {.name = NULL},
-};
-
-enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_error *err)
-{
-    return dt_keys_read(map, "simulate", dt_job_simulate_keys, j, err);
 }

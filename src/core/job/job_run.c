@@ -82,7 +82,7 @@ static enum dt_status add_data(struct dt_node n, const char *key, bool shallow,
         return dt_node_error(n, err, "%s: that path is too long", key);
     snprintf(path, sizeof(path), "%s", text);
     /* A job may be planned without its data: what is missing is reported when it is opened. */
-    if (!shallow && !strchr(text, '{') &&
+    if (!shallow && !strchr(text, '{') && strncmp(text, "tcp://", 6) != 0 &&
         dt_preset_relative(n, text, NULL, path, sizeof(path)) != DT_OK)
         snprintf(path, sizeof(path), "%s", text);
     paths->path[paths->n] = dt_strdup(path);
@@ -283,7 +283,15 @@ const struct dt_key dt_job_run_keys[] = {
      .file = DT_KEY_FILE,
      .read = read_data,
      .fallback = "none",
-     .help = "shards, folders of shards or ranges of shards"},
+     .help = "shards, folders of shards or ranges of shards; or producers, tcp://HOST:PORT,..."},
+    {.name = "data_keys",
+     .type = DT_KEY_STRING,
+     .form = "path",
+     .file = DT_KEY_FILE,
+     DT_KEY_INTO(struct dt_job, run.data_keys),
+     .read = read_file,
+     .fallback = "none",
+     .help = "key file for producers on other machines"},
     {.name = "eval_data",
      .type = DT_KEY_OWN,
      DT_KEY_INTO(struct dt_job, run.eval_data),

@@ -205,7 +205,8 @@ static enum dt_status check_modes(const struct dt_plan *p, int m, int llm,
     return DT_OK;
 }
 
-static enum dt_status check_policy(const struct dt_plan *p, int llm, struct dt_error *err)
+static enum dt_status check_policy(const struct dt_plan *p, int llm, const struct dt_cluster *c,
+                                   struct dt_error *err)
 {
     const struct dt_plan_policy *y = &p->policy;
 
@@ -214,6 +215,8 @@ static enum dt_status check_policy(const struct dt_plan *p, int llm, struct dt_e
                             "plan: global_batch, microbatch and seq_len must be at least 1");
     if ((unsigned)y->schedule >= DT_SCHED_N || (unsigned)p->strategy >= DT_STRATEGY_N)
         return dt_error_set(err, DT_ERR_INPUT, "plan: unknown schedule or strategy");
+    if (y->bf16_grads && dt_cluster_is_cpu(c))
+        return dt_error_set(err, DT_ERR_INPUT, "plan: bf16_grads: on CPUs gradients are fp32");
     if (y->global_batch % dt_plan_slot_samples(p, llm) != 0)
         return dt_error_set(
             err, DT_ERR_INPUT,
@@ -238,7 +241,8 @@ enum dt_status dt_plan_validate(const struct dt_plan *p, const struct dt_model *
         DT_TRY(check_blocks(p, i, &m->modules[i], err));
     }
     DT_TRY(dt_plan_check_places(p, c, err));
-    return check_policy(p, m->llm, err);
+    DT_TRY(check_policy(p, m->llm, c, err));
+    return p->policy.assignment == DT_ASSIGNMENT_ENTRAIN ? dt_plan_check_entrain(p, m, err) : DT_OK;
 }
 
 /* ---- freezing ---- */

@@ -19,6 +19,15 @@
       "encoder and generator as stages as wide as the LLM's (Megatron-LM)")                        \
     X(DISTMM, "distmm", dt_orch_planner_distmm,                                                    \
       "GPUs in proportion to FLOPs, then a search (DistMM*)")                                      \
+    X(HOMOGENEOUS, "homogeneous", dt_orch_planner_homogeneous,                                     \
+      "the LLM's parallelism for every module (Megatron MIMO's baseline)")                         \
+    X(COLOCATED, "colocated", dt_orch_planner_colocated,                                           \
+      "every module on all of the LLM's GPUs, encoders in windows (Megatron MIMO)")                \
+    X(NONCOLOCATED, "noncolocated", dt_orch_planner_noncolocated,                                  \
+      "every module on GPUs of its own (Megatron MIMO, DistTrain)")                                \
+    X(BEST, "best", dt_orch_planner_best, "the fastest of the three before it, side by side")      \
+    X(ENTRAIN, "entrain", dt_orch_planner_entrain,                                                 \
+      "GPUs by the loads of enough samples, one DP for all modules (Entrain)")                     \
     X(MANUAL, "manual", dt_orch_planner_manual, "the plan that the job states")
 
 enum dt_plan_strategy {
@@ -30,6 +39,20 @@ enum dt_plan_strategy {
 };
 extern const char *const dt_plan_strategy_names[DT_STRATEGY_N + 1]; /* ended by NULL */
 extern const char *const dt_plan_strategy_help[DT_STRATEGY_N + 1];
+
+/* How samples become microbatches: X(ENUMERATOR, name in files, one line for people). */
+#define DT_ASSIGNMENTS(X)                                                                          \
+    X(SLOTS, "slots", "slot by slot, alike for all modules, in the order of train.reorder")        \
+    X(ENTRAIN, "entrain", "equal loads of encoders; some samples' LLM work a microbatch later")
+
+enum dt_plan_assignment {
+#define ENUMERATOR(id, name, help) DT_ASSIGNMENT_##id,
+    DT_ASSIGNMENTS(ENUMERATOR)
+#undef ENUMERATOR
+    /* not an assignment */
+    DT_ASSIGNMENT_N
+};
+extern const char *const dt_plan_assignment_names[DT_ASSIGNMENT_N + 1]; /* ended by NULL */
 
 /* Of an iteration, of a microbatch, of a sample in tokens. */
 enum { DT_BATCH_MAX = 1 << 18, DT_MICROBATCH_MAX = 1 << 12, DT_SEQ_MAX = 1 << 20 };
@@ -105,10 +128,12 @@ struct dt_plan_policy {   /* what the job states about the run; copied into ever
     int microbatch;       /* M: samples per LLM microbatch */
     int seq_len;
     enum dt_pipe_schedule schedule;
+    enum dt_plan_assignment assignment;
     bool intra_reorder, inter_reorder;
     bool stepccl;
     int stepccl_chunks; /* of every collective that goes in chunks; 0: the best number for each, and none on CPUs */
     bool half_grads; /* fp16 training: gradients are reduced in 2 bytes, else in 4 */
+    bool bf16_grads; /* gradients are kept, summed and reduced in bf16 (on GPUs) */
     bool fp32;       /* fp32 training: activations and parameters travel in 4 bytes, else in 2 */
     bool
         exact_vectors; /* of parameters gathered in 2 bytes, those that are no matrices (struct dt_block_param_counts)
@@ -119,6 +144,11 @@ struct dt_plan_policy {   /* what the job states about the run; copied into ever
         overlap_param; /* gradient reduce-scatter / parameter all-gather overlapped with compute */
 };
 
+/* Of a gradient that replicas reduce. */
+static inline unsigned dt_plan_policy_grad_bytes(const struct dt_plan_policy *y)
+{
+    return y->half_grads || y->bf16_grads ? 2 : 4;
+}
 /* Of an activation or a parameter in a message. */
 static inline int dt_plan_policy_elem_bytes(const struct dt_plan_policy *y)
 {
@@ -205,6 +235,17 @@ enum dt_status dt_plan_validate(const struct dt_plan *p, const struct dt_model *
 bool dt_plan_trained(const struct dt_plan *p, const struct dt_model *m, int module, int block);
 bool dt_plan_upstream_trained(const struct dt_plan *p, const struct dt_model *m, int module,
                               int block);
+/* Does the module's last virtual stage hand samples to the LLM, itself or through others: an encoder? */
+bool dt_plan_feeds_llm(const struct dt_model *m, int module);
+/* May the microbatches of a module be in two parts, the second of which goes to the LLM one microbatch later
+ * (DT_ASSIGNMENT_ENTRAIN)? */
+static inline bool dt_plan_defers(const struct dt_plan *p, const struct dt_model *m, int module)
+{
+    return p->policy.assignment == DT_ASSIGNMENT_ENTRAIN && dt_plan_feeds_llm(m, module);
+}
+/* Does DT_ASSIGNMENT_ENTRAIN go with the plan; part of dt_plan_validate (plan_entrain.c). */
+enum dt_status dt_plan_check_entrain(const struct dt_plan *p, const struct dt_model *m,
+                                     struct dt_error *err);
 /* Does virtual stage v of the module run its weight gradients apart from its backwards. */
 bool dt_plan_splits_backward(const struct dt_plan *p, const struct dt_model *m, int module, int v);
 /* What the modules have, for people: "selective", or "encoder full, llm none" where they differ.  Each returns buf. */

@@ -164,6 +164,8 @@ static void put_policy(struct dt_json *j, const struct dt_plan_policy *y)
     dt_json_kv_int(j, "microbatch", y->microbatch);
     dt_json_kv_int(j, "seq_len", y->seq_len);
     dt_json_kv_string(j, "schedule", dt_pipe_schedule_names[y->schedule]);
+    if (y->assignment != DT_ASSIGNMENT_SLOTS)
+        dt_json_kv_string(j, "assignment", dt_plan_assignment_names[y->assignment]);
     dt_json_kv_bool(j, "intra_reorder", y->intra_reorder);
     dt_json_kv_bool(j, "inter_reorder", y->inter_reorder);
     dt_json_kv_bool(j, "stepccl", y->stepccl);
@@ -173,6 +175,8 @@ static void put_policy(struct dt_json *j, const struct dt_plan_policy *y)
     dt_json_kv_bool(j, "overlap_param", y->overlap_param);
     if (y->half_grads)
         dt_json_kv_bool(j, "half_grads", true);
+    if (y->bf16_grads)
+        dt_json_kv_bool(j, "bf16_grads", true);
     if (y->fp32)
         dt_json_kv_bool(j, "fp32", true);
     if (y->exact_vectors)
@@ -287,13 +291,18 @@ static const struct dt_key policy_keys[] = {
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct file, p.policy.overlap_param),
      .needed = "true"},
-    /* these came later: absent means 0 or false */
+    /* these came later: absent means 0, false or the first word */
+    {.name = "assignment",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct file, p.policy.assignment),
+     .words = dt_plan_assignment_names},
     {.name = "stepccl_chunks",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct file, p.policy.stepccl_chunks),
      .min = 0,
      .max = DT_STEPCCL_CHUNKS_MAX},
     {.name = "half_grads", .type = DT_KEY_BOOL, DT_KEY_INTO(struct file, p.policy.half_grads)},
+    {.name = "bf16_grads", .type = DT_KEY_BOOL, DT_KEY_INTO(struct file, p.policy.bf16_grads)},
     {.name = "fp32", .type = DT_KEY_BOOL, DT_KEY_INTO(struct file, p.policy.fp32)},
     {.name = "exact_vectors",
      .type = DT_KEY_BOOL,

@@ -34,6 +34,10 @@ struct dt_search_options {
     int max_ep;   /* expert parallelism tried for an LLM with experts; 0 = whatever divides them */
     bool uniform; /* search the published formula as it stands: uniform stages, fractional samples
                    * per replica.  Default: slowest real stage and whole samples (staged_s) */
+    /* strategy entrain: with that confidence another draw of b_min samples sizes modules otherwise with at most that
+     * probability (0: 0.95 and 0.05); samples to size them by, 0: b_min */
+    double confidence, p_error;
+    int profile_samples;
     int megatron_pp; /* Megatron-LM: the LLM's pp, or one of the two below */
     /* The best plan takes the reordering that its timeline does best with; the policy's, where it is on, is what layouts
      * are compared with.  false: the policy's is stated. */
@@ -70,6 +74,34 @@ struct dt_search_stats {
         floor_s; /* no plan of the space has a shorter timeline on samples that are all the mean one; 0 = unknown */
     char infeasible[2048]; /* why plans were rejected, per constraint with counts; "" when not */
 };
+/* Of strategy best: the best plan of a class. */
+enum { DT_SEARCH_CLASSES = 3 };
+struct dt_search_class {
+    enum dt_plan_strategy strategy;
+    bool fits;        /* it is among the plans of the result, the one of this strategy */
+    double mem_bytes; /* of its fullest GPU */
+    char why[512];    /* what binds it, or why no plan of the class fits */
+};
+/* How the GPUs of a replica were divided among modules (strategy entrain, orchestrate_sizing.c). */
+enum { DT_ORCH_SIZING_STEPS = 24 };
+struct dt_orch_sizing_step { /* `trials` draws of so many samples beside a first one */
+    int64_t samples;
+    int others;                                      /* that gave another division than the first */
+    int least[DT_MAX_MODULES], most[DT_MAX_MODULES]; /* units of each module in all of them */
+};
+struct dt_orch_sizing {
+    int n_modules;      /* 0: nothing was divided */
+    int unit, of_units; /* GPUs of one, and how many a replica has */
+    int units[DT_MAX_MODULES];
+    int64_t samples; /* that decided: b_min, what was stated, or (boundary) all */
+    int trials;      /* 0: the number of samples was stated */
+    bool boundary;   /* draws of all samples still differ: the mean lies between two divisions */
+    double share
+        [DT_MAX_MODULES]; /* of the load of all samples, and the mean of each sample's own shares */
+    double mean_share[DT_MAX_MODULES];
+    int n_steps;
+    struct dt_orch_sizing_step step[DT_ORCH_SIZING_STEPS];
+};
 struct dt_search_result {
     int n;                 /* best first */
     struct dt_plan *plans; /* [n] */
@@ -79,6 +111,9 @@ struct dt_search_result {
     struct dt_plan *timed; /* [n_timed] */
     struct dt_search_stats stats;
     struct dt_orch_reorder reorder; /* of plans[0] */
+    int n_classes;
+    struct dt_search_class classes[DT_SEARCH_CLASSES];
+    struct dt_orch_sizing sizing; /* of plans[0] */
 };
 struct dt_orch_timed;
 struct dt_search_input {

@@ -347,7 +347,8 @@ enum dt_status dt_orch_decide(enum dt_plan_strategy strategy, const struct dt_se
     double whole;
 
     out->n = 0;
-    if (strategy == DT_STRATEGY_MANUAL)
+    if (strategy == DT_STRATEGY_MANUAL ||
+        strategy == DT_STRATEGY_ENTRAIN) /* what it chooses in follows from the loads */
         return DT_OK;
     if (in->opt.rank) {
         enum dt_status st = dt_orch_plan_timeline_s(in, a.best, 0, err, &whole, NULL);

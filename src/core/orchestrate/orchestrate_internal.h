@@ -226,6 +226,9 @@ double dt_orch_table_min_gpus(const struct dt_orch_table *t, int m, int lane, in
  * largest. */
 void dt_orch_largest_work(const struct dt_orch_work_stats *s, double samples, double sigmas,
                           struct dt_work *out);
+/* The same of module m of a plan, whose replicas may share items in windows. */
+void dt_orch_expected_work(const struct dt_orch_work_stats *s, const struct dt_plan *p, int llm,
+                           int m, double sigmas, struct dt_work *out);
 /* Count a stage that does not fit and keep the closest miss. */
 void dt_orch_note_reject(struct dt_orch_table *t, const struct dt_plan *p, int m, int stage,
                          const struct dt_memory *mem);
@@ -344,16 +347,21 @@ enum dt_status dt_orch_time_plan(struct dt_orch_table *t, struct dt_plan *p, dou
 /* Ops of the program that this times. */
 double dt_orch_look_ops(const struct dt_orch_table *t, const struct dt_plan *p, double samples);
 /* The timeline of the program of `run`, which stands for plan p or is p; memory is checked for p. */
+enum dt_orch_look {
+    DT_ORCH_EXACT,  /* dt_sched_makespan() */
+    DT_ORCH_GLANCE, /* dt_sched_glance() */
+};
 enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
-                                      const struct dt_plan *run, int64_t first_sample,
-                                      struct dt_error *err, double *seconds, double *mem_bytes_max);
+                                      const struct dt_plan *run, enum dt_orch_look look,
+                                      int64_t first_sample, struct dt_error *err, double *seconds,
+                                      double *mem_bytes_max);
 /* orchestrate_timed.c: the same, if a search before this one has run it; for those after this one */
 bool dt_orch_timed_find(const struct dt_search_input *in, const struct dt_plan *p,
-                        const struct dt_plan *run, int64_t first_sample, double *seconds,
-                        double *mem_bytes_max);
+                        const struct dt_plan *run, enum dt_orch_look look, int64_t first_sample,
+                        double *seconds, double *mem_bytes_max);
 void dt_orch_timed_add(const struct dt_search_input *in, const struct dt_plan *p,
-                       const struct dt_plan *run, int64_t first_sample, double seconds,
-                       double mem_bytes_max);
+                       const struct dt_plan *run, enum dt_orch_look look, int64_t first_sample,
+                       double seconds, double mem_bytes_max);
 /* By timeline as above; those without one, by staged_s, last. */
 enum dt_status dt_orch_sort(struct dt_plan *plans, int n, struct dt_error *err);
 /* orchestrate_plans.c */

@@ -4,6 +4,7 @@
  * remembered. */
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/number.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
 #include <math.h>
@@ -26,17 +27,45 @@ void dt_orch_largest_work(const struct dt_orch_work_stats *s, double samples, do
     out->tokens_max = s->longest;
 }
 
+/* Replicas that share the items of a window take the mean of what the window has, and at most one item more: LPT puts none on
+ * a replica that is above it. */
+static void largest_share(const struct dt_orch_work_stats *s, double samples, double replicas,
+                          double sigmas, struct dt_work *out)
+{
+    double items, share;
+
+    dt_orch_largest_work(s, samples, sigmas, out);
+    if (out->tokens <= 0 || replicas <= 1)
+        return;
+    items = fmax(1, (double)out->n);
+    share = fmin(1, 1 / replicas + (double)s->longest / (double)out->tokens);
+    out->tokens = llround(ceil(share * (double)out->tokens));
+    out->tokens_sq = llround(ceil(share * (double)out->tokens_sq));
+    out->n = llround(ceil(share * items));
+}
+
+void dt_orch_expected_work(const struct dt_orch_work_stats *s, const struct dt_plan *p, int llm,
+                           int m, double sigmas, struct dt_work *out)
+{
+    int64_t slot = dt_plan_slot_samples(p, llm), window = dt_plan_window(p, llm, m);
+    int dp = p->modules[m].layout.dp, groups;
+
+    if (window == 0) {
+        dt_orch_largest_work(s, (double)dt_orch_samples_per_replica(slot, dp), sigmas, out);
+        return;
+    }
+    groups = dt_number_gcd(dp, p->modules[llm].layout.dp);
+    largest_share(s, (double)window * (double)slot / groups, (double)dp / groups, sigmas, out);
+}
+
 void dt_search_largest_work(const struct dt_search_input *in, const struct dt_plan *p,
                             struct dt_work *work)
 {
-    int64_t slot = dt_plan_slot_samples(p, in->model->llm);
-
     for (int m = 0; m < in->model->n_modules; m++) {
         struct dt_orch_work_stats s;
 
         dt_orch_work_stats(in, m, &s);
-        dt_orch_largest_work(&s, (double)dt_orch_samples_per_replica(slot, p->modules[m].layout.dp),
-                             3, &work[m]);
+        dt_orch_expected_work(&s, p, in->model->llm, m, 3, &work[m]);
     }
 }
 
@@ -56,7 +85,7 @@ void dt_orch_table_static_bytes(struct dt_orch_table *t, int m)
             continue; /* experts may lie elsewhere (ep) */
         t->static_bytes[m] += params * (cpu ? 4 : 2);
         if (dt_plan_trained(&t->scratch, model, m, b)) {
-            t->grad_bytes[m] += params * 4;
+            t->grad_bytes[m] += params * (t->in->policy.bf16_grads ? 2 : 4);
             t->optimizer_bytes[m] += params * (cpu ? 8 : 12);
         }
     }

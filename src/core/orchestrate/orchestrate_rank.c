@@ -14,6 +14,14 @@
 /* A plan that the bound puts this far behind the best timeline is left out.  The bound is of mean
  * samples; a test holds it to at most 0.3 % above the timeline on real ones, in random small worlds. */
 #define CERTAIN 1.01
+/* Before any timeline says what it is to the formula, it is taken to be the same: with this weight, where a timeline of a plan
+ * alike in all that counts here has 1.  As the formula is mostly too short, kinds of plans that none was timed of come early. */
+#define PRIOR 0.5
+/* So many chunks more differ as much as a pipe of twice the depth. */
+#define CHUNKS_ALIKE 4
+/* A program that takes all of the budget is put behind those that promise to be up to so much slower: an early one would
+ * leave nothing to the others. */
+#define COST 0.5
 
 /* ---- the timeline of a plan ---- */
 
@@ -26,32 +34,41 @@ static enum dt_status check_assigned(const struct dt_search_input *in, const str
     for (int m = 0; m < a->n_modules; m++) {
         const struct dt_assignment_module *ma = &a->m[m];
 
-        for (uint32_t i = 0; i < ma->mb_first[ma->n_replicas]; i++)
-            if (ma->work[i].tokens > work[m].tokens)
-                work[m] = ma->work[i];
+        for (uint32_t i = 0; i < ma->mb_first[ma->n_replicas]; i++) {
+            struct dt_work w = dt_assignment_held(ma, i);
+
+            if (w.tokens > work[m].tokens)
+                work[m] = w;
+        }
     }
     return dt_memory_check(p, in->model, in->cluster, work, mem_bytes_max, err);
 }
 
 enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
-                                      const struct dt_plan *run, int64_t first_sample,
-                                      struct dt_error *err, double *seconds, double *mem_bytes_max)
+                                      const struct dt_plan *run, enum dt_orch_look look,
+                                      int64_t first_sample, struct dt_error *err, double *seconds,
+                                      double *mem_bytes_max)
 {
     struct dt_assignment *a;
     double bytes = 0;
     int64_t ns = 0;
+    bool exact = true;
     enum dt_status st;
 
-    if (dt_orch_timed_find(in, p, run, first_sample, seconds, mem_bytes_max))
+    if (dt_orch_timed_find(in, p, run, look, first_sample, seconds, mem_bytes_max))
         return DT_OK;
     DT_TRY(dt_assign(run, in->model, in->cost, in->samples, first_sample, err, &a));
     st = check_assigned(in, p, a, err, &bytes);
-    if (st == DT_OK)
+    if (st == DT_OK && look == DT_ORCH_EXACT)
         st = dt_sched_makespan(run, in->model, in->cluster, a, in->cost, err, &ns);
+    else if (st == DT_OK)
+        st = dt_sched_glance(run, in->model, in->cluster, a, in->cost, err, &ns, &exact);
     if (st == DT_OK) {
         *seconds = (double)ns * 1e-9;
         *mem_bytes_max = bytes;
-        dt_orch_timed_add(in, p, run, first_sample, *seconds, bytes);
+        dt_orch_timed_add(in, p, run, look, first_sample, *seconds, bytes);
+        if (look == DT_ORCH_GLANCE && exact)
+            dt_orch_timed_add(in, p, run, DT_ORCH_EXACT, first_sample, *seconds, bytes);
     }
     dt_assign_free(a);
     return st;
@@ -63,7 +80,7 @@ enum dt_status dt_orch_plan_timeline_s(const struct dt_search_input *in, const s
 {
     double bytes;
 
-    DT_TRY(dt_orch_run_timeline_s(in, p, p, first_sample, err, seconds, &bytes));
+    DT_TRY(dt_orch_run_timeline_s(in, p, p, DT_ORCH_EXACT, first_sample, err, seconds, &bytes));
     if (mem_bytes_max)
         *mem_bytes_max = bytes;
     return DT_OK;
@@ -78,13 +95,8 @@ enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p
     struct dt_work work[DT_MAX_MODULES];
     double bytes = 0;
 
-    for (int m = 0; m < p->n_modules; m++) {
-        int64_t slot = dt_plan_slot_samples(p, in->model->llm);
-
-        dt_orch_largest_work(&t->work[m],
-                             (double)dt_orch_samples_per_replica(slot, p->modules[m].layout.dp),
-                             t->sigmas, &work[m]);
-    }
+    for (int m = 0; m < p->n_modules; m++)
+        dt_orch_expected_work(&t->work[m], p, in->model->llm, m, t->sigmas, &work[m]);
     DT_TRY(dt_memory_check_again(t->acts, p, in->model, in->cluster, work, &bytes, err));
     p->predicted.mem_bytes_max = bytes;
     return DT_OK;
@@ -111,6 +123,25 @@ double dt_orch_look_ops(const struct dt_orch_table *t, const struct dt_plan *p, 
     return look_at(t, p, samples, &part, &share);
 }
 
+/* A share has its modules on the first GPUs; a guest that does not begin where its host does stays on the same stages. */
+static enum dt_status place_share(const struct dt_plan *p, const struct dt_cluster *cluster,
+                                  struct dt_error *err, struct dt_plan *part)
+{
+    dt_plan_unpin(part);
+    DT_TRY(dt_plan_place(part, cluster, err));
+    for (int m = 0; m < p->n_modules; m++) {
+        int host = dt_plan_host(p, m);
+        const struct dt_plan_layout *all = &p->modules[host].layout;
+        int64_t from = p->modules[m].layout.first_gpu - all->first_gpu;
+
+        if (host != m && p->modules[m].pinned)
+            part->modules[m].layout.first_gpu =
+                part->modules[host].layout.first_gpu +
+                (int)(from * part->modules[host].layout.dp / all->dp);
+    }
+    return DT_OK;
+}
+
 /* Broker groups meet only in the gradient sync, so a long program is ranked by some of them, at first sight by no more than
  * take so many samples (0: a closer look).  Memory must hold what they were given and what is to be expected of the others.
  * *closer: more would be seen of a longer one. */
@@ -128,12 +159,13 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
     t->ops += (int64_t)ops;
     *closer = share && samples > 0 && dt_orch_look_ops(t, p, 0) > ops;
     if (!share)
-        return dt_orch_run_timeline_s(in, p, p, 0, err, &q->timeline_s, &q->mem_bytes_max);
+        return dt_orch_run_timeline_s(in, p, p, DT_ORCH_GLANCE, 0, err, &q->timeline_s,
+                                      &q->mem_bytes_max);
     DT_TRY(dt_orch_check_expected(t, p, err));
     expected = q->mem_bytes_max;
-    dt_plan_unpin(&part);
-    DT_TRY(dt_plan_place(&part, in->cluster, err));
-    DT_TRY(dt_orch_run_timeline_s(in, p, &part, 0, err, &q->timeline_s, &q->mem_bytes_max));
+    DT_TRY(place_share(p, in->cluster, err, &part));
+    DT_TRY(dt_orch_run_timeline_s(in, p, &part, DT_ORCH_GLANCE, 0, err, &q->timeline_s,
+                                  &q->mem_bytes_max));
     q->mem_bytes_max = fmax(q->mem_bytes_max, expected);
     return DT_OK;
 }
@@ -229,64 +261,56 @@ enum dt_status dt_orch_sort(struct dt_plan *plans, int n, struct dt_error *err)
     return DT_OK;
 }
 
-/* What the timelines are to the formula, by the LLM's pipe: the formula leaves out transfers, which chunks multiply,
- * and counts warm-up that the timeline hides.  A pipe that no plan was timed with takes the nearest of its schedule. */
-struct ratios { /* levels of ZeRO above 1 apart: they exchange at every microbatch */
-    double sum[DT_ZERO_MAX + 1][DT_SCHED_N][DT_SEARCH_VPP_MAX + 1];
-    int n[DT_ZERO_MAX + 1][DT_SCHED_N][DT_SEARCH_VPP_MAX + 1];
-};
-
-static int vpp_of(const struct dt_orch_table *t, const struct dt_plan *p)
-{
-    int vpp = p->modules[t->in->model->llm].layout.vpp;
-
-    return vpp < DT_SEARCH_VPP_MAX ? vpp : DT_SEARCH_VPP_MAX;
-}
-
-/* Of a row of the table. */
-static double ratio_at(const double *sum, const int *n, int at)
-{
-    for (int d = 0; d < DT_SEARCH_VPP_MAX; d++)
-        for (int v = at - d; v <= at + d; v += d > 0 ? 2 * d : 1)
-            if (v >= 1 && v <= DT_SEARCH_VPP_MAX && n[v] > 0)
-                return sum[v] / n[v];
-    return 1;
-}
-
 enum state { NEW, SEEN, CLOSER /* seen, and worth a second look */ };
 
 struct candidate { /* what decides when a plan's turn comes: plans are far larger */
-    double staged_s, expected_s;
+    /* What timelines of others were to the formula, weighted by how much they are alike: the formula leaves out transfers,
+     * which chunks multiply, and counts warm-up that the timeline hides. */
+    double ratios, weights;
+    double staged_s, cost; /* cost: its program's share of the budget */
+    float log_tp, log_pp;
     uint8_t schedule, zero, vpp, state;
 };
 
-/* What there is to learn from the plan's timeline changes what those of its schedule and level of ZeRO are expected to take. */
-static void learn(const struct dt_orch_table *t, struct ratios *r, const struct dt_plan *p,
-                  struct candidate *c, int n)
+/* How much the ratio of one says of that of the other. */
+static double likeness(const struct candidate *a, const struct candidate *b)
 {
-    int s = (int)p->policy.schedule, v = vpp_of(t, p), z = p->modules[t->in->model->llm].zero;
-    double ratio[DT_SEARCH_VPP_MAX + 1];
+    double d = fabs((double)(a->log_tp - b->log_tp)) + fabs((double)(a->log_pp - b->log_pp)) +
+               fabs((double)a->vpp - (double)b->vpp) / CHUNKS_ALIKE;
+
+    return a->schedule == b->schedule && a->zero == b->zero ? 1 / (1 + d * d) : 0;
+}
+
+/* What there is to learn from a plan's timeline. */
+static void learn(const struct dt_plan *p, const struct candidate *of, struct candidate *c, int n)
+{
+    double ratio = p->predicted.timeline_s / p->predicted.staged_s;
 
     if (p->predicted.timeline_s <= 0 || p->predicted.staged_s <= 0)
         return;
-    r->sum[z][s][v] += p->predicted.timeline_s / p->predicted.staged_s;
-    r->n[z][s][v]++;
-    for (int k = 0; k <= DT_SEARCH_VPP_MAX; k++)
-        ratio[k] = ratio_at(r->sum[z][s], r->n[z][s], k);
-    for (int i = 0; i < n; i++)
-        if (c[i].schedule == s && c[i].zero == z)
-            c[i].expected_s = c[i].staged_s * ratio[c[i].vpp];
+    for (int i = 0; i < n; i++) {
+        double w = likeness(of, &c[i]);
+
+        c[i].ratios += w * ratio;
+        c[i].weights += w;
+    }
 }
 
-/* The plan to be timed next: the one of least expected time, of those that are new. */
+/* What the plan's timeline is expected to take, and more for what it costs to find out. */
+static double promise(const struct candidate *c)
+{
+    return c->staged_s * (c->ratios + PRIOR) / (c->weights + PRIOR) * (1 + COST * c->cost);
+}
+
+/* The plan to be timed next: the most promising one of those that are new. */
 static int next_plan(const struct candidate *c, int n)
 {
     double least = HUGE_VAL;
     int best = 0;
 
     for (int i = 0; i < n; i++)
-        if (c[i].state == NEW && c[i].expected_s < least) {
-            least = c[i].expected_s;
+        if (c[i].state == NEW && promise(&c[i]) < least) {
+            least = promise(&c[i]);
             best = i;
         }
     return best;
@@ -315,27 +339,28 @@ static enum dt_status look(struct dt_orch_table *t, struct dt_plan *p, bool firs
 static enum dt_status first_look(struct dt_orch_table *t, struct dt_plan *plans, int n,
                                  struct candidate *c, struct dt_error *err)
 {
+    const double budget = (double)dt_orch_budget(t->in);
     double limit = HUGE_VAL;
-    struct ratios r;
 
-    memset(&r, 0, sizeof(r));
     for (int i = 0; i < n; i++) {
-        const struct dt_plan *p = &plans[i];
-        double s = p->predicted.staged_s;
+        const struct dt_plan_module *llm = &plans[i].modules[t->in->model->llm];
 
-        c[i] = (struct candidate){s,
-                                  s,
-                                  (uint8_t)p->policy.schedule,
-                                  (uint8_t)p->modules[t->in->model->llm].zero,
-                                  (uint8_t)vpp_of(t, p),
-                                  NEW};
+        c[i] = (struct candidate){
+            .staged_s = plans[i].predicted.staged_s,
+            .cost =
+                dt_orch_look_ops(t, &plans[i], dt_orch_effort_of(t->in)->first_samples) / budget,
+            .log_tp = log2f((float)(llm->layout.tp * llm->layout.cp)),
+            .log_pp = log2f((float)llm->layout.pp),
+            .schedule = (uint8_t)plans[i].policy.schedule,
+            .zero = (uint8_t)llm->zero,
+            .vpp = (uint8_t)llm->layout.vpp};
     }
     for (int k = 0; k < n; k++) {
         int i = next_plan(c, n);
 
         DT_TRY(look(t, &plans[i], true, &limit, &c[i], err));
         if (plans[i].n_modules > 0)
-            learn(t, &r, &plans[i], c, n);
+            learn(&plans[i], &c[i], c, n);
     }
     return DT_OK;
 }

@@ -98,6 +98,7 @@ static void mix_module(struct print *x, const struct dt_plan_module *m)
     mix(x, (uint64_t)l->dp << 32 | (uint32_t)l->first_gpu);
     mix(x, (uint64_t)m->recompute << 32 | (uint32_t)m->zero << 16 | (uint32_t)m->frozen << 8 |
                m->with);
+    mix(x, (uint64_t)(int64_t)m->window);
     for (int v = 0; v <= l->pp * l->vpp; v++)
         mix(x, m->split[v]);
 }
@@ -107,14 +108,14 @@ static void mix_plan(struct print *x, const struct dt_plan *p)
     const struct dt_plan_policy *y = &p->policy;
 
     mix(x, (uint64_t)y->global_batch);
-    mix(x, (uint64_t)y->stepccl_chunks);
+    mix(x, (uint64_t)y->stepccl_chunks << 8 | (uint32_t)y->assignment);
     mix(x, (uint64_t)y->microbatch << 32 | (uint32_t)y->seq_len);
     mix(x, (uint64_t)y->schedule << 32 | (uint32_t)p->n_modules << 16 |
                (uint32_t)p->colocated << 8 | (uint32_t)y->intra_reorder << 7 |
                (uint32_t)y->inter_reorder << 6 | (uint32_t)y->stepccl << 5 |
-               (uint32_t)y->half_grads << 4 | (uint32_t)y->fp32 << 3 |
-               (uint32_t)y->exact_vectors << 2 | (uint32_t)y->overlap_grad << 1 |
-               (uint32_t)y->overlap_param);
+               (uint32_t)y->bf16_grads << 9 | (uint32_t)y->half_grads << 4 |
+               (uint32_t)y->fp32 << 3 | (uint32_t)y->exact_vectors << 2 |
+               (uint32_t)y->overlap_grad << 1 | (uint32_t)y->overlap_param);
     for (int m = 0; m < p->n_modules; m++)
         mix_module(x, &p->modules[m]);
 }
@@ -123,7 +124,8 @@ static void mix_plan(struct print *x, const struct dt_plan *p)
 
 /* Searches on other costs or samples than was said remember nothing. */
 static struct entry *entry_of(const struct dt_search_input *in, const struct dt_plan *p,
-                              const struct dt_plan *run, int64_t first_sample, struct print *x)
+                              const struct dt_plan *run, enum dt_orch_look look,
+                              int64_t first_sample, struct print *x)
 {
     struct dt_orch_timed *t = in->timed;
     struct print stands;
@@ -133,7 +135,7 @@ static struct entry *entry_of(const struct dt_search_input *in, const struct dt_
     *x = (struct print){1, 2};
     mix(x, t->cost_number);
     mix(x, t->samples_number);
-    mix(x, (uint64_t)first_sample);
+    mix(x, (uint64_t)first_sample << 1 | (uint64_t)look);
     mix_cluster(x, in->cluster);
     stands = *x;
     mix_plan(x, p);
@@ -148,11 +150,11 @@ static struct entry *entry_of(const struct dt_search_input *in, const struct dt_
 }
 
 bool dt_orch_timed_find(const struct dt_search_input *in, const struct dt_plan *p,
-                        const struct dt_plan *run, int64_t first_sample, double *seconds,
-                        double *mem_bytes_max)
+                        const struct dt_plan *run, enum dt_orch_look look, int64_t first_sample,
+                        double *seconds, double *mem_bytes_max)
 {
     struct print x;
-    const struct entry *e = entry_of(in, p, run, first_sample, &x);
+    const struct entry *e = entry_of(in, p, run, look, first_sample, &x);
 
     if (!e || !e->used || e->of.a != x.a || e->of.b != x.b)
         return false;
@@ -162,11 +164,11 @@ bool dt_orch_timed_find(const struct dt_search_input *in, const struct dt_plan *
 }
 
 void dt_orch_timed_add(const struct dt_search_input *in, const struct dt_plan *p,
-                       const struct dt_plan *run, int64_t first_sample, double seconds,
-                       double mem_bytes_max)
+                       const struct dt_plan *run, enum dt_orch_look look, int64_t first_sample,
+                       double seconds, double mem_bytes_max)
 {
     struct print x;
-    struct entry *e = entry_of(in, p, run, first_sample, &x);
+    struct entry *e = entry_of(in, p, run, look, first_sample, &x);
 
     if (e)
         *e = (struct entry){x, seconds, mem_bytes_max, true};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Assignment: what goes in (works and costs of the batch's samples) and what comes out (lists of
- * microbatches).  assign_slots.c decides in between.
+ * microbatches).  assign_slots.c, or assign_shift.c, decides in between.
  *
  *   slot k       | LLM replica 0 | LLM replica 1 | LLM replica 2 | LLM replica 3 |  S = DP_lm * M samples
  *   position j   |  0 .. M-1     |  M .. 2M-1    |  2M .. 3M-1   |  3M .. 4M-1   |
@@ -161,25 +161,14 @@ static void write_spread(const struct dt_assign_job *j, int m, int64_t first,
     out->mb_first[am->dp] = at;
 }
 
-static enum dt_status write_out(const struct dt_assign_job *j, int64_t first, struct dt_error *err,
-                                struct dt_assignment **out)
+static enum dt_status write_slots(const struct dt_assign_job *j, int64_t first,
+                                  struct dt_error *err, struct dt_assignment *a)
 {
-    struct dt_assignment *a = dt_calloc(1, sizeof(*a));
-    if (!a)
-        return dt_error_nomem(err, "assignment");
-    a->n_modules = j->model->n_modules;
-    a->first_sample = first;
-    a->n_samples = j->batch;
-    a->n_slots = j->slots;
     for (int m = 0; m < a->n_modules; m++) {
         struct dt_assignment_module *ma = &a->m[m];
         if (j->m[m].window > 0) {
-            enum dt_status st = dt_assign_items(j, m, err, a);
-
-            if (st == DT_OK)
-                continue;
-            dt_assign_free(a);
-            return st;
+            DT_TRY(dt_assign_items(j, m, err, a));
+            continue;
         }
         size_t n = j->m[m].spread ? (size_t)j->batch : (size_t)j->m[m].dp * (size_t)j->slots;
         ma->n_replicas = j->m[m].dp;
@@ -188,17 +177,54 @@ static enum dt_status write_out(const struct dt_assign_job *j, int64_t first, st
         ma->work = DT_ARENA_NEW(&a->arena, struct dt_work, n);
         ma->samples = DT_ARENA_NEW(&a->arena, int64_t, j->batch);
         ma->sample_work = DT_ARENA_NEW(&a->arena, struct dt_work, j->batch);
-        if (!ma->mb_first || !ma->mb || !ma->work || !ma->samples || !ma->sample_work) {
-            dt_assign_free(a);
+        if (!ma->mb_first || !ma->mb || !ma->work || !ma->samples || !ma->sample_work)
             return dt_error_nomem(err, "assignment");
-        }
         if (j->m[m].spread)
             write_spread(j, m, first, ma);
         else
             write_aligned(j, m, first, ma);
     }
-    *out = a;
     return DT_OK;
+}
+
+static enum dt_status by_slots(struct dt_assign_job *j, int64_t first, struct dt_error *err,
+                               struct dt_assignment *a)
+{
+    if (j->plan->policy.intra_reorder || j->plan->policy.inter_reorder)
+        DT_TRY(cost_samples(j, err));
+    DT_TRY(dt_assign_deal(j, err));
+    DT_TRY(dt_assign_share(j, err));
+    if (j->plan->policy.inter_reorder)
+        DT_TRY(dt_assign_order(j, err));
+    return write_slots(j, first, err, a);
+}
+
+static enum dt_status shifted(struct dt_assign_job *j, struct dt_error *err,
+                              struct dt_assignment *a)
+{
+    DT_TRY(cost_samples(j, err));
+    return dt_assign_shift(j, err, a);
+}
+
+static enum dt_status build(struct dt_assign_job *j, int64_t first, struct dt_error *err,
+                            struct dt_assignment **out)
+{
+    struct dt_assignment *a = dt_calloc(1, sizeof(*a));
+    enum dt_status st;
+
+    if (!a)
+        return dt_error_nomem(err, "assignment");
+    a->n_modules = j->model->n_modules;
+    a->first_sample = first;
+    a->n_samples = j->batch;
+    a->n_slots = j->slots;
+    st = j->plan->policy.assignment == DT_ASSIGNMENT_ENTRAIN ? shifted(j, err, a)
+                                                             : by_slots(j, first, err, a);
+    if (st == DT_OK)
+        *out = a;
+    else
+        dt_assign_free(a);
+    return st;
 }
 
 enum dt_status dt_assign(const struct dt_plan *p, const struct dt_model *m, struct dt_cost *cost,
@@ -211,16 +237,8 @@ enum dt_status dt_assign(const struct dt_plan *p, const struct dt_model *m, stru
     enum dt_status st = measure(&j, p, err);
     if (st == DT_OK)
         st = read_samples(&j, s, first_sample, err);
-    if (st == DT_OK && (p->policy.intra_reorder || p->policy.inter_reorder))
-        st = cost_samples(&j, err);
     if (st == DT_OK)
-        st = dt_assign_deal(&j, err);
-    if (st == DT_OK)
-        st = dt_assign_share(&j, err);
-    if (st == DT_OK && p->policy.inter_reorder)
-        st = dt_assign_order(&j, err);
-    if (st == DT_OK)
-        st = write_out(&j, first_sample, err, out);
+        st = build(&j, first_sample, err, out);
     dt_arena_free(&scratch);
     return st;
 }
@@ -284,8 +302,11 @@ static enum dt_status check_module(const struct dt_assignment *a, int m, unsigne
                 return dt_error_set(err, DT_ERR_INTERNAL,
                                     "module %d replica %d: microbatch %u does not follow on", m, r,
                                     b - ma->mb_first[r]);
-            if (mb->slot >= (uint32_t)a->n_slots ||
-                (b > ma->mb_first[r] && mb->slot <= ma->mb[b - 1].slot))
+            bool ahead = b > ma->mb_first[r] && mb->slot <= ma->mb[b - 1].slot;
+
+            ahead =
+                ahead && !dt_assignment_deferred(ma, ma->mb_first[r], ma->mb_first[r + 1], b - 1);
+            if (mb->slot >= (uint32_t)a->n_slots || ahead)
                 return dt_error_set(
                     err, DT_ERR_INTERNAL,
                     "module %d replica %d: microbatch %u in slot %u is out of order", m, r,

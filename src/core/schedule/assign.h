@@ -12,14 +12,17 @@
 struct dt_microbatch {
     uint32_t first,
         n; /* samples[first .. first+n) of the module's list; n may be 0 (no work in this slot) */
-    uint32_t slot; /* of a window: its first one */
+    /* of a window: its first one; two of an encoder with the same slot: see dt_assignment_deferred */
+    uint32_t slot;
 };
 struct dt_assignment_module {
     int n_replicas;
     uint32_t *mb_first;       /* [n_replicas+1] offsets into mb */
     struct dt_microbatch *mb; /* replica-major, in execution order */
-    struct dt_work *work;     /* [number of microbatches]: sum over its samples */
-    int64_t *samples;         /* global sample indices */
+    bool
+        parts; /* of an encoder: what a position defers is a microbatch apart (dt_assignment_deferred) */
+    struct dt_work *work; /* [number of microbatches]: sum over its samples */
+    int64_t *samples;     /* global sample indices */
     /* parallel to samples, of a module whose replicas share items: which of the sample's items for this module (from
      * 0); NULL: all of them.  A sample without such items is in no microbatch then */
     uint32_t *items;
@@ -35,7 +38,38 @@ struct dt_assignment {
     struct dt_arena arena;
 };
 
-/* Builds the assignment of the global batch that starts at `first_sample`.
+/* Is microbatch b of a replica, which has [first, end), what the position before it has deferred to its slot (Entrain,
+ * assign_shift.c)?  It stands between the rest of that position and the rest of its own slot. */
+static inline bool dt_assignment_deferred(const struct dt_assignment_module *a, uint32_t first,
+                                          uint32_t end, uint32_t b)
+{
+    return a->parts && b > first && b + 1 < end && a->mb[b].slot == a->mb[b + 1].slot &&
+           a->mb[b - 1].slot + 1 == a->mb[b].slot;
+}
+
+/* What is held of microbatch b (of all replicas') while it is in flight: its work, with what it has deferred. */
+static inline struct dt_work dt_assignment_held(const struct dt_assignment_module *a, uint32_t b)
+{
+    struct dt_work w = a->work[b];
+
+    if (dt_assignment_deferred(a, 0, a->mb_first[a->n_replicas], b + 1))
+        dt_work_add(&w, &a->work[b + 1]);
+    return w;
+}
+
+/* Microbatches of a replica, what is deferred not counted apart. */
+static inline int64_t dt_assignment_positions(const struct dt_assignment_module *a, int replica)
+{
+    uint32_t first = a->mb_first[replica], end = a->mb_first[replica + 1];
+    int64_t n = end - first;
+
+    for (uint32_t b = first; b < end; b++)
+        n -= dt_assignment_deferred(a, first, end, b);
+    return n;
+}
+
+/* Builds the assignment of the global batch that starts at `first_sample`, as the plan's policy says: slot by slot, or
+ * Entrain's (assign_entrain.h).
  * intra: samples sorted by encoder+generator cost descending, each to the least-loaded DP replica (LPT), equal
  * cardinality; inter: order of microbatches of each replica.  cost may be NULL when both are off. */
 enum dt_status dt_assign(const struct dt_plan *p, const struct dt_model *m, struct dt_cost *cost,

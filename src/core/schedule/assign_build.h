@@ -52,6 +52,9 @@ enum dt_status dt_assign_share(struct dt_assign_job *j, struct dt_error *err);
 /* Items of every window to the replicas that serve the LLM replicas of their samples (assign_items.c). */
 enum dt_status dt_assign_items(const struct dt_assign_job *j, int m, struct dt_error *err,
                                struct dt_assignment *a);
+/* Entrain's assignment, of all modules (assign_shift.c). */
+enum dt_status dt_assign_shift(struct dt_assign_job *j, struct dt_error *err,
+                               struct dt_assignment *a);
 /* Permutes the slots of every broker group by dt_assign_inter_order. */
 enum dt_status dt_assign_order(struct dt_assign_job *j, struct dt_error *err);
 

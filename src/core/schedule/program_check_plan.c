@@ -248,6 +248,11 @@ static enum dt_status find_samples(struct dt_check *c, int module, struct where 
                                 "microbatch too, or in no batch",
                                 c->model->modules[module].name, w[k].mb - 1,
                                 (long long)(w[k].sample + a->first_sample));
+        if (m->a->items && w[k].item != (first ? 0 : w[k - 1].item + 1))
+            return dt_error_set(c->err, DT_ERR_INTERNAL,
+                                "program: module %s: sample %lld lacks an item before item %u",
+                                c->model->modules[module].name,
+                                (long long)(w[k].sample + a->first_sample), (unsigned)w[k].item);
     }
     if (!m->a->items && samples != (size_t)a->n_samples)
         return dt_error_set(c->err, DT_ERR_INTERNAL, "program: module %s has %zu of %lld samples",

@@ -189,7 +189,8 @@ static enum dt_status check_sync(struct lane *x, uint32_t i)
     uint8_t *seen;
 
     DT_TRY(place_of(x, i, each, OWN_SYNC, x->synced, &seen));
-    DT_TRY(check_bucket(x, i, parts, parts - 1 - op->part, false, y->half_grads ? 2 : 4, 0, seen));
+    DT_TRY(check_bucket(x, i, parts, parts - 1 - op->part, false, dt_plan_policy_grad_bytes(y), 0,
+                        seen));
     if (each)
         return DT_OK; /* check_own */
     ends(x, v, &first_f, &last_b);
@@ -214,7 +215,7 @@ static enum dt_status check_tied(struct lane *x, uint32_t i)
     const struct dt_op *op = &p->ops[i];
     const struct dt_group *g = &p->groups[op->peer];
     const struct dt_block *table = &x->c->model->modules[op->module].blocks[0];
-    uint64_t bytes = (p->plan->policy.half_grads ? 2 : 4) * (uint64_t)table->vocab *
+    uint64_t bytes = dt_plan_policy_grad_bytes(&p->plan->policy) * (uint64_t)table->vocab *
                      (uint64_t)table->hidden / (uint64_t)p->plan->modules[op->module].layout.tp;
     uint32_t first_f, last_b;
 

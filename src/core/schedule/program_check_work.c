@@ -149,6 +149,38 @@ static bool forward_only(const struct dt_check *c, const struct dt_lane *l)
     return true;
 }
 
+/* The other part of a microbatch's position, where what the LLM takes later is apart (Entrain), or DT_NONE. */
+static uint32_t other_part(const struct dt_check *c, const struct dt_op *op, bool *second)
+{
+    const struct dt_assignment_module *a = c->m[op->module].a;
+    const uint32_t *first = &a->mb_first[op->replica];
+    uint32_t mb = dt_check_mb(c, op);
+
+    *second = dt_assignment_deferred(a, first[0], first[1], mb);
+    if (!dt_plan_defers(c->p->plan, c->model, op->module))
+        return DT_NONE;
+    if (*second)
+        return mb - 1;
+    return dt_assignment_deferred(a, first[0], first[1], mb + 1) ? mb + 1 : DT_NONE;
+}
+
+/* What forward or backward i changes in the positions that its lane holds: one is held from the first forward of its parts
+ * to their last backward. */
+static uint32_t held_more(const struct dt_check *c, uint32_t i)
+{
+    const struct dt_op *op = &c->p->ops[i];
+    bool second;
+    uint32_t other = other_part(c, op, &second);
+    const struct dt_check_work *w =
+        other == DT_NONE ? NULL : dt_check_at(c, op->module, other, dt_check_v(c, op));
+
+    if (op->kind == DT_OP_FORWARD)
+        return !w || i < w->f;
+    if (op->kind == DT_OP_BACKWARD)
+        return !w || i > w->b ? UINT32_MAX : 0;
+    return 0;
+}
+
 /* Microbatches between forward and backward, backward and weight gradient, and all of them, within their
  * bounds. */
 static enum dt_status check_in_flight(struct dt_check *c, uint32_t lane)
@@ -164,7 +196,7 @@ static enum dt_status check_in_flight(struct dt_check *c, uint32_t lane)
 
         if (!dt_check_is_work(op) || op->part > 0 || !v->backward)
             continue;
-        held += op->kind == DT_OP_FORWARD ? 1 : op->kind == DT_OP_BACKWARD ? UINT32_MAX : 0;
+        held += held_more(c, i);
         if (v->split && op->kind != DT_OP_FORWARD)
             put_off += op->kind == DT_OP_BACKWARD ? 1 : UINT32_MAX;
         if (held > l->in_flight_max)
@@ -279,9 +311,7 @@ static enum dt_status check_unread(struct dt_check *c, uint32_t lane, bool align
 
         if (!dt_check_is_work(op) || op->part > 0)
             continue;
-        held[op->chunk] += op->kind == DT_OP_FORWARD    ? 1
-                           : op->kind == DT_OP_BACKWARD ? UINT32_MAX
-                                                        : 0;
+        held[op->chunk] += held_more(c, i);
         most[op->chunk] = held[op->chunk] > most[op->chunk] ? held[op->chunk] : most[op->chunk];
     }
     for (uint32_t i = l->first; i < l->first + l->n; i++) {

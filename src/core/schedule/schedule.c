@@ -236,12 +236,14 @@ static enum dt_status write_program(struct dt_sched *s, struct dt_program *p, st
     return dt_sched_colocate(s, p, err);
 }
 
-enum wanted { PROGRAM, MAKESPAN }; /* MAKESPAN: the program only where it is needed for that */
+/* MAKESPAN: the program only where it is needed for that; GLANCE: by the first choice of rules */
+enum wanted { PROGRAM, MAKESPAN, GLANCE };
 struct compiled {
     struct dt_program *p;    /* NULL: its makespan was found without it */
     struct dt_durations dur; /* as in struct dt_sched */
     uint32_t *order;
     bool list_sooner;
+    uint32_t other_rules;
     int64_t ns; /* its makespan; negative: not known */
 };
 
@@ -259,7 +261,7 @@ static enum dt_status compile(struct dt_sched *s, enum wanted wanted, struct dt_
     bool known = false;
 
     DT_TRY(dt_sched_orders(s, err));
-    if (wanted == MAKESPAN)
+    if (wanted != PROGRAM)
         DT_TRY(dt_sched_direct(s, err, &known, &out->ns));
     if (known)
         return DT_OK;
@@ -277,14 +279,17 @@ static enum dt_status compile_one(const struct dt_sched *in, enum dt_sched_take 
     st = dt_sched_init(&s, in->plan, in->model, in->cluster, in->a, err);
     s.cost = in->cost;
     s.take = take;
-    s.makespan_only = wanted == MAKESPAN;
+    s.makespan_only = wanted != PROGRAM;
     s.makespan_ns = -1;
+    s.chunk_rule = in->chunk_rule;
+    s.limit_ns = in->limit_ns;
     if (st == DT_OK)
         st = compile(&s, wanted, err, out);
     dt_sched_fini(&s);
     out->dur = s.dur;
     out->order = s.order;
     out->list_sooner = s.list_sooner;
+    out->other_rules = s.makespan_ns >= 0 ? s.other_rules : 0;
     out->ns = s.makespan_ns < 0 ? out->ns : s.makespan_ns;
     if (st != DT_OK)
         compiled_free(out, true);
@@ -326,6 +331,37 @@ static enum dt_status try_list(const struct dt_sched *in, enum wanted wanted, st
     return st;
 }
 
+/* The list schedule does not know that guests take turns with the lanes that it orders: the programs of the rules that came near the
+ * one it chose, the first that ends soonest. */
+static enum dt_status try_rules(const struct dt_sched *in, enum wanted wanted, struct dt_error *err,
+                                struct compiled *best)
+{
+    uint32_t rules = best->other_rules;
+    struct dt_sched one = *in;
+
+    for (int rule = 0; rules >> rule; rule++) {
+        struct compiled other;
+        struct dt_error why;
+        enum dt_status st;
+        bool sooner;
+
+        if (!(rules >> rule & 1))
+            continue;
+        one.chunk_rule = 1 + rule;
+        one.limit_ns = best->ns - 1;
+        st = compile_one(&one, DT_SCHED_FIXED, wanted, &why, &other);
+        if (st == DT_ERR_INFEASIBLE) /* that order waits for itself */
+            continue;
+        if (st != DT_OK)
+            return dt_error_pass(err, &why);
+        sooner = other.ns >= 0 && other.ns < best->ns;
+        compiled_free(sooner ? best : &other, true);
+        if (sooner)
+            *best = other;
+    }
+    return DT_OK;
+}
+
 static enum dt_status compile_best(const struct dt_sched *in, enum wanted wanted,
                                    struct dt_error *err, struct compiled *out)
 {
@@ -334,6 +370,8 @@ static enum dt_status compile_best(const struct dt_sched *in, enum wanted wanted
     DT_TRY(compile_one(in, DT_SCHED_FIXED, wanted, err, out));
     if (out->list_sooner)
         st = try_list(in, wanted, err, out);
+    if (st == DT_OK && out->other_rules && wanted != GLANCE)
+        st = try_rules(in, wanted, err, out);
     if (st != DT_OK)
         compiled_free(out, true);
     return st;
@@ -353,20 +391,39 @@ enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_mode
     return DT_OK;
 }
 
+static enum dt_status find_makespan(const struct dt_sched *in, enum wanted wanted,
+                                    struct dt_error *err, int64_t *ns, bool *exact)
+{
+    struct compiled c;
+    int64_t found;
+    enum dt_status st;
+
+    DT_TRY(compile_best(in, wanted, err, &c));
+    *exact = wanted != GLANCE || c.other_rules == 0;
+    st = makespan(in, &c, err, &found);
+    compiled_free(&c, true);
+    if (st == DT_OK)
+        *ns = found;
+    return st;
+}
+
 enum dt_status dt_sched_makespan(const struct dt_plan *plan, const struct dt_model *model,
                                  const struct dt_cluster *cluster, const struct dt_assignment *a,
                                  struct dt_cost *cost, struct dt_error *err, int64_t *ns)
 {
     const struct dt_sched in = {
         .plan = plan, .model = model, .cluster = cluster, .a = a, .cost = cost};
-    struct compiled c;
-    int64_t found;
-    enum dt_status st;
+    bool exact;
 
-    DT_TRY(compile_best(&in, MAKESPAN, err, &c));
-    st = makespan(&in, &c, err, &found);
-    compiled_free(&c, true);
-    if (st == DT_OK)
-        *ns = found;
-    return st;
+    return find_makespan(&in, MAKESPAN, err, ns, &exact);
+}
+
+enum dt_status dt_sched_glance(const struct dt_plan *plan, const struct dt_model *model,
+                               const struct dt_cluster *cluster, const struct dt_assignment *a,
+                               struct dt_cost *cost, struct dt_error *err, int64_t *ns, bool *exact)
+{
+    const struct dt_sched in = {
+        .plan = plan, .model = model, .cluster = cluster, .a = a, .cost = cost};
+
+    return find_makespan(&in, GLANCE, err, ns, exact);
 }

@@ -90,17 +90,18 @@ static enum dt_status run_colocated(struct dt_sched_turns_runs *g, struct dt_err
 
 /* The turns of the rule by which the run ends first. */
 static enum dt_status run_guests(struct dt_sched_turns_runs *g, const struct dt_program *p,
-                                 bool silent, struct dt_error *err, struct dt_sched_turns *best)
+                                 bool silent, int64_t limit_ns, struct dt_error *err,
+                                 struct dt_sched_turns *best)
 {
     struct dt_sched_turns_rule rule = {
-        .longest = true, .keeps = true, .silent = silent, .limit_ns = INT64_MAX};
+        .longest = true, .keeps = true, .silent = silent, .limit_ns = limit_ns};
     struct dt_sched_turns oldest;
     enum dt_status st;
 
     dt_sched_turns_find_behind(g);
     DT_TRY(dt_sched_turns_run(g, &rule, err, best));
     rule.longest = false;
-    rule.limit_ns = best->end_ns;
+    rule.limit_ns = best->end_ns < limit_ns ? best->end_ns : limit_ns;
     DT_TRY(dt_sched_turns_new(p, err, &oldest));
     st = dt_sched_turns_run(g, &rule, err, &oldest);
     if (st == DT_OK && oldest.end_ns <= best->end_ns) {
@@ -121,7 +122,8 @@ static enum dt_status find_turns(struct dt_sched *s, const struct dt_program *p,
     if (!g)
         return dt_error_nomem(err, "turns of colocated modules");
     return s->plan->colocated ? run_colocated(g, err, best)
-                              : run_guests(g, p, s->makespan_only, err, best);
+                              : run_guests(g, p, s->makespan_only,
+                                           s->limit_ns > 0 ? s->limit_ns : INT64_MAX, err, best);
 }
 
 /* The dependencies of the turns into the program, and what their runs tell about it into s. */
@@ -138,7 +140,8 @@ static enum dt_status take_turns(struct dt_sched *s, struct dt_program *p, struc
     if (st == DT_OK &&
         timed) /* what the turns make wait adds no more: every op began as soon as it could */
         s->makespan_ns = t->end_ns;
-    if (st == DT_OK && !(timed && s->makespan_only) && write_deps(p, t) != 0)
+    if (st == DT_OK && !(timed && (s->makespan_only || t->end_ns == INT64_MAX)) &&
+        write_deps(p, t) != 0)
         st = dt_error_nomem(err, "turns of colocated modules");
     if (st != DT_OK) {
         dt_durations_free(&d);

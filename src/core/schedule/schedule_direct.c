@@ -95,8 +95,14 @@ static bool stage_times(struct dt_sched_direct *d, const struct dt_sched_module 
     struct dt_sched_times *t = &d->t;
     uint32_t n = t->m[m->index].n_ids;
     const struct dt_cost_stage_ns *all = dt_sched_times_stage(t, m->index, v);
-    int64_t(*ns)[DT_CODE_WEIGHT + 1] = dt_arena_alloc_raw(&d->s->arena, n + (size_t)1, sizeof(*ns));
+    int64_t(*ns)[DT_CODE_WEIGHT + 1];
 
+    for (int u = 0; all && u < v; u++)
+        if (t->m[m->index].ns[u] == all) {
+            d->m[m->index].ns[v] = d->m[m->index].ns[u];
+            return true;
+        }
+    ns = dt_arena_alloc_raw(&d->s->arena, n + (size_t)1, sizeof(*ns));
     if (!all || !ns)
         return false;
     for (uint32_t i = 0; i < n; i++) {

@@ -207,8 +207,8 @@ static inline uint64_t dt_sched_fill_tied_bytes(const struct dt_sched *s,
 {
     const struct dt_block *table = &m->mod->blocks[0];
 
-    return (s->plan->policy.half_grads ? 2 : 4) * (uint64_t)table->vocab * (uint64_t)table->hidden /
-           (uint64_t)m->layout->tp;
+    return dt_plan_policy_grad_bytes(&s->plan->policy) * (uint64_t)table->vocab *
+           (uint64_t)table->hidden / (uint64_t)m->layout->tp;
 }
 enum { DT_SCHED_FILL_NORM_BYTES = 4 };
 /* Syncs, norm and step behind it. */

@@ -86,6 +86,11 @@ struct dt_sched {
     bool aligned; /* microbatch k of every replica of every module is slot k */
     struct dt_sched_module m[DT_MAX_MODULES];
     enum dt_sched_take take;
+    /* Of an interleaved module, 1 + the rule that orders its chunks (schedule_list.c), 0: the list schedule chooses one.  Out, where there are
+     * guests: a bit for each rule that came near the chosen one, and may be better with the guests' turns. */
+    int chunk_rule;
+    uint32_t other_rules;
+    int64_t limit_ns; /* turns of guests that will certainly end later are given up; 0: none */
     /* out, of plans with guests whose turns were timed: how long each op takes, and an order of all ops, each behind
      * what it waits for; the caller's to free.  NULL: not known */
     struct dt_durations dur;

@@ -6,7 +6,8 @@
  * in-flight bound.  Where lanes have a fixed order as well (slots that are not aligned, without chunks), that is run
  * beside it; the compiler asks for the list schedule in a second program if it ends earlier here, and keeps the program
  * that is.  A lane of several chunks has a choice of forwards; these rules are tried, beside Megatron-core's order, and
- * the run that ends first gives the order, Megatron-core's unless another is 5 % faster:
+ * the run that ends first gives the order, Megatron-core's unless another is 5 % faster (with guests, of those that end 4 % later at most,
+ * the one whose program ends first with their turns):
  *
  *   deepest    the last chunk that can run: keeps step with modules around that deliver and take
  *              one microbatch at a time
@@ -31,7 +32,8 @@
 
 #include <string.h>
 
-enum { CLEARLY = 5 }; /* percent */
+enum { CLEARLY = 5, NEAR = 4 }; /* percent */
+
 enum { UNIT = 5040 }; /* of time without a cost model; every vpp up to 10 divides it */
 
 enum rule { MEGATRON, DEEPEST, GROUPS, JOINED, N_RULES };
@@ -135,6 +137,22 @@ static int stage_times(struct list *l, int module)
     return 0;
 }
 
+/* Is microbatch mb what the position before it has deferred (Entrain)?  It comes in the order of the lane with that
+ * position's other part, in both directions, and both count as one that is held. */
+static bool is_deferred(const struct list *l, int module, uint32_t mb)
+{
+    const struct dt_sched_module *m = &l->s->m[module];
+    int r = m->replica_of[mb];
+
+    return dt_plan_defers(l->s->plan, l->s->model, module) &&
+           dt_assignment_deferred(&l->s->a->m[module], m->mb_first[r], m->mb_first[r + 1], mb);
+}
+
+static bool has_deferred(const struct list *l, int module, uint32_t mb)
+{
+    return mb + 1 < l->n_mb[module] && is_deferred(l, module, mb + 1);
+}
+
 /* Unfinished inputs of every task.  Aligned: microbatch k of each module stands for its slot. */
 static void count_inputs(struct list *l)
 {
@@ -147,7 +165,7 @@ static void count_inputs(struct list *l)
             for (int v = 0; v < m->n_v; v++) {
                 l->waits[task_of(l, i, mb, v, 0)] = v > 0;
                 l->unread[task_of(l, i, mb, v, 0)] = v < m->n_v - 1;
-                l->waits[task_of(l, i, mb, v, 1)] = 1 + (v < m->n_v - 1);
+                l->waits[task_of(l, i, mb, v, 1)] = 1 + (v < m->n_v - 1) + is_deferred(l, i, mb);
             }
     }
     for (int e = 0; s->aligned && e < s->model->n_edges; e++) {
@@ -365,6 +383,8 @@ static void finish(struct list *l, struct list_lane *x)
     } else if (v > 0) {
         satisfy(l, x->module, mb, v - 1, 1);
     }
+    if (backward && has_deferred(l, x->module, mb))
+        satisfy(l, x->module, mb + 1, v, 1);
     for (int e = 0; s->aligned && e < s->model->n_edges; e++) {
         const struct dt_model_edge *y = &s->model->edges[e];
 
@@ -415,11 +435,13 @@ static bool has_credit(const struct list *l, struct list_lane *x)
 }
 
 /* May the lane run the next forward of this chunk as far as memory goes? */
-static bool within_bound(const struct list_lane *x, const struct dt_sched_module *m, int chunk)
+static bool within_bound(const struct list *l, const struct list_lane *x,
+                         const struct dt_sched_module *m, int chunk)
 {
     uint32_t mb = x->next_f[chunk];
 
-    if (!x->backward)
+    if (!x->backward ||
+        (mb < x->n && is_deferred(l, x->module, x->first_mb + mb))) /* its position is held */
         return true;
     if (!m->v[chunk * m->pp + x->stage].backward) /* holds nothing, but must not run away */
         return mb < x->first_open + x->cap;
@@ -440,7 +462,7 @@ static uint32_t choose_forward(struct list *l, struct list_lane *x)
         uint32_t mb = x->next_f[c];
         uint32_t at = (mb / group * (uint32_t)m->vpp + (uint32_t)c) * group + mb % group;
 
-        if (mb < x->n && at < rank && within_bound(x, m, c) &&
+        if (mb < x->n && at < rank && within_bound(l, x, m, c) &&
             l->waits[task_of(l, x->module, x->first_mb + mb, c * m->pp + x->stage, 0)] == 0) {
             best = DT_CODE(mb, c, DT_CODE_FORWARD);
             rank = at;
@@ -449,7 +471,8 @@ static uint32_t choose_forward(struct list *l, struct list_lane *x)
     if (best == DT_NONE)
         return best;
     x->next_f[DT_CODE_CHUNK(best)]++;
-    x->held += m->v[(int)DT_CODE_CHUNK(best) * m->pp + x->stage].backward;
+    x->held += m->v[(int)DT_CODE_CHUNK(best) * m->pp + x->stage].backward &&
+               !is_deferred(l, x->module, x->first_mb + DT_CODE_MB(best));
     while (x->first_open < x->n && open_chunks(x, m->vpp, x->first_open) == 0)
         x->first_open++;
     return best;
@@ -471,8 +494,10 @@ static uint32_t choose(struct list *l, struct list_lane *x)
         return code;
     }
     if (x->ready_n > 0) {
-        x->held--;
-        return x->ready[--x->ready_n];
+        uint32_t code = x->ready[--x->ready_n];
+
+        x->held -= !has_deferred(l, x->module, x->first_mb + DT_CODE_MB(code));
+        return code;
     }
     return choose_forward(l, x);
 }
@@ -561,24 +586,43 @@ static bool is_ragged(const struct list *l)
     return false;
 }
 
-/* Keeps the order that ends first; its time, or INT64_MAX where every one blocks. */
+/* The run by a rule that was asked for. */
+static int64_t one_of_chunks(struct list *l, enum rule rule)
+{
+    int64_t ns;
+
+    l->limit = INT64_MAX;
+    ns = list_run(l, rule == MEGATRON, rule);
+    if (ns < INT64_MAX)
+        keep_orders(l);
+    return ns;
+}
+
+/* Keeps the order that ends first; its time, or INT64_MAX where every one blocks.  The runs know nothing of guests, so that
+ * where there are some, rules that come near the best are named. */
 static int64_t best_of_chunks(struct list *l)
 {
-    int64_t best = INT64_MAX;
+    const bool guests = dt_plan_shares(l->s->plan);
+    int64_t best = INT64_MAX, ended[N_RULES];
+    enum rule chosen = MEGATRON, rules = is_ragged(l) ? N_RULES : JOINED;
 
-    for (enum rule rule = MEGATRON; rule < (is_ragged(l) ? N_RULES : JOINED); rule++) {
+    for (enum rule rule = MEGATRON; rule < rules; rule++) {
         int64_t ns;
 
-        l->limit = best;
-        ns = list_run(l, rule == MEGATRON, rule);
+        l->limit = guests && best < INT64_MAX ? best + best / 100 * NEAR : best;
+        ended[rule] = ns = list_run(l, rule == MEGATRON, rule);
 
         /* Megatron-core's order is regular and bears unequal microbatches best, which means do not
          * show: another must be clearly faster. */
         if (ns < best) {
             best = rule == MEGATRON && ns < INT64_MAX ? ns / 100 * (100 - CLEARLY) : ns;
+            chosen = rule;
             keep_orders(l);
         }
     }
+    for (enum rule rule = MEGATRON; guests && best < INT64_MAX && rule < rules; rule++)
+        if (rule != chosen && ended[rule] < best + best / 100 * NEAR)
+            l->s->other_rules |= 1U << rule;
     return best;
 }
 
@@ -614,7 +658,11 @@ enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, const bool *f
         dt_arena_free(&l.arena);
         return dt_error_nomem(err, "list schedule");
     }
-    ns = chunks ? best_of_chunks(&l) : best_of_two(&l, both);
+    if (!chunks)
+        ns = best_of_two(&l, both);
+    else
+        ns = s->chunk_rule == 0 ? best_of_chunks(&l)
+                                : one_of_chunks(&l, (enum rule)(s->chunk_rule - 1));
     dt_arena_free(&l.arena);
     if (ns == INT64_MAX)
         return dt_error_set(err, DT_ERR_INFEASIBLE,

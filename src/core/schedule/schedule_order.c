@@ -94,6 +94,31 @@ static enum dt_status order_by_slots(struct dt_sched *s, struct dt_sched_module 
     return DT_OK;
 }
 
+/* An encoder whose positions may be in two parts (Entrain): F of position p at 2p - a, B of what goes to the LLM in slot q
+ * at 2q + a + 1, where a is its bound without the one position more that deferral holds.  q is p or p + 1, so times grow
+ * along every dependency as in 1F1B, and a position more is held than there. */
+static enum dt_status order_by_positions(struct dt_sched *s, struct dt_sched_module *m, int replica,
+                                         int stage, struct dt_sched_lane_order *o,
+                                         struct dt_error *err)
+{
+    const struct dt_assignment_module *a = &s->a->m[m->index];
+    uint32_t first = m->mb_first[replica], end = m->mb_first[replica + 1], b = first;
+    int64_t ahead = dt_memory_in_flight(s->plan, s->model, m->index, stage, INT32_MAX) - 2;
+
+    if (order_alloc(s, o, 2 * (end - first), 1) != 0)
+        return dt_error_nomem(err, "order of a lane");
+    for (uint32_t f = first; f <= end; f++) {
+        int64_t at = f == end ? INT64_MAX
+                              : (int64_t)a->mb[f].slot - dt_assignment_deferred(a, first, end, f);
+
+        while (m->v[stage].backward && b < f && at > (int64_t)a->mb[b].slot + ahead)
+            o->code[o->n++] = DT_CODE(b++ - first, 0, DT_CODE_BACKWARD);
+        if (f < end)
+            o->code[o->n++] = DT_CODE(f - first, 0, DT_CODE_FORWARD);
+    }
+    return DT_OK;
+}
+
 static bool takes_inputs(const struct dt_sched *s, const struct dt_sched_module *m)
 {
     for (int e = 0; e < s->model->n_edges; e++)
@@ -122,7 +147,10 @@ static enum dt_status module_orders(struct dt_sched *s, struct dt_sched_module *
             return dt_error_set(err, DT_ERR_INPUT,
                                 "module %s: %u microbatches per replica, at most %d", m->mod->name,
                                 n, DT_MB_MAX - 1);
-        if (fixed && by_slots && n != (uint32_t)s->a->n_slots && takes_inputs(s, m))
+        if (fixed && dt_plan_defers(s->plan, s->model, m->index))
+            DT_TRY(
+                order_by_positions(s, m, s->aligned ? 0 : l / m->pp, l % m->pp, &m->order[l], err));
+        else if (fixed && by_slots && n != (uint32_t)s->a->n_slots && takes_inputs(s, m))
             DT_TRY(order_by_slots(s, m, l / m->pp, l % m->pp, &m->order[l], err));
         else if (fixed)
             DT_TRY(order_lane(s, m, l % m->pp, n, &m->order[l], err));

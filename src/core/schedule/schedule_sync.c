@@ -99,7 +99,7 @@ static uint64_t sync_bytes(const struct dt_sched *s, const struct dt_sched_modul
     int first = v->first, n = v->n;
 
     dt_sched_vstage_bucket(bucket, v->b_parts, &first, &n);
-    return (s->plan->policy.half_grads ? 2 : 4) *
+    return dt_plan_policy_grad_bytes(&s->plan->policy) *
            params(s->plan, s->model, m->index, first, n, TRAINED, held, false);
 }
 

@@ -133,11 +133,34 @@ struct dt_cost_stage_ns dt_sched_times_part(struct dt_sched_times *t, int module
     return c->ns;
 }
 
+/* Those of another virtual stage of identical blocks, trained alike; NULL: none has been asked for. */
+static struct dt_cost_stage_ns *same_stage(const struct dt_sched_times *t, int module, int v)
+{
+    const struct dt_plan_module *mp = &t->plan->modules[module];
+    const struct dt_sched_module_times *m = &t->m[module];
+    int first = mp->split[v], n = mp->split[v + 1] - first;
+    int like = dt_cost_stage_like(t->cost, module, first, n);
+    bool upstream = dt_plan_upstream_trained(t->plan, t->model, module, first);
+
+    for (int u = 0; u < mp->layout.pp * mp->layout.vpp; u++) {
+        int at = mp->split[u];
+
+        if (m->ns[u] && mp->split[u + 1] - at == n &&
+            dt_cost_stage_like(t->cost, module, at, n) == like &&
+            memcmp(&m->trainable[at], &m->trainable[first], (size_t)n) == 0 &&
+            dt_plan_upstream_trained(t->plan, t->model, module, at) == upstream)
+            return m->ns[u];
+    }
+    return NULL;
+}
+
 const struct dt_cost_stage_ns *dt_sched_times_stage(struct dt_sched_times *t, int module, int v)
 {
     const uint16_t *split = &t->plan->modules[module].split[v];
     struct dt_sched_module_times *m = &t->m[module];
 
+    if (!m->ns[v])
+        m->ns[v] = same_stage(t, module, v);
     if (!m->ns[v])
         m->ns[v] = all_works(t, module, split[0], split[1] - split[0]);
     return m->ns[v];

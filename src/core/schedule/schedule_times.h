@@ -31,7 +31,7 @@ struct dt_sched_module_times {
     uint32_t *work_id; /* [mb]: microbatches of equal work share an id */
     uint32_t n_ids;
     struct dt_work *work;            /* [n_ids] */
-    struct dt_cost_stage_ns **ns;    /* [v][n_ids]; NULL: not asked yet */
+    struct dt_cost_stage_ns **ns;    /* [v][n_ids]; equal stages share one; NULL: not asked yet */
     struct dt_sched_part_cost *part; /* [v][backward][DT_PARTS_MAX] */
     int64_t *step_ns;                /* [pp], negative: not asked yet */
     struct dt_cost_time *step;

@@ -402,31 +402,49 @@ static void eval_in_order(const struct dt_program *p, const uint32_t *order, con
     }
 }
 
+static int64_t last_end(const struct dt_timeline *t)
+{
+    int64_t last = 0;
+
+    for (uint32_t i = 0; i < t->n_ops; i++)
+        last = later(last, t->end_ns[i]);
+    return last;
+}
+
+/* Either with an order or by a walk that finds one. */
+static enum dt_status eval_once(const struct dt_program *p, const uint32_t *order,
+                                const int64_t *dur_ns, struct dt_error *err,
+                                struct dt_timeline *out)
+{
+    struct walk w = {.p = p, .dur = dur_ns};
+
+    DT_TRY(dt_timeline_reserve(out, p->n_ops, err));
+    w.begin = out->begin_ns;
+    w.end = out->end_ns;
+    memset(out->end_ns, 0xff, (size_t)p->n_ops * sizeof(*out->end_ns)); /* none has ended */
+    if (order)
+        eval_in_order(p, order, dur_ns, out->begin_ns, out->end_ns);
+    else
+        DT_TRY(walk_all(&w, err));
+    out->makespan_ns = last_end(out);
+    return dt_timeline_check(out->makespan_ns, err);
+}
+
+enum dt_status dt_timeline_once(const struct dt_program *p, const int64_t *dur_ns,
+                                struct dt_error *err, struct dt_timeline *out)
+{
+    return eval_once(p, NULL, dur_ns, err, out);
+}
+
 enum dt_status dt_timeline_makespan(const struct dt_program *p, const uint32_t *order,
                                     const int64_t *dur_ns, struct dt_error *err, int64_t *ns)
 {
     struct dt_timeline line = {0};
-    struct walk w = {.p = p, .dur = dur_ns};
-    int64_t makespan = 0;
-    enum dt_status st;
+    enum dt_status st = eval_once(p, order, dur_ns, err, &line);
 
-    DT_TRY(dt_timeline_reserve(&line, p->n_ops, err));
-    w.begin = line.begin_ns;
-    w.end = line.end_ns;
-    memset(line.end_ns, 0xff, (size_t)p->n_ops * sizeof(*line.end_ns)); /* none has ended */
-    if (order) {
-        eval_in_order(p, order, dur_ns, line.begin_ns, line.end_ns);
-        st = DT_OK;
-    } else {
-        st = walk_all(&w, err);
-    }
-    for (uint32_t i = 0; st == DT_OK && i < p->n_ops; i++)
-        makespan = later(makespan, line.end_ns[i]);
+    if (st == DT_OK)
+        *ns = line.makespan_ns;
     dt_timeline_free(&line);
-    if (st == DT_OK)
-        st = dt_timeline_check(makespan, err);
-    if (st == DT_OK)
-        *ns = makespan;
     return st;
 }
 
@@ -435,7 +453,7 @@ enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_time
                                 struct dt_timeline *out)
 {
     const struct dt_timeline_topo_rec *rec = topo->rec;
-    int64_t *begin, *end, makespan = 0;
+    int64_t *begin, *end;
 
     DT_TRY(dt_timeline_reserve(out, p->n_ops, err));
     begin = out->begin_ns;
@@ -465,9 +483,6 @@ enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_time
         begin[i] = at;
         end[i] = to;
     }
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        makespan = later(makespan, end[i]);
-    DT_TRY(dt_timeline_check(makespan, err));
-    out->makespan_ns = makespan;
-    return DT_OK;
+    out->makespan_ns = last_end(out);
+    return dt_timeline_check(out->makespan_ns, err);
 }

@@ -40,6 +40,9 @@ enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_time
                                 const int64_t *dur_ns, struct dt_error *err,
                                 struct dt_timeline *out);
 
+/* The same in one walk that keeps no order, for a program that is evaluated once. */
+enum dt_status dt_timeline_once(const struct dt_program *p, const int64_t *dur_ns,
+                                struct dt_error *err, struct dt_timeline *out);
 /* Its end alone, for a program that is asked for no more; `order`, if known, has every op behind all that it waits for. */
 enum dt_status dt_timeline_makespan(const struct dt_program *p, const uint32_t *order,
                                     const int64_t *dur_ns, struct dt_error *err, int64_t *ns);

@@ -13,14 +13,14 @@ struct dt_document {       /* zero-initialised is valid */
     enum dt_data_bad_kind bad;
     char why[256];
     enum dt_sequence_task task;
-    struct dt_tokenizer_ids text;
-    bool cut; /* the text was shortened */
+    struct dt_tokenizer_ids text; /* id NULL, n above 0: not there yet */
+    bool cut;                     /* the text was shortened */
     int w, h;
     uint8_t *px;
     int image_tokens; /* in the LLM sequence */
     uint64_t sample;
     int64_t label;
-    int64_t place; /* running number in the loader's order */
+    int64_t place; /* in the loader's order, from the beginning of the first epoch */
 };
 
 /* Reads sample i as a document of `epoch`.  `scratch` is the calling thread's own. */
@@ -36,6 +36,8 @@ struct dt_sequence *dt_sequence_new(int seq_len, int64_t index);
 /* Appends a document that fits; its pixels now belong to the sequence.  0, or -1 out of memory. */
 int dt_sequence_append(struct dt_sequence *s, struct dt_document *d,
                        struct dt_tokenizer_special_ids ids);
+/* The text of document k, which was not there: [docs[k].text_n] ids. */
+void dt_sequence_put_text(struct dt_sequence *s, int k, const int32_t *id);
 /* Pads the rest. */
 void dt_sequence_finish(struct dt_sequence *s, struct dt_tokenizer_special_ids ids);
 

@@ -15,13 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    THREADS_MAX = 256,
-    QUEUE_MAX = 1 << 16,
-    BATCH_MAX = 8,
-    SAMPLE_BYTES_MAX = 64 << 20,
-    PATCH = 16
-};
+enum { THREADS_MAX = 256, QUEUE_MAX = 1 << 16, BATCH_MAX = 8, SAMPLE_BYTES_MAX = 64 << 20 };
 
 struct place {
     struct dt_document doc;
@@ -33,6 +27,8 @@ struct dt_loader {
     struct dt_shard_index *ix;
     struct dt_tokenizer_special_ids ids;
     uint64_t fingerprint;
+    int64_t samples;   /* in the data set */
+    uint64_t data;     /* its fingerprint */
     int64_t per_epoch; /* documents of this part in an epoch */
     int64_t start;     /* place 0 is this many documents after the start of epoch 0 */
     int64_t end;       /* the first place that is not there; INT64_MAX = endless */
@@ -82,12 +78,12 @@ uint64_t dt_loader_order_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t 
 
 /* ---- documents ---- */
 
-static void make_document(const struct dt_loader *l, int64_t place, struct dt_shard_sample *scratch,
-                          struct dt_document *out)
+void dt_loader_document(const struct dt_loader *l, int64_t place, struct dt_shard_sample *scratch,
+                        struct dt_document *out)
 {
-    int64_t at = l->start + place, epoch = at / l->per_epoch;
+    int64_t epoch = place / l->per_epoch;
     uint64_t n = l->ix->n;
-    uint64_t i = (uint64_t)(at % l->per_epoch) * (uint64_t)l->o.parts + (uint64_t)l->o.part;
+    uint64_t i = (uint64_t)(place % l->per_epoch) * (uint64_t)l->o.parts + (uint64_t)l->o.part;
     if (l->o.shuffle)
         i = dt_loader_order_at(l->o.seed, (uint64_t)epoch, n, i);
     dt_document_read(&l->o, l->ix, i, epoch, scratch, out);
@@ -111,7 +107,7 @@ static void *worker(void *arg)
         l->issued = end;
         pthread_mutex_unlock(&l->lock);
         for (int64_t place = first; place < end; place++) /* these are this thread's own */
-            make_document(l, place, &scratch, &l->ring[place % l->o.queue].doc);
+            dt_loader_document(l, l->start + place, &scratch, &l->ring[place % l->o.queue].doc);
         pthread_mutex_lock(&l->lock);
         for (int64_t place = first; place < end; place++)
             l->ring[place % l->o.queue].ready = true;
@@ -123,15 +119,18 @@ static void *worker(void *arg)
     return NULL;
 }
 
-/* The next document in order; false at the end. */
-static bool take(struct dt_loader *l, struct dt_document *out)
+/* The next document in order; there is one. */
+static enum dt_status take(struct dt_loader *l, struct dt_error *err, struct dt_document *out)
 {
     struct place *s;
-    if (l->taken >= l->end)
-        return false;
+    if (l->o.source) {
+        DT_TRY(l->o.source->take(l->o.source->ctx, l->start + l->taken, err, out));
+        l->taken++;
+        return DT_OK;
+    }
     if (l->n_threads == 0) {
-        make_document(l, l->taken++, &l->scratch, out);
-        return true;
+        dt_loader_document(l, l->start + l->taken++, &l->scratch, out);
+        return DT_OK;
     }
     pthread_mutex_lock(&l->lock);
     s = &l->ring[l->taken % l->o.queue];
@@ -143,7 +142,7 @@ static bool take(struct dt_loader *l, struct dt_document *out)
     if (l->issued - l->taken <= l->o.queue - l->batch)
         pthread_cond_signal(&l->can_issue);
     pthread_mutex_unlock(&l->lock);
-    return true;
+    return DT_OK;
 }
 
 /* ---- packing ---- */
@@ -176,10 +175,10 @@ static enum dt_status next_good(struct dt_loader *l, struct dt_error *err, struc
         return DT_OK;
     }
     for (;;) {
-        if (!take(l, d)) {
-            *end = true;
+        *end = l->taken >= l->end;
+        if (*end)
             return DT_OK;
-        }
+        DT_TRY(take(l, err, d));
         if (d->status == DT_OK)
             break;
         enum dt_status st = pass_over(l, d, err);
@@ -238,14 +237,14 @@ enum dt_status dt_loader_next(struct dt_loader *l, struct dt_error *err, struct 
 void dt_loader_cursor(const struct dt_loader *l, struct dt_data_cursor *out)
 {
     /* only this thread changes `taken`, so it may read it unlocked */
-    int64_t at = l->start + (l->has_pending ? l->pending.place : l->taken);
+    int64_t at = l->has_pending ? l->pending.place : l->start + l->taken;
     *out =
         (struct dt_data_cursor){l->fingerprint, at / l->per_epoch, at % l->per_epoch, l->sequences};
 }
 
 void dt_loader_sample_name(const struct dt_loader *l, uint64_t sample, char *buf, size_t size)
 {
-    struct dt_shard_sample *s = sample < l->ix->n ? dt_calloc(1, sizeof(*s)) : NULL;
+    struct dt_shard_sample *s = l->ix && sample < l->ix->n ? dt_calloc(1, sizeof(*s)) : NULL;
     const char *path = s ? l->ix->paths[l->ix->samples[sample].shard] : "", *slash;
 
     slash = strrchr(path, '/');
@@ -260,7 +259,7 @@ void dt_loader_sample_name(const struct dt_loader *l, uint64_t sample, char *buf
 
 int64_t dt_loader_samples(const struct dt_loader *l)
 {
-    return (int64_t)l->ix->n;
+    return l->samples;
 }
 
 void dt_loader_report(const struct dt_loader *l, struct dt_data_report *out)
@@ -303,11 +302,11 @@ static uint64_t fingerprint(const struct dt_loader_options *o, uint64_t data)
 static enum dt_status check(struct dt_loader_options *o, struct dt_error *err)
 {
     const struct dt_image_spec *spec[] = {&o->image, &o->target};
-    o->patch = o->patch ? o->patch : PATCH;
+    o->patch = o->patch ? o->patch : DT_LOADER_PATCH;
     o->parts = o->parts ? o->parts : 1;
     o->sample_bytes_max = o->sample_bytes_max ? o->sample_bytes_max : SAMPLE_BYTES_MAX;
     o->queue = o->queue ? o->queue : 16 + 8 * o->threads;
-    if (o->n_shards < 1)
+    if (o->n_shards < 1 && !o->source)
         return dt_error_set(err, DT_ERR_USAGE, "no shards to read");
     if (!o->tokenizer || o->seq_len < 4 || o->seq_len > 1 << 24 || o->patch < 1 || o->parts < 1 ||
         o->part < 0 || o->part >= o->parts || !(o->generate >= 0 && o->generate <= 1) ||
@@ -322,15 +321,44 @@ static enum dt_status check(struct dt_loader_options *o, struct dt_error *err)
     return DT_OK;
 }
 
+uint64_t dt_loader_data(const struct dt_loader *l)
+{
+    return l->data;
+}
+
+/* The tokenizer's texts, too: a fingerprint has only their number. */
+enum dt_status dt_loader_job_digest(const struct dt_loader_options *options, struct dt_error *err,
+                                    uint64_t *out)
+{
+    struct dt_loader_options o = *options;
+    struct dt_tokenizer_special_ids ids;
+    uint64_t h;
+    static const struct dt_loader_source any;
+    o.source = o.source ? o.source : &any; /* shards may be elsewhere */
+    DT_TRY(check(&o, err));
+    ids = dt_tokenizer_special(o.tokenizer);
+    h = dt_hash_bytes(fingerprint(&o, DT_HASH_START), &ids, sizeof ids);
+    for (int32_t id = 0; id < dt_tokenizer_vocab(o.tokenizer); id++) {
+        char *text;
+        size_t n;
+        DT_TRY(dt_tokenizer_decode(o.tokenizer, &id, 1, false, err, &text, &n));
+        h = dt_hash_bytes(dt_hash_word(h, n), text, n);
+        dt_free(text);
+    }
+    *out = h;
+    return DT_OK;
+}
+
 /* Why there is nothing to load. */
 static enum dt_status too_few(const struct dt_loader *l, struct dt_error *err)
 {
     const struct dt_data_report *r = &l->report;
-    int n_shards = l->ix->n_shards;
+    int n_shards;
 
-    if (l->ix->n > 0)
+    if (l->samples > 0 || !l->ix)
         return dt_error_set(err, DT_ERR_INPUT, "%lld samples are too few for %d parts",
-                            (long long)l->ix->n, l->o.parts);
+                            (long long)l->samples, l->o.parts);
+    n_shards = l->ix->n_shards;
     if (n_shards < 1)
         return dt_error_set(err, DT_ERR_INPUT, "no shards, so no samples");
     if (r->bad[DT_BAD_SHARD] > 0)
@@ -346,9 +374,9 @@ static enum dt_status too_few(const struct dt_loader *l, struct dt_error *err)
 static enum dt_status place_cursor(struct dt_loader *l, struct dt_error *err)
 {
     const struct dt_data_cursor *c = &l->o.cursor;
-    int64_t n = (int64_t)l->ix->n, epoch = 0, position = 0;
+    int64_t n = l->samples, epoch = 0, position = 0;
     l->per_epoch = n / l->o.parts + (l->o.part < n % l->o.parts);
-    l->fingerprint = fingerprint(&l->o, l->ix->fingerprint);
+    l->fingerprint = fingerprint(&l->o, l->data);
     if (l->per_epoch < 1)
         return too_few(l, err);
     if (c->fingerprint != l->fingerprint && l->o.changed) {
@@ -393,6 +421,21 @@ static enum dt_status start_threads(struct dt_loader *l, struct dt_error *err)
     return DT_OK;
 }
 
+static enum dt_status open_data(struct dt_loader *l, struct dt_error *err)
+{
+    const struct dt_loader_source *from = l->o.source;
+    if (from) {
+        l->samples = from->samples;
+        l->data = from->data;
+        dt_data_report_add(&l->report, &from->report);
+        return DT_OK;
+    }
+    DT_TRY(dt_shard_index_open(l->o.shards, l->o.n_shards, &l->report, err, &l->ix));
+    l->samples = (int64_t)l->ix->n;
+    l->data = l->ix->fingerprint;
+    return DT_OK;
+}
+
 enum dt_status dt_loader_open(const struct dt_loader_options *o, struct dt_error *err,
                               struct dt_loader **out)
 {
@@ -407,12 +450,12 @@ enum dt_status dt_loader_open(const struct dt_loader_options *o, struct dt_error
     pthread_cond_init(&l->can_take, NULL);
     st = check(&l->o, err);
     if (st == DT_OK)
-        st = dt_shard_index_open(o->shards, o->n_shards, &l->report, err, &l->ix);
+        st = open_data(l, err);
     if (st == DT_OK) {
         l->ids = dt_tokenizer_special(o->tokenizer);
         st = place_cursor(l, err);
     }
-    if (st == DT_OK && o->threads)
+    if (st == DT_OK && o->threads && !o->source)
         st = start_threads(l, err);
     if (st != DT_OK) {
         dt_loader_close(l);

@@ -16,6 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { DT_LOADER_PATCH = 16 };
+
 struct dt_data_cursor {
     uint64_t fingerprint; /* of data and options; 0 = the beginning */
     int64_t epoch;
@@ -23,12 +25,25 @@ struct dt_data_cursor {
     int64_t sequences; /* delivered so far */
 };
 
+struct dt_document;
+/* Documents from elsewhere, instead of shards: exec/feed. */
+struct dt_loader_source {
+    /* The document of a place, counted from the beginning of the first epoch; places come in order.
+     * Without text ids or pixels they are asked for later (dt_sequence_missing). */
+    enum dt_status (*take)(void *ctx, int64_t place, struct dt_error *err, struct dt_document *out);
+    void *ctx;
+    int64_t samples;              /* in the data set */
+    uint64_t data;                /* dt_loader_data */
+    struct dt_data_report report; /* of the data set's index */
+};
+
 struct dt_loader_options {
-    const char *const *shards; /* paths */
+    const struct dt_loader_source *source; /* NULL = the shards; must outlive the loader */
+    const char *const *shards;             /* paths */
     int n_shards;
     const struct dt_tokenizer *tokenizer; /* must outlive the loader */
     int seq_len;
-    int patch;           /* pixels per patch side; 0 = 16, as core/model/samples.h counts */
+    int patch; /* pixels per patch side; 0 = DT_LOADER_PATCH, as core/model/samples.h counts */
     double generate;     /* share of documents whose image is a target, 0 to 1 */
     double caption_drop; /* share of these without their text, so that the generator also learns to
                           * draw from nothing (classifier-free guidance, Ho & Salimans 2022) */
@@ -64,6 +79,17 @@ void dt_loader_sample_name(const struct dt_loader *l, uint64_t sample, char *buf
 int64_t dt_loader_samples(const struct dt_loader *l);
 void dt_loader_report(const struct dt_loader *l, struct dt_data_report *out);
 void dt_loader_close(struct dt_loader *l);
+
+/* For producers.  The document of a place, counted from the beginning of the first epoch, whatever
+ * the cursor.  Thread-safe; `scratch` is the calling thread's own. */
+struct dt_shard_sample;
+void dt_loader_document(const struct dt_loader *l, int64_t place, struct dt_shard_sample *scratch,
+                        struct dt_document *out);
+/* Fingerprint of the data alone, without options. */
+uint64_t dt_loader_data(const struct dt_loader *l);
+/* Digest of everything but the data: two that differ in it do not make the same documents. */
+enum dt_status dt_loader_job_digest(const struct dt_loader_options *o, struct dt_error *err,
+                                    uint64_t *out);
 
 /* The i-th of n in a pseudo-random order of (seed, epoch); a bijection, O(1), no state. */
 uint64_t dt_loader_order_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);

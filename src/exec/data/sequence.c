@@ -4,6 +4,8 @@
 #include "base/mem.h"
 #include "exec/data/document.h"
 
+#include <string.h>
+
 void dt_sequence_free(struct dt_sequence *s)
 {
     if (!s)
@@ -31,6 +33,22 @@ struct dt_sequence *dt_sequence_new(int seq_len, int64_t index)
     s->seq_len = seq_len;
     s->index = index;
     return s;
+}
+
+/* Text and eos are to be foretold. */
+static void foretell(struct dt_sequence *s, const struct dt_sequence_doc *doc)
+{
+    uint32_t end = doc->first + doc->n;
+    for (uint32_t i = doc->first; i < end; i++)
+        s->labels[i] = i + 1 < end && i + 1 >= doc->text_first ? s->ids[i + 1] : -1;
+}
+
+void dt_sequence_put_text(struct dt_sequence *s, int k, const int32_t *id)
+{
+    struct dt_sequence_doc *doc = &s->docs[k];
+    memcpy(s->ids + doc->text_first, id, doc->text_n * sizeof *id);
+    doc->no_text = false;
+    foretell(s, doc);
 }
 
 int dt_sequence_append(struct dt_sequence *s, struct dt_document *d,
@@ -65,15 +83,15 @@ int dt_sequence_append(struct dt_sequence *s, struct dt_document *d,
                                     .text_first = (uint32_t)at,
                                     .text_n = (uint32_t)d->text.n,
                                     .sample = d->sample,
-                                    .label = d->label};
+                                    .label = d->label,
+                                    .place = d->place,
+                                    .no_text = d->text.n > 0 && !d->text.id};
     for (size_t i = 0; i < d->text.n; i++)
-        s->ids[at++] = d->text.id[i];
+        s->ids[at++] = doc->no_text ? DT_SEQUENCE_ABSENT : d->text.id[i];
     s->ids[at++] = ids.eos;
-    for (int i = first; i < at; i++) { /* text and eos are to be foretold */
-        bool text_next = i + 1 < at && (uint32_t)(i + 1) >= doc->text_first;
-        s->labels[i] = text_next ? s->ids[i + 1] : -1;
+    for (int i = first; i < at; i++)
         s->doc_of[i] = s->n_docs;
-    }
+    foretell(s, doc);
     s->n_docs++;
     s->n_tokens = at;
     s->text_tokens += n - d->image_tokens;

@@ -14,7 +14,12 @@
 
 #include "core/model/samples.h"
 #include "exec/data/image.h"
+#include <stdbool.h>
 #include <stdint.h>
+
+/* Stands for a token that is not there yet, among labels too: where one is foretold is known without
+ * the text.  No tokenizer has it. */
+#define DT_SEQUENCE_ABSENT INT32_MAX
 
 enum dt_sequence_task { DT_TASK_TEXT, DT_TASK_CAPTION, DT_TASK_GENERATE };
 
@@ -24,6 +29,8 @@ struct dt_sequence_doc {
     uint32_t text_first, text_n; /* its caption, without bos and eos */
     uint64_t sample;             /* number of the sample in the data set */
     int64_t label;               /* class number (member "cls"), -1 = none */
+    int64_t place;               /* in the loader's order, from the beginning of the first epoch */
+    bool no_text;                /* has one that is not there yet: DT_SEQUENCE_ABSENT instead */
 };
 
 struct dt_sequence_item { /* an image */
@@ -31,7 +38,7 @@ struct dt_sequence_item { /* an image */
     uint32_t flags;    /* DT_ITEM_ENCODE or DT_ITEM_GENERATE (core/model/samples.h) */
     uint32_t first, n; /* encoded: its tokens; target: 0, 0 */
     uint32_t doc;
-    uint8_t *px; /* [h][w][3]; NULL when only sizes are read */
+    uint8_t *px; /* [h][w][3]; NULL when only sizes are read, or not there yet */
 };
 
 struct dt_sequence {

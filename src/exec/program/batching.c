@@ -239,10 +239,32 @@ static enum dt_status feed_encoder(const struct dt_sequence *const *seqs, int n,
     return DT_OK;
 }
 
+/* What was not fetched must not be taken for zeros. */
+static enum dt_status all_there(enum dt_module_role role, const struct dt_sequence *const *seqs,
+                                int n, struct dt_error *err)
+{
+    uint32_t flag = role == DT_ROLE_ENCODER ? DT_ITEM_ENCODE : DT_ITEM_GENERATE;
+
+    for (int k = 0; k < n; k++) {
+        bool missing = false;
+
+        for (int i = 0; role == DT_ROLE_LLM && i < seqs[k]->n_docs; i++)
+            missing |= seqs[k]->docs[i].no_text;
+        for (int i = 0; role != DT_ROLE_LLM && i < seqs[k]->n_items; i++)
+            missing |= seqs[k]->items[i].flags & flag && !seqs[k]->items[i].px;
+        if (missing)
+            return dt_error_set(err, DT_ERR_INTERNAL,
+                                "sequence %lld is to be computed without its %s",
+                                (long long)seqs[k]->index, role == DT_ROLE_LLM ? "text" : "images");
+    }
+    return DT_OK;
+}
+
 enum dt_status dt_batching_fill(const struct dt_model *m, int module,
                                 const struct dt_sequence *const *seqs, int n, struct dt_batch *b,
                                 struct dt_error *err)
 {
+    DT_TRY(all_there(m->modules[module].role, seqs, n, err));
     switch (m->modules[module].role) {
     case DT_ROLE_LLM:
         if (b->cut.n > 1)

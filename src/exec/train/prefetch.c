@@ -16,7 +16,8 @@ enum { NICE = 10 }; /* a tenth of a core that others want, by the kernel's table
 
 struct dt_prefetch {
     const struct dt_setup *s;
-    struct dt_loader *loader; /* the thread's, as is the setup's cost model */
+    struct dt_prefetch_data data;
+    struct dt_placement place; /* with a feed */
     int64_t count;
     pthread_t thread;
     bool has_thread;
@@ -62,7 +63,7 @@ static bool stopped(struct dt_prefetch *a)
 static enum dt_status load(struct dt_prefetch *a, struct dt_prefetch_batch *b, struct dt_error *err)
 {
     for (int64_t i = 0; i < b->n && !stopped(a); i++) {
-        DT_TRY(dt_loader_next(a->loader, err, &b->seqs[i]));
+        DT_TRY(dt_loader_next(a->data.loader, err, &b->seqs[i]));
         if (!b->seqs[i])
             return dt_error_set(err, DT_ERR_INPUT, "the data ends after %lld sequences",
                                 (long long)i);
@@ -70,8 +71,8 @@ static enum dt_status load(struct dt_prefetch *a, struct dt_prefetch_batch *b, s
             return dt_error_set(err, DT_ERR_INPUT,
                                 "the data has images to read, the model has no encoder");
     }
-    dt_loader_cursor(a->loader, &b->cursor);
-    dt_loader_report(a->loader, &b->data);
+    dt_loader_cursor(a->data.loader, &b->cursor);
+    dt_loader_report(a->data.loader, &b->data);
     return DT_OK;
 }
 
@@ -118,6 +119,20 @@ static double end(struct dt_prefetch_span *s)
     return (double)(s->end_ns - s->begin_ns) * 1e-9;
 }
 
+/* What this rank computes with; the rest of the batch stays sizes. */
+static enum dt_status fetch(struct dt_prefetch *a, struct dt_prefetch_batch *b,
+                            struct dt_error *err)
+{
+    struct dt_prefetch_share share = {a->s->job->model, &a->place, a->data.rank};
+    uint64_t t0 = dt_clock_ns();
+    enum dt_status st;
+
+    st = dt_prefetch_fetch(&share, b->assignment, b->seqs, b->n, a->data.feed, err);
+    b->load_s += (double)(dt_clock_ns() - t0) * 1e-9;
+    dt_feed_client_report(a->data.feed, &b->feed);
+    return st;
+}
+
 static enum dt_status make(struct dt_prefetch *a, int64_t k, struct dt_error *err,
                            struct dt_prefetch_batch **out)
 {
@@ -140,6 +155,8 @@ static enum dt_status make(struct dt_prefetch *a, int64_t k, struct dt_error *er
         s = begin(a, k, DT_DATA_ORDER);
         st = order(a, b, k == 0, err);
         b->order_s = end(s);
+        if (st == DT_OK && a->data.feed)
+            st = fetch(a, b, err);
     }
     if (st == DT_OK)
         *out = b;
@@ -199,8 +216,8 @@ static void *worker(void *arg)
 
 /* ---- the caller's side ---- */
 
-enum dt_status dt_prefetch_open(const struct dt_setup *s, struct dt_loader *loader, int64_t count,
-                                struct dt_error *err, struct dt_prefetch **out)
+enum dt_status dt_prefetch_open(const struct dt_setup *s, const struct dt_prefetch_data *data,
+                                int64_t count, struct dt_error *err, struct dt_prefetch **out)
 {
     struct dt_prefetch *a = dt_calloc(1, sizeof(*a));
     pthread_condattr_t clock;
@@ -208,7 +225,8 @@ enum dt_status dt_prefetch_open(const struct dt_setup *s, struct dt_loader *load
     if (!a)
         return dt_error_nomem(err, "batches");
     a->s = s;
-    a->loader = loader;
+    a->data = *data;
+    a->report.producers = data->feed ? s->n_producers : 0;
     a->count = count;
     pthread_mutex_init(&a->lock, NULL);
     pthread_condattr_init(&clock);
@@ -216,6 +234,14 @@ enum dt_status dt_prefetch_open(const struct dt_setup *s, struct dt_loader *load
     pthread_cond_init(&a->can_make, &clock);
     pthread_condattr_destroy(&clock);
     pthread_cond_init(&a->can_take, NULL);
+    if (data->feed) {
+        enum dt_status st = dt_placement_init(&a->place, &s->plan, data->ranks, err);
+
+        if (st != DT_OK) {
+            dt_prefetch_close(a);
+            return st;
+        }
+    }
     if (count > 0) {
         if (pthread_create(&a->thread, NULL, worker, a) != 0) {
             dt_prefetch_close(a);
@@ -261,6 +287,7 @@ enum dt_status dt_prefetch_take(struct dt_prefetch *a, struct dt_error *err,
     r->batches++;
     r->load_s += b->load_s;
     r->order_s += b->order_s;
+    r->feed = b->feed;
     *out = b;
     return DT_OK;
 }
@@ -314,6 +341,7 @@ void dt_prefetch_close(struct dt_prefetch *a)
     dt_prefetch_stop(a);
     for (int64_t k = a->taken; k < a->made; k++)
         dt_prefetch_batch_free(a->ring[k % DT_PREFETCH_BATCHES]);
+    dt_placement_free(&a->place);
     pthread_mutex_destroy(&a->lock);
     pthread_cond_destroy(&a->can_make);
     pthread_cond_destroy(&a->can_take);

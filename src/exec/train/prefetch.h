@@ -16,6 +16,7 @@
 #define DT_EXEC_TRAIN_PREFETCH_H
 
 #include "report/runs.h"
+#include "exec/train/prefetch_fetch.h"
 #include "exec/train/setup.h"
 
 enum { DT_PREFETCH_BATCHES = 2 };
@@ -30,7 +31,10 @@ struct dt_prefetch_batch {
     uint64_t samples_digest;      /* report/run_facts.h */
     struct dt_data_cursor cursor; /* of the loader behind this batch */
     struct dt_data_report data;   /* of the loader then */
-    double load_s, order_s; /* taking and packing the data; costing, assigning and compiling */
+    /* taking and packing the data, and fetching this rank's share of it; costing, assigning and
+     * compiling */
+    double load_s, order_s;
+    struct dt_feed_client_report feed; /* then */
 };
 void dt_prefetch_batch_free(struct dt_prefetch_batch *b);
 
@@ -40,6 +44,8 @@ struct dt_prefetch_report { /* of the batches taken so far */
     double load_s, order_s; /* sums over all of them, in the thread */
     double first_s;         /* what the first was waited for: nothing runs beside it */
     double exposed_s;       /* what the others were waited for */
+    int producers;          /* 0 = shards */
+    struct dt_feed_client_report feed; /* then */
 };
 
 /* When the thread was at work on a batch, on this rank's dt_clock_ns. */
@@ -52,10 +58,15 @@ struct dt_prefetch_span {
 enum { DT_PREFETCH_SPANS = DT_DATA_WORK_N * (DT_PREFETCH_BATCHES + 1) };
 
 struct dt_prefetch;
-/* Makes `count` batches at most, the program of the first one checked.  Until dt_prefetch_close the
- * loader and the setup's cost model are the thread's alone. */
-enum dt_status dt_prefetch_open(const struct dt_setup *s, struct dt_loader *loader, int64_t count,
-                                struct dt_error *err, struct dt_prefetch **out);
+/* Where batches come from; all of it is the thread's alone until dt_prefetch_close, as is the setup's cost model. */
+struct dt_prefetch_data {
+    struct dt_loader *loader;
+    struct dt_feed_client *feed; /* what the loader's documents come from; NULL = shards */
+    int rank, ranks;             /* whose share is fetched of it */
+};
+/* Makes `count` batches at most, the program of the first one checked. */
+enum dt_status dt_prefetch_open(const struct dt_setup *s, const struct dt_prefetch_data *data,
+                                int64_t count, struct dt_error *err, struct dt_prefetch **out);
 /* The next batch (dt_prefetch_batch_free); waits for it.  No more than `count` times. */
 enum dt_status dt_prefetch_take(struct dt_prefetch *a, struct dt_error *err,
                                 struct dt_prefetch_batch **out);

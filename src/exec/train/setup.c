@@ -32,6 +32,26 @@ static enum dt_status choose_type(struct dt_setup *s, struct dt_error *err)
     return DT_OK;
 }
 
+/* Gradients are kept and reduced in fp32, whatever the type of activations.  Another type is for simulations: a job
+ * that states it would train otherwise than it says. */
+static enum dt_status check_gradients(const struct dt_setup *s, struct dt_error *err)
+{
+    const struct dt_plan_policy *y = &s->plan.policy;
+    const char *key = y->half_grads ? "precision" : "grads",
+               *word = y->half_grads ? "fp16" : "bf16";
+    struct dt_node at = dt_map_get(dt_map_get(dt_doc_root(s->job->doc), "train"), key);
+
+    if (!y->half_grads && !y->bf16_grads)
+        return DT_OK;
+    if (dt_node_present(at))
+        return dt_node_error(
+            at, err, "%s: %s is for simulations; here gradients are fp32; leave this key out", key,
+            word);
+    return dt_error_set(err, DT_ERR_INPUT,
+                        "the plan has %s gradients, which are for simulations; here they are fp32",
+                        word);
+}
+
 /* ---- plan ---- */
 
 enum dt_status dt_setup_plan(const struct dt_job *j, struct dt_error *err, struct dt_plan *out)
@@ -88,6 +108,48 @@ static struct dt_image_spec spec_of(const struct dt_setup *s, int module)
                                   DT_FILTER_AUTO};
 }
 
+/* "tcp://a:1,tcp://b:2" in one text or in several.  DT_ERR_INPUT: shards among them. */
+static enum dt_status list_producers(struct dt_setup *s, struct dt_error *err)
+{
+    const struct dt_job_paths *data = &s->job->run.data;
+    size_t bytes = 0, most = 0;
+    char *at;
+
+    for (int i = 0; i < data->n; i++) {
+        bytes += strlen(data->path[i]) + 1;
+        most += strlen(data->path[i]) / 6 + 1;
+    }
+    s->producers = dt_calloc(1, most * sizeof *s->producers + bytes);
+    if (!s->producers)
+        return dt_error_nomem(err, "producers");
+    at = (char *)(s->producers + most);
+    for (int i = 0; i < data->n; i++) {
+        char *rest = NULL, *text = at;
+
+        strcpy(text, data->path[i]);
+        at += strlen(text) + 1;
+        for (char *one = strtok_r(text, ",", &rest); one; one = strtok_r(NULL, ",", &rest)) {
+            if (strncmp(one, "tcp://", 6) != 0)
+                return dt_error_set(err, DT_ERR_INPUT,
+                                    "\"%s\": data comes from producers, tcp://HOST:PORT, or from "
+                                    "shards, not from both",
+                                    one);
+            s->producers[s->n_producers++] = one;
+        }
+    }
+    return DT_OK;
+}
+
+static enum dt_status list_data(struct dt_setup *s, struct dt_error *err)
+{
+    const struct dt_job_paths *data = &s->job->run.data;
+
+    for (int i = 0; i < data->n; i++)
+        if (strncmp(data->path[i], "tcp://", 6) == 0)
+            return list_producers(s, err);
+    return dt_shard_list((const char *const *)data->path, data->n, err, &s->shards, &s->n_shards);
+}
+
 static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_error *err)
 {
     const struct dt_job_run_options *r = &s->job->run;
@@ -102,9 +164,7 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
     if (r->data.n > 0)
         DT_TRY(
             dt_preset_error_place(dt_map_get(dt_map_get(dt_doc_root(s->job->doc), "run"), "data"),
-                                  dt_shard_list((const char *const *)r->data.path, r->data.n, err,
-                                                &s->shards, &s->n_shards),
-                                  err));
+                                  list_data(s, err), err));
     else if (need_data)
         return dt_error_at(err, DT_ERR_INPUT, s->job->name, 0, 0,
                            "run.data is missing: the shards to train on, such as run: {data: "
@@ -146,6 +206,8 @@ static enum dt_status open_all(struct dt_setup *s, bool need_data, struct dt_err
     }
     DT_TRY(choose_type(s, err));
     DT_TRY(choose_plan(s, err));
+    if (need_data) /* it is to train */
+        DT_TRY(check_gradients(s, err));
     DT_TRY(choose_cost(s, err));
     if (s->generator >= 0)
         DT_TRY(dt_diffusion_init(&s->diffusion, (enum dt_diffusion_schedule)s->job->run.noise,
@@ -172,6 +234,7 @@ void dt_setup_close(struct dt_setup *s)
     if (s->diffusion.alpha_bar)
         dt_diffusion_free(&s->diffusion);
     dt_free(s->shards);
+    dt_free(s->producers);
     dt_cost_free(s->cost);
     memset(s, 0, sizeof(*s));
 }

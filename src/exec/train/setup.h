@@ -19,6 +19,8 @@ struct dt_setup {
     struct dt_diffusion diffusion; /* alpha_bar NULL without a generator */
     char **shards;
     int n_shards;
+    char **producers; /* addresses; instead of shards */
+    int n_producers;
     struct dt_loader_options loader; /* with shards and tokenizer; the caller may change it */
     int encoder, generator;          /* modules; -1 = none */
     struct dt_cost *cost; /* what reordering goes by, the same on every rank; NULL: one GPU */

@@ -2,6 +2,7 @@
  *
  * TensorBoard event files.  The few protocol-buffer fields are written by hand. */
 #include "exec/train/tensorboard.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/protobuf.h"
 
@@ -17,7 +18,6 @@
 /* TFRecord's mask (tensorflow/core/lib/hash/crc32c.h): rotate right by 15, add a constant, so that
  * the checksum of data that holds checksums is not a weak one. */
 #define CRC_MASK_ADD 0xA282EAD8u
-#define CRC32C_POLYNOMIAL 0x82F63B78u /* Castagnoli, reflected (RFC 3720, appendix B.4) */
 
 enum { TAG_BYTES_MAX = 1024 };
 
@@ -29,22 +29,9 @@ struct dt_tensorboard {
 
 /* ---- CRC-32C ---- */
 
-uint32_t dt_tensorboard_crc32c(uint32_t crc, const void *bytes, size_t len)
-{
-    const uint8_t *p = bytes;
-
-    crc = ~crc;
-    while (len--) {
-        crc ^= *p++;
-        for (int i = 0; i < 8; i++)
-            crc = crc >> 1 ^ (CRC32C_POLYNOMIAL & (0u - (crc & 1u)));
-    }
-    return ~crc;
-}
-
 uint32_t dt_tensorboard_crc32c_masked(const void *bytes, size_t len)
 {
-    uint32_t crc = dt_tensorboard_crc32c(0, bytes, len);
+    uint32_t crc = dt_hash_crc32c(0, bytes, len);
 
     return (crc >> 15 | crc << 17) + CRC_MASK_ADD;
 }

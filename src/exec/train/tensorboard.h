@@ -26,9 +26,7 @@ enum dt_status dt_tensorboard_flush(struct dt_tensorboard *t, struct dt_error *e
 enum dt_status dt_tensorboard_close(struct dt_tensorboard *t, struct dt_error *err);
 const char *dt_tensorboard_path(const struct dt_tensorboard *t);
 
-/* CRC-32C (Castagnoli), and TFRecord's masked form of it. */
-uint32_t dt_tensorboard_crc32c(uint32_t crc, const void *bytes,
-                               size_t len); /* crc: 0 to begin with */
+/* TFRecord's masked form of CRC-32C. */
 uint32_t dt_tensorboard_crc32c_masked(const void *bytes, size_t len);
 
 #endif

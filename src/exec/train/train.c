@@ -19,6 +19,8 @@ struct train {
     const struct dt_setup *s;
     const struct dt_job_run_options *run;
     struct dt_exec *x;
+    struct dt_feed_client *feed; /* what the loader's documents come from; NULL = shards */
+    struct dt_feed_keys *keys;   /* of the feed */
     struct dt_loader *loader;
     struct dt_prefetch *prefetch; /* batches of the loader */
     struct dt_train_log *log;
@@ -102,10 +104,41 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
     return DT_OK;
 }
 
+static enum dt_status open_feed(struct train *t, struct dt_loader_options *l, struct dt_error *err)
+{
+    struct dt_feed_client_options o = {.address = (const char *const *)t->s->producers,
+                                       .n = t->s->n_producers,
+                                       .loader = &t->s->loader,
+                                       .warn = t->first ? t->o->warn : NULL};
+
+    if (t->s->n_producers == 0)
+        return DT_OK;
+    if (t->run->data_keys[0]) {
+        t->keys = dt_calloc(1, sizeof(*t->keys));
+        if (!t->keys)
+            return dt_error_nomem(err, "keys");
+        DT_TRY(dt_feed_keys_read(t->run->data_keys, err, t->keys));
+        o.keys = t->keys;
+    }
+    DT_TRY(dt_feed_client_open(&o, err, &t->feed));
+    l->source = dt_feed_client_source(t->feed);
+    return DT_OK;
+}
+
+static enum dt_status open_loader(struct train *t, struct dt_error *err)
+{
+    struct dt_loader_options l = t->s->loader;
+
+    DT_TRY(open_feed(t, &l, err));
+    l.cursor = t->state.cursor;
+    l.changed = t->o->changed_data;
+    return dt_loader_open(&l, err, &t->loader);
+}
+
 static enum dt_status open_all(struct train *t, struct dt_error *err)
 {
     struct dt_exec_options x;
-    struct dt_loader_options l = t->s->loader;
+    struct dt_prefetch_data data;
     int64_t count;
 
     DT_TRY(dt_setup_gemm_peak(t->s, err, &t->sum.gemm_peak_flops));
@@ -117,18 +150,19 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     t->save.x = t->x;
     DT_TRY(dt_exec_sum(t->x, &t->sum.gemm_peak_flops, 1, err));
     DT_TRY(init_or_resume(t, err));
-    l.cursor = t->state.cursor;
-    l.changed = t->o->changed_data;
     /* A shard that is not there or broken is a matter of the job's run.data. */
     DT_TRY(dt_preset_error_place(dt_map_get(dt_map_get(dt_doc_root(t->s->job->doc), "run"), "data"),
-                                 dt_loader_open(&l, err, &t->loader), err));
+                                 open_loader(t, err), err));
     dt_loader_report(t->loader, &t->sum.data);
     /* Two batches that nobody takes: beside the last steps, of which the last is kept, runs what
      * runs beside all others. */
     count = t->run->steps > t->state.step ? t->run->steps - t->state.step + DT_PREFETCH_BATCHES : 0;
     if (count > 0 && dt_guard_rolls_back(&t->run->guard))
         count = INT64_MAX; /* steps are made again, of other batches */
-    DT_TRY(dt_prefetch_open(t->s, t->loader, count, err, &t->prefetch));
+    data =
+        (struct dt_prefetch_data){t->loader, t->feed, t->o->transport ? t->o->transport->rank : 0,
+                                  t->o->transport ? t->o->transport->size : 1};
+    DT_TRY(dt_prefetch_open(t->s, &data, count, err, &t->prefetch));
     if (!t->first)
         return DT_OK;
     DT_TRY(dt_train_folder_begin(&t->folder, t->o, err));
@@ -150,6 +184,8 @@ static void close_all(struct train *t)
     dt_train_folder_close(&t->folder);
     dt_prefetch_close(t->prefetch);
     dt_loader_close(t->loader);
+    dt_feed_client_close(t->feed);
+    dt_free(t->keys);
     dt_exec_free(t->x);
     dt_train_log_close(t->log, NULL);
     dt_free(t->lane_bytes);

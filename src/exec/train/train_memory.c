@@ -17,10 +17,13 @@ void dt_train_memory_see(struct dt_train_memory_seen *seen, const struct dt_prog
     for (int m = 0; m < p->plan->n_modules; m++) {
         const struct dt_assignment_module *a = &p->assignment->m[m];
 
-        for (uint32_t i = 0; i < a->mb_first[a->n_replicas]; i++)
-            dt_work_most(&seen->most[m], &a->work[i]);
+        for (uint32_t i = 0; i < a->mb_first[a->n_replicas]; i++) {
+            struct dt_work w = dt_assignment_held(a, i);
+
+            dt_work_most(&seen->most[m], &w);
+        }
         for (int r = 0; r < a->n_replicas; r++)
-            seen->n[m] = larger(seen->n[m], a->mb_first[r + 1] - a->mb_first[r]);
+            seen->n[m] = larger(seen->n[m], dt_assignment_positions(a, r));
     }
 }
 

@@ -25,14 +25,6 @@ void dt_cuda_call_close(const struct dt_cuda_lt *lt, struct dt_cuda_call *c)
         lt->MatmulDescDestroy(c->op);
 }
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        cublasStatus_t st_ = call;                                                                 \
-                                                                                                   \
-        if (st_ != CUBLAS_STATUS_SUCCESS)                                                          \
-            return st_;                                                                            \
-    } while (0)
-
 /* A bias has as many elements as its columns, our rows, are long; the gradient of one is of its second factor. */
 static cublasStatus_t set_epilogue(const struct dt_cuda_lt *lt, struct dt_cuda_call *c,
                                    const struct dt_cuda_shape *s, const void *bias)
@@ -43,10 +35,10 @@ static cublasStatus_t set_epilogue(const struct dt_cuda_lt *lt, struct dt_cuda_c
 
     if (s->epilogue == DT_CUDA_PLAIN)
         return CUBLAS_STATUS_SUCCESS;
-    TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                   sizeof(epilogue)));
-    TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
-                                   sizeof(type)));
+    DT_CUDA_LT_TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                              sizeof(epilogue)));
+    DT_CUDA_LT_TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
+                                              sizeof(type)));
     return lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                       sizeof(bias));
 }
@@ -58,15 +50,15 @@ cublasStatus_t dt_cuda_call_open(const struct dt_cuda_lt *lt, const struct dt_cu
     cublasOperation_t tb = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     cudaDataType_t in = type_of(s->type), out = type_of(s->c_type);
 
-    TRY(lt->MatmulDescCreate(&c->op, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof(ta)));
-    TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof(tb)));
-    TRY(set_epilogue(lt, c, s, bias));
-    TRY(lt->MatrixLayoutCreate(&c->a, in, (uint64_t)(s->b_turned ? s->k : s->n),
-                               (uint64_t)(s->b_turned ? s->n : s->k), s->ldb));
-    TRY(lt->MatrixLayoutCreate(&c->b, in, (uint64_t)(s->a_turned ? s->m : s->k),
-                               (uint64_t)(s->a_turned ? s->k : s->m), s->lda));
-    TRY(lt->MatrixLayoutCreate(&c->c, out, (uint64_t)s->n, (uint64_t)s->m, s->ldc));
+    DT_CUDA_LT_TRY(lt->MatmulDescCreate(&c->op, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    DT_CUDA_LT_TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof(ta)));
+    DT_CUDA_LT_TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof(tb)));
+    DT_CUDA_LT_TRY(set_epilogue(lt, c, s, bias));
+    DT_CUDA_LT_TRY(lt->MatrixLayoutCreate(&c->a, in, (uint64_t)(s->b_turned ? s->k : s->n),
+                                          (uint64_t)(s->b_turned ? s->n : s->k), s->ldb));
+    DT_CUDA_LT_TRY(lt->MatrixLayoutCreate(&c->b, in, (uint64_t)(s->a_turned ? s->m : s->k),
+                                          (uint64_t)(s->a_turned ? s->k : s->m), s->lda));
+    DT_CUDA_LT_TRY(lt->MatrixLayoutCreate(&c->c, out, (uint64_t)s->n, (uint64_t)s->m, s->ldc));
     return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -30,6 +30,15 @@ struct dt_cuda_lt {
     DT_CUDA_LT_FUNCTIONS(X)
 #undef X
 };
+/* Leaves a function with the status of a call that failed. */
+#define DT_CUDA_LT_TRY(call)                                                                       \
+    do {                                                                                           \
+        cublasStatus_t st_ = call;                                                                 \
+                                                                                                   \
+        if (st_ != CUBLAS_STATUS_SUCCESS)                                                          \
+            return st_;                                                                            \
+    } while (0)
+
 /* Loaded once; NULL with `err` filled when it is not there. */
 const struct dt_cuda_lt *dt_cuda_lt_load(struct dt_error *err);
 

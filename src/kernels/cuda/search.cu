@@ -14,14 +14,6 @@
 enum { CANDIDATES = 8, RUNS = 4 };
 static const double WORTH = 0.98;
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        cublasStatus_t st_ = call;                                                                 \
-                                                                                                   \
-        if (st_ != CUBLAS_STATUS_SUCCESS)                                                          \
-            return st_;                                                                            \
-    } while (0)
-
 /* At most `want` algorithms, the library's favourite first; *n = 0: it has none. */
 static cublasStatus_t ask(const struct dt_cuda_lt *lt, cublasLtHandle_t handle,
                           const struct dt_cuda_shape *s, struct dt_cuda_call *c, int want,
@@ -38,20 +30,21 @@ static cublasStatus_t ask(const struct dt_cuda_lt *lt, cublasLtHandle_t handle,
     cublasStatus_t st;
     int got = 0;
 
-    TRY(lt->MatmulPreferenceCreate(&c->want));
-    TRY(lt->MatmulPreferenceSetAttribute(c->want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
-                                         sizeof(room)));
+    DT_CUDA_LT_TRY(lt->MatmulPreferenceCreate(&c->want));
+    DT_CUDA_LT_TRY(lt->MatmulPreferenceSetAttribute(
+        c->want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof(room)));
     for (size_t i = 0; i < sizeof(align) / sizeof(align[0]); i++) {
         uint32_t bytes = 1u << align[i].log2;
 
-        TRY(lt->MatmulPreferenceSetAttribute(c->want, align[i].what, &bytes, sizeof(bytes)));
+        DT_CUDA_LT_TRY(
+            lt->MatmulPreferenceSetAttribute(c->want, align[i].what, &bytes, sizeof(bytes)));
     }
     st = lt->MatmulAlgoGetHeuristic(handle, c->op, c->a, c->b, c->c, c->c, c->want, want, found,
                                     &got);
     *n = 0;
     if (st == CUBLAS_STATUS_NOT_SUPPORTED)
         return CUBLAS_STATUS_SUCCESS;
-    TRY(st);
+    DT_CUDA_LT_TRY(st);
     for (int i = 0; i < got; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS &&
             found[i].workspaceSize <= DT_CUDA_PRODUCT_ROOM)
@@ -186,7 +179,7 @@ cublasStatus_t dt_cuda_choose(struct dt_device_queue *q, const struct dt_cuda_lt
         if (is_noted(notes, q->dev, lt, handle, name, x, algo))
             return CUBLAS_STATUS_SUCCESS;
     }
-    TRY(ask(lt, handle, s, x, notes ? CANDIDATES : 1, found, &n));
+    DT_CUDA_LT_TRY(ask(lt, handle, s, x, notes ? CANDIDATES : 1, found, &n));
     *none = n == 0;
     if (*none)
         return CUBLAS_STATUS_SUCCESS;

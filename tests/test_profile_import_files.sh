@@ -120,7 +120,7 @@ refused "neither an Nsight" empty
 refused "neither an Nsight" words
 refused "no table CUPTI_ACTIVITY_KIND_KERNEL" j.db
 refused "cannot open" none.json
-refused "cannot read" .
+refused "not a regular file" .
 refused "does not name its GPU: use --device" unnamed.sqlite
 refused "one by one, or use --device" a100.sqlite h100.json
 echo "  - {kernel: '(', op: gemm, dims: [1, 2, 3]}" >>own.yaml

@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The search of strategies whose other modules are all guests of the LLM: layouts of the LLM in the order of a formula,
+ * around each what the strategy places there, with as little recomputation of the guests as memory allows, then
+ * timelines. */
+#include "core/orchestrate/orchestrate_hosted.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    HOSTS_MAX = 96,
+    PLANS_MAX = 240,
+    FEW_PLANS_MAX = 2400,
+    FEW_GPUS = 16, /* on so few every variant of every LLM is tried */
+    AGAIN = 6,     /* plans whose LLMs are tried with all variants */
+    WHOLE = 4,
+};
+
+struct host {
+    double score; /* seconds of an iteration, near enough */
+    struct dt_orch_cand c;
+};
+
+struct hosting {
+    struct dt_orch_table *t;
+    const struct dt_orch_hosted *h;
+    struct dt_search_stats *stats;
+    int llm, most, n[DT_SCHED_N];
+    struct host host[DT_SCHED_N][HOSTS_MAX]; /* of each schedule, the best first */
+};
+
+/* ---- layouts of the LLM ---- */
+
+static void keep(struct hosting *w, enum dt_pipe_schedule s, const struct host *x)
+{
+    struct host *h = w->host[s];
+    int at = w->n[s];
+
+    if (at == w->most && h[--at].score <= x->score)
+        return;
+    for (; at > 0 && h[at - 1].score > x->score; at--)
+        h[at] = h[at - 1];
+    h[at] = *x;
+    w->n[s] += w->n[s] < w->most;
+}
+
+/* The first level of ZeRO with which the LLM fits alone. */
+static bool llm_fits(struct hosting *w, struct dt_orch_cand *c)
+{
+    struct dt_orch_table *t = w->t;
+    struct dt_orch_choice *of = &c->of[w->llm];
+    struct dt_orch_question q = {.m = w->llm,
+                                 .pipe = c->pipe,
+                                 .microbatch = c->microbatch,
+                                 .dp_lm = of->dp,
+                                 .pp_lm = of->pp};
+
+    for (int m = 0; m < t->in->model->n_modules; m++)
+        if (t->in->model->modules[m].role == DT_ROLE_GENERATOR)
+            q.gen_pp = 1;
+    for (int z = 0; z < t->space.of[w->llm].n_zero; z++) {
+        of->zero = (uint8_t)z;
+        q.of = *of;
+        if (dt_orch_table_fits(t, &q))
+            return true;
+    }
+    return false;
+}
+
+static void try_host(struct hosting *w, struct host *x)
+{
+    struct dt_orch_table *t = w->t;
+    const struct dt_orch_pipe *pipe = &t->space.pipe[x->c.pipe];
+    const struct dt_orch_choice *of = &x->c.of[w->llm];
+    double micro = t->space.microbatch[x->c.microbatch], base, c, later;
+    struct dt_orch_times *times =
+        dt_orch_times_of(t, w->llm, of->lane, of->recompute, x->c.microbatch, pipe->split);
+    const struct dt_orch_stage_entry *e;
+    struct dt_orch_hosted_view v = {.gpus = x->c.gpus};
+
+    if (!times)
+        return;
+    v.slot = (int64_t)(of->dp * micro);
+    v.steps = (double)(t->in->policy.global_batch / v.slot) - 1;
+    v.passage = c = micro * times->sample_s;
+    later = micro * times->later_s;
+    base = dt_orch_llm_warmup_s(c, later, (int64_t)v.steps + 1, of->pp, pipe->vpp);
+    x->score = base + v.steps * c / of->pp;
+    if (w->n[pipe->schedule] == w->most && x->score >= w->host[pipe->schedule][w->most - 1].score)
+        return;
+    e = dt_orch_stage_of(t, w->llm, times, of->pp, pipe->vpp);
+    if (!e)
+        return;
+    v.interval = micro * e->max_s;
+    x->score = base + v.steps * v.interval + w->h->guests_s(t, &x->c, &v);
+    w->stats->candidates++;
+    if (isinf(x->score) ||
+        (w->n[pipe->schedule] == w->most &&
+         x->score >= w->host[pipe->schedule][w->most - 1].score) ||
+        !llm_fits(w, &x->c))
+        return;
+    keep(w, pipe->schedule, x);
+}
+
+static void depths(struct hosting *w, struct host *x, int lane)
+{
+    const struct dt_orch_space *s = &w->t->space;
+    int blocks = w->t->in->model->modules[w->llm].n_blocks, vpp = s->pipe[x->c.pipe].vpp;
+    struct dt_orch_choice *of = &x->c.of[w->llm];
+
+    for (int pp = vpp > 1 ? 2 : 1; pp * vpp <= blocks && pp * of->dp * lane <= w->t->gpus; pp++)
+        for (int r = 0; r < s->of[w->llm].n_recompute && !w->t->nomem; r++) {
+            of->pp = (int16_t)pp;
+            of->recompute = (uint8_t)r;
+            x->c.gpus = pp * of->dp * lane;
+            try_host(w, x);
+        }
+}
+
+static void find_hosts(struct hosting *w)
+{
+    const struct dt_orch_space *s = &w->t->space;
+    int64_t batch = w->t->in->policy.global_batch;
+
+    for (int p = 0; p < s->n_pipes; p++)
+        for (int i = 0; i < s->n_microbatches; i++)
+            for (int l = 0; l < s->of[w->llm].n_lanes; l++) {
+                int lane = dt_orch_lane_gpus(&s->of[w->llm].lane[l]);
+
+                for (int dp = 1; dp * lane <= w->t->gpus; dp++) {
+                    struct host x = {.c = {.pipe = (uint8_t)p, .microbatch = (uint8_t)i}};
+
+                    if (batch % ((int64_t)dp * s->microbatch[i]) != 0)
+                        continue;
+                    x.c.of[w->llm].lane = (uint8_t)l;
+                    x.c.of[w->llm].dp = dp;
+                    depths(w, &x, lane);
+                }
+            }
+}
+
+/* ---- plans ---- */
+
+bool dt_orch_hosted_split(struct dt_orch_table *t, const struct dt_orch_cand *c, int m,
+                          struct dt_plan *p)
+{
+    const struct dt_orch_pipe *pipe = &t->space.pipe[c->pipe];
+    const struct dt_orch_choice *of = &c->of[m];
+    bool llm = m == t->in->model->llm;
+    struct dt_orch_times *x =
+        dt_orch_times_of(t, m, of->lane, of->recompute, llm ? c->microbatch : 0, pipe->split);
+    int vpp = llm ? pipe->vpp : 1;
+    const struct dt_orch_stage_entry *e = x ? dt_orch_stage_of(t, m, x, of->pp, vpp) : NULL;
+
+    if (!e)
+        return false;
+    memcpy(p->modules[m].split, e->split, (size_t)(of->pp * vpp + 1) * sizeof(*e->split));
+    return true;
+}
+
+/* The plan as it stands, if it is one and memory holds it. */
+static enum dt_status settle(struct hosting *w, struct dt_plan *p)
+{
+    const struct dt_search_input *in = w->t->in;
+
+    if (dt_plan_place(p, in->cluster, NULL) != DT_OK ||
+        dt_plan_validate(p, in->model, in->cluster, NULL) != DT_OK)
+        return DT_ERR_INFEASIBLE;
+    return dt_orch_check_expected(w->t, p, NULL);
+}
+
+/* Guests recompute as little as fits; with more ZeRO of the LLM only where nothing fits without. */
+static bool lean_enough(struct hosting *w, const struct dt_orch_cand *c, struct dt_plan *p)
+{
+    const struct dt_orch_space *s = &w->t->space;
+    const struct dt_plan placed = *p;
+    int most = 0;
+
+    for (int m = 0; m < p->n_modules; m++)
+        most = m != w->llm && s->of[m].n_recompute > most ? s->of[m].n_recompute : most;
+    for (int z = c->of[w->llm].zero; z < s->of[w->llm].n_zero; z++)
+        for (int r = 0; r < most; r++) {
+            *p = placed;
+            p->modules[w->llm].zero = s->of[w->llm].zero[z];
+            for (int m = 0; m < p->n_modules; m++) {
+                const struct dt_orch_modes *o = &s->of[m];
+
+                if (m == w->llm)
+                    continue;
+                p->modules[m].recompute = o->recompute[r < o->n_recompute ? r : o->n_recompute - 1];
+                p->modules[m].zero = o->zero[0];
+            }
+            if (settle(w, p) == DT_OK)
+                return true;
+        }
+    return false;
+}
+
+static bool make(struct hosting *w, const struct dt_orch_cand *c, int variant, struct dt_plan *p)
+{
+    struct dt_orch_table *t = w->t;
+    const struct dt_orch_pipe *pipe = &t->space.pipe[c->pipe];
+
+    dt_search_plan_init(t->in, p);
+    p->strategy = w->h->strategy;
+    p->policy.schedule = pipe->schedule;
+    p->policy.microbatch = t->space.microbatch[c->microbatch];
+    dt_orch_choice_apply(t, w->llm, &c->of[w->llm], pipe->vpp, p);
+    for (int m = 0; m < p->n_modules; m++)
+        p->modules[m].with = m == w->llm ? 0 : (uint8_t)(w->llm + 1);
+    if (!dt_orch_hosted_split(t, c, w->llm, p) || !w->h->place(t, c, variant, p))
+        return false;
+    if (lean_enough(w, c, p))
+        return true;
+    t->rejects.assigned++;
+    return false;
+}
+
+static bool listed(const struct dt_plan *plans, int n, const struct dt_plan *p)
+{
+    for (int i = 0; i < n; i++) {
+        bool same = plans[i].policy.schedule == p->policy.schedule &&
+                    plans[i].policy.microbatch == p->policy.microbatch;
+
+        for (int m = 0; m < p->n_modules && same; m++) {
+            const struct dt_plan_module *a = &plans[i].modules[m], *b = &p->modules[m];
+            size_t stages = (size_t)(a->layout.pp * a->layout.vpp) + 1;
+
+            same = memcmp(&a->layout, &b->layout, sizeof(a->layout)) == 0 &&
+                   a->recompute == b->recompute && a->zero == b->zero && a->window == b->window &&
+                   memcmp(a->split, b->split, stages * sizeof(a->split[0])) == 0;
+        }
+        if (same)
+            return true;
+    }
+    return false;
+}
+
+/* Plan after plan of the LLMs in turn, the likeliest variant of each first. */
+static int list(struct hosting *w, struct dt_plan *plans, int room)
+{
+    int n = 0;
+
+    for (int k = 0; k < w->h->variants; k++)
+        for (int i = 0; i < w->most; i++)
+            for (int s = 0; s < DT_SCHED_N && n < room; s++)
+                if (i < w->n[s] && make(w, &w->host[s][i].c, k, &plans[n]) &&
+                    !listed(plans, n, &plans[n]))
+                    n++;
+    return n;
+}
+
+static const struct dt_orch_cand *host_of(const struct hosting *w, const struct dt_plan *p)
+{
+    const struct dt_plan_module *mp = &p->modules[w->llm];
+    const struct dt_orch_space *s = &w->t->space;
+
+    for (int i = 0; i < w->n[p->policy.schedule]; i++) {
+        const struct dt_orch_cand *c = &w->host[p->policy.schedule][i].c;
+        const struct dt_orch_choice *of = &c->of[w->llm];
+
+        if (s->pipe[c->pipe].vpp == mp->layout.vpp &&
+            s->microbatch[c->microbatch] == p->policy.microbatch && of->dp == mp->layout.dp &&
+            of->pp == mp->layout.pp && of->lane == dt_orch_space_lane(w->t, w->llm, &mp->layout) &&
+            s->of[w->llm].recompute[of->recompute] == mp->recompute)
+            return c;
+    }
+    return NULL;
+}
+
+/* By timelines, as far as a budget of its own goes; without ranking by the formula. */
+static enum dt_status rank(struct dt_orch_table *t, struct dt_plan *plans, int *n,
+                           struct dt_error *err)
+{
+    int64_t spent = t->ops;
+    enum dt_status st;
+
+    t->ops = 0;
+    st = dt_orch_rank(t, plans, n, true, err);
+    t->ops += spent;
+    return st == DT_OK && *n > 1 ? dt_orch_sort(plans, *n, err) : st;
+}
+
+/* All variants around the LLMs of the best plans, beside these. */
+static enum dt_status again(struct hosting *w, struct dt_plan *plans, int *n, int room,
+                            struct dt_error *err)
+{
+    int best = *n < AGAIN ? *n : AGAIN, all = best;
+
+    for (int i = 0; i < best; i++) {
+        const struct dt_orch_cand *c = host_of(w, &plans[i]);
+
+        for (int k = 0; c && k < w->h->variants && all < room; k++)
+            if (make(w, c, k, &plans[all]) && !listed(plans, all, &plans[all]))
+                all++;
+    }
+    *n = all;
+    return rank(w->t, plans, n, err);
+}
+
+/* ---- one thing at a time ---- */
+
+/* Neighbour number k of a plan: a boundary between stages of the LLM one block on or back, or an encoder's window a slot longer
+ * or shorter, or twice or half as long; false: that is none.  *last: there are no more. */
+static bool neighbour(const struct hosting *w, int k, struct dt_plan *p, bool *last)
+{
+    struct dt_plan_module *llm = &p->modules[w->llm];
+    int moves = 2 * (llm->layout.pp * llm->layout.vpp - 1), by = k % 2 ? 1 : -1;
+    int64_t window, slots = dt_plan_slots(p, w->llm);
+
+    *last = k >= moves + (w->llm > 0 && p->modules[0].window != 0 ? 4 : 0);
+    if (*last)
+        return false;
+    if (k < moves) {
+        llm->split[1 + k / 2] = (uint16_t)(llm->split[1 + k / 2] + by);
+        return true;
+    }
+    window = dt_plan_window(p, w->llm, 0);
+    window = k - moves < 2 ? window + by : by > 0 ? 2 * window : window / 2;
+    if (window < 1 || window > slots)
+        return false;
+    for (int m = 0; m < w->llm; m++)
+        p->modules[m].window = window == slots ? DT_PLAN_WINDOW_ALL : (int)window;
+    return true;
+}
+
+/* The plan after the last step that made it faster; *ops are what is left to spend. */
+static enum dt_status descend(struct hosting *w, struct dt_plan *p, double *ops,
+                              struct dt_error *err)
+{
+    struct dt_orch_table *t = w->t;
+    bool last = false;
+
+    for (int k = 0; !last && *ops > 0; k++) {
+        struct dt_plan q = *p;
+        struct dt_error why;
+        bool closer;
+        enum dt_status st;
+
+        if (!neighbour(w, k, &q, &last) || settle(w, &q) != DT_OK)
+            continue;
+        *ops -= dt_orch_look_ops(t, &q, 0);
+        st = dt_orch_time_plan(t, &q, 0, &why, &closer);
+        if (st != DT_OK && st != DT_ERR_INFEASIBLE)
+            return dt_error_pass(err, &why);
+        if (st == DT_OK && q.predicted.timeline_s < p->predicted.timeline_s) {
+            *p = q;
+            k = -1; /* from the beginning */
+        }
+    }
+    return DT_OK;
+}
+
+/* The best plans, each as fast as single steps make it. */
+static enum dt_status polish(struct hosting *w, struct dt_plan *plans, int n, struct dt_error *err)
+{
+    double ops = (double)w->t->in->opt.neighbours;
+
+    if (ops <= 0)
+        ops = dt_orch_effort_of(w->t->in)->polish * (double)dt_orch_budget(w->t->in) / AGAIN;
+    for (int i = 0; i < n && i < AGAIN; i++)
+        if (plans[i].predicted.timeline_s > 0)
+            DT_TRY(descend(w, &plans[i], &ops, err));
+    return dt_orch_sort(plans, n, err);
+}
+
+static enum dt_status plans_of(struct hosting *w, bool few, struct dt_error *err,
+                               struct dt_search_result *out)
+{
+    int room = few ? FEW_PLANS_MAX : PLANS_MAX, n;
+    int kept = w->t->in->opt.k > 0 ? w->t->in->opt.k : 8;
+    struct dt_plan *plans = dt_calloc((size_t)room, sizeof(*plans));
+    enum dt_status st;
+
+    if (!plans)
+        return dt_error_nomem(err, "plans");
+    find_hosts(w);
+    n = list(w, plans, room);
+    st = w->t->nomem ? dt_error_nomem(err, "planner search") : DT_OK;
+    if (st == DT_OK && n > 0)
+        st = rank(w->t, plans, &n, err);
+    if (st == DT_OK && n > 0 && !few && w->t->in->opt.rank)
+        st = again(w, plans, &n, room, err);
+    if (st == DT_OK && n > 0 && w->t->in->opt.rank)
+        st = polish(w, plans, n, err);
+    if (st == DT_OK && n == 0)
+        st = dt_orch_infeasible(w->t, err);
+    if (st != DT_OK) {
+        dt_free(plans);
+        return st;
+    }
+    out->plans = plans;
+    out->n = n < kept ? n : kept;
+    return dt_orch_time_whole(w->t, err, out);
+}
+
+enum dt_status dt_orch_hosted_plans(struct dt_orch_table *t, const struct dt_orch_hosted *h,
+                                    struct dt_error *err, struct dt_search_result *out)
+{
+    bool few = t->gpus <= FEW_GPUS;
+    struct hosting *w = dt_calloc(1, sizeof(*w));
+    enum dt_status st;
+
+    if (!w)
+        return dt_error_nomem(err, "planner search");
+    *w = (struct hosting){.t = t,
+                          .h = h,
+                          .stats = &out->stats,
+                          .llm = t->in->model->llm,
+                          .most = few ? HOSTS_MAX : dt_orch_effort_of(t->in)->hosts};
+    st = plans_of(w, few, err, out);
+    dt_free(w);
+    return st;
+}
+
+/* ---- whole ---- */
+
+enum dt_status dt_orch_time_whole(struct dt_orch_table *t, struct dt_error *err,
+                                  struct dt_search_result *out)
+{
+    double most = dt_orch_effort_of(t->in)->rank_ops;
+    struct dt_error last = {0};
+    int kept = 0, n = out->n < WHOLE ? out->n : WHOLE;
+
+    if (!t->in->opt.rank || t->in->opt.effort == DT_EFFORT_QUICK)
+        return DT_OK;
+    for (int i = 0; i < out->n; i++) {
+        struct dt_plan p = out->plans[i];
+        double ops = dt_orch_plan_ops(&p, t->in->model->llm);
+        enum dt_status st = DT_OK;
+
+        if (i < n && ops > most && p.predicted.timeline_s > 0) {
+            t->ops += (int64_t)ops;
+            st = dt_orch_plan_timeline_s(t->in, &p, 0, &last, &p.predicted.timeline_s,
+                                         &p.predicted.mem_bytes_max);
+        }
+        if (st == DT_OK)
+            out->plans[kept++] = p;
+        else if (st != DT_ERR_INFEASIBLE)
+            return dt_error_pass(err, &last);
+        n -= st == DT_ERR_INFEASIBLE;
+    }
+    out->n = kept;
+    if (kept == 0) {
+        if (err)
+            *err = last;
+        return DT_ERR_INFEASIBLE;
+    }
+    return n > 1 ? dt_orch_sort(out->plans, n, err) : DT_OK;
+}

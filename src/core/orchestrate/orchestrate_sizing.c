@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * How many samples make a layout, and which one.  Published are the trials and the doubling; ours are the rounding by
+ * largest remainder, the end on a boundary, and that samples are drawn with replacement, each draw from a stream of its
+ * own. */
+#include "core/orchestrate/orchestrate_sizing.h"
+
+#include "base/rng.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ENTRAIN_STREAM = 0x656e7472 }; /* apart from other users of the seed */
+
+void dt_orch_allocate(int n, const double *load, int units, int *out)
+{
+    double exact[DT_MAX_MODULES], sum = 0;
+    int used = 0;
+
+    for (int m = 0; m < n; m++)
+        sum += load[m];
+    for (int m = 0; m < n; m++) {
+        exact[m] = sum > 0 ? load[m] / sum * units : (double)units / n;
+        out[m] = exact[m] < 1 ? 1 : (int)exact[m];
+        used += out[m];
+    }
+    for (; used != units; used += used < units ? 1 : -1) {
+        int more = used < units ? 1 : -1, best = -1;
+
+        for (int m = 0; m < n; m++) {
+            if (more < 0 && out[m] == 1)
+                continue;
+            if (best < 0 || more * (exact[m] - out[m]) > more * (exact[best] - out[best]))
+                best = m;
+        }
+        out[best] += more;
+    }
+}
+
+int dt_orch_sizing_trials(double confidence, double p_error)
+{
+    /* 1 - 0.95 is not 0.05 to the last digit */
+    return (int)ceil(log(1 - confidence) / log(1 - p_error) - 1e-9);
+}
+
+/* The allocation that one draw of n samples gives. */
+static void draw(const struct dt_orch_loads *in, int units, int64_t n, int trial, int *out)
+{
+    double load[DT_MAX_MODULES] = {0};
+    struct dt_rng r;
+
+    dt_rng_init(&r, in->seed, (uint64_t)ENTRAIN_STREAM << 32 ^ (uint64_t)n << 12 ^ (uint64_t)trial);
+    for (int64_t k = 0; k < n; k++) {
+        int64_t i = (int64_t)dt_rng_below(&r, (uint64_t)in->n);
+
+        for (int m = 0; m < in->n_modules; m++)
+            load[m] += in->load[m * in->n + i];
+    }
+    dt_orch_allocate(in->n_modules, load, units, out);
+}
+
+static void first_samples(const struct dt_orch_loads *in, int64_t n, double *load)
+{
+    memset(load, 0, DT_MAX_MODULES * sizeof(*load));
+    for (int m = 0; m < in->n_modules; m++)
+        for (int64_t i = 0; i < n; i++)
+            load[m] += in->load[m * in->n + i];
+}
+
+/* Draws of n samples: how many of all differ from the first, and between what each module lies. */
+static void try_size(const struct dt_orch_loads *in, int units, int64_t n, int trials,
+                     struct dt_orch_sizing *out, struct dt_orch_sizing_step *step)
+{
+    int got[DT_MAX_MODULES];
+    size_t size = (size_t)in->n_modules * sizeof(*got);
+
+    *step = (struct dt_orch_sizing_step){.samples = n};
+    draw(in, units, n, 0, out->units);
+    memcpy(step->least, out->units, size);
+    memcpy(step->most, out->units, size);
+    for (int trial = 1; trial <= trials; trial++) {
+        draw(in, units, n, trial, got);
+        step->others += memcmp(got, out->units, size) != 0;
+        for (int m = 0; m < in->n_modules; m++) {
+            step->least[m] = got[m] < step->least[m] ? got[m] : step->least[m];
+            step->most[m] = got[m] > step->most[m] ? got[m] : step->most[m];
+        }
+    }
+}
+
+/* Shares of all samples: the ratio of sums, which is what GPUs see, and the mean of the samples' own ratios. */
+static void shares(const struct dt_orch_loads *in, struct dt_orch_sizing *out)
+{
+    double load[DT_MAX_MODULES], sum = 0;
+
+    first_samples(in, in->n, load);
+    for (int m = 0; m < in->n_modules; m++)
+        sum += load[m];
+    for (int m = 0; m < in->n_modules; m++)
+        out->share[m] = sum > 0 ? load[m] / sum : 0;
+    for (int64_t i = 0; i < in->n; i++) {
+        double of = 0;
+
+        for (int m = 0; m < in->n_modules; m++)
+            of += in->load[m * in->n + i];
+        for (int m = 0; m < in->n_modules && of > 0; m++)
+            out->mean_share[m] += in->load[m * in->n + i] / of / (double)in->n;
+    }
+}
+
+void dt_orch_size(const struct dt_orch_loads *in, int units, struct dt_orch_sizing *out)
+{
+    double load[DT_MAX_MODULES];
+    int64_t n = 1;
+
+    *out = (struct dt_orch_sizing){.n_modules = in->n_modules, .of_units = units};
+    shares(in, out);
+    if (in->profile > 0) {
+        out->samples = in->profile < in->n ? in->profile : in->n;
+        first_samples(in, out->samples, load);
+        dt_orch_allocate(in->n_modules, load, units, out->units);
+        return;
+    }
+    out->trials = dt_orch_sizing_trials(in->confidence, in->p_error);
+    for (; out->n_steps < DT_ORCH_SIZING_STEPS; n *= 2) {
+        struct dt_orch_sizing_step *step = &out->step[out->n_steps++];
+
+        try_size(in, units, n, out->trials, out, step);
+        out->samples = n;
+        out->boundary = step->others > 0;
+        if (!out->boundary || n >= in->n)
+            break;
+    }
+    if (!out->boundary)
+        return;
+    first_samples(in, in->n, load); /* no size decides: all samples do */
+    dt_orch_allocate(in->n_modules, load, units, out->units);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * What the lanes of a rank take of a batch whose sequences came as sizes only. */
+#ifndef DT_EXEC_TRAIN_PREFETCH_FETCH_H
+#define DT_EXEC_TRAIN_PREFETCH_FETCH_H
+
+#include "core/schedule/assign.h"
+#include "exec/data/sequence.h"
+#include "exec/feed/client.h"
+#include "exec/program/placement.h"
+
+struct dt_prefetch_share {
+    const struct dt_model *model;
+    const struct dt_placement *place;
+    int rank;
+};
+/* Text of the samples of its LLM lanes, pixels of the items of its encoder and generator lanes. */
+enum dt_status dt_prefetch_fetch(const struct dt_prefetch_share *share,
+                                 const struct dt_assignment *a, struct dt_sequence **seqs,
+                                 int64_t n, struct dt_feed_client *feed, struct dt_error *err);
+
+#endif

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * The strategies homogeneous, colocated, noncolocated and best: what their plans look like, and how fast they are beside an
+ * enumeration of all plans of the class in small random worlds. */
+#include "small_world.h"
+
+#include <stdlib.h>
+
+enum { WORLDS = 10, BATCH = 8 };
+
+static const enum dt_plan_strategy classes[] = {DT_STRATEGY_HOMOGENEOUS, DT_STRATEGY_COLOCATED,
+                                                DT_STRATEGY_NONCOLOCATED};
+
+/* ---- what a class is ---- */
+
+static void assert_homogeneous(const struct dt_plan *p, int llm)
+{
+    const struct dt_plan_layout *l = &p->modules[llm].layout;
+    int stage = l->dp * l->tp * l->cp;
+
+    for (int m = 0; m < p->n_modules; m++) {
+        const struct dt_plan_layout *x = &p->modules[m].layout;
+
+        if (m == llm)
+            continue;
+        ck_assert(x->tp == l->tp && x->ip * x->cp == l->cp && x->dp == l->dp && x->pp == 1);
+        ck_assert_int_eq(p->modules[m].with, llm + 1);
+        ck_assert_int_eq(p->modules[m].window, 0);
+        ck_assert_int_eq(x->first_gpu - l->first_gpu, m < llm ? 0 : (l->pp - 1) * stage);
+    }
+}
+
+static void assert_colocated(const struct dt_plan *p, int llm)
+{
+    const struct dt_plan_layout *l = &p->modules[llm].layout;
+
+    for (int m = 0; m < p->n_modules; m++) {
+        const struct dt_plan_layout *x = &p->modules[m].layout;
+
+        if (m == llm)
+            continue;
+        ck_assert_int_eq(p->modules[m].with, llm + 1);
+        if (m > llm)
+            continue;
+        ck_assert_int_eq(x->tp * x->dp, l->tp * l->cp * l->pp * l->dp);
+        ck_assert(x->pp == 1 && p->modules[m].window != 0);
+    }
+}
+
+static void assert_class(const struct dt_plan *p, int llm)
+{
+    if (p->strategy == DT_STRATEGY_HOMOGENEOUS)
+        assert_homogeneous(p, llm);
+    else if (p->strategy == DT_STRATEGY_COLOCATED)
+        assert_colocated(p, llm);
+    else
+        for (int m = 0; m < p->n_modules; m++)
+            ck_assert_int_eq(p->modules[m].with, 0);
+}
+
+/* ---- search and enumeration ---- */
+
+static double timeline(const struct dt_search_input *in, struct dt_plan *p)
+{
+    struct dt_error err;
+    double s = HUGE_VAL;
+
+    if (dt_plan_place(p, in->cluster, &err) != DT_OK ||
+        dt_plan_validate(p, in->model, in->cluster, &err) != DT_OK ||
+        dt_orch_plan_timeline_s(in, p, 0, &err, &s, NULL) != DT_OK)
+        return HUGE_VAL;
+    return s;
+}
+
+/* Seconds of the best plan; all plans are of the class, and take what is said of them. */
+static double search(enum dt_plan_strategy strategy, const struct dt_search_input *in)
+{
+    struct dt_search_result r;
+    struct dt_error err;
+    double best;
+
+    if (dt_orch_find_plans(strategy, in, &err, &r) != DT_OK)
+        return HUGE_VAL;
+    best = timeline(in, &r.plans[0]);
+    for (int i = 0; i < r.n; i++) {
+        if (strategy != DT_STRATEGY_BEST)
+            ck_assert_int_eq(r.plans[i].strategy, strategy);
+        assert_class(&r.plans[i], in->model->llm);
+        if (r.plans[i].predicted.timeline_s > 0 && !in->opt.free_intra)
+            ck_assert_double_eq_tol(timeline(in, &r.plans[i]), r.plans[i].predicted.timeline_s,
+                                    1e-9);
+    }
+    if (strategy == DT_STRATEGY_BEST) {
+        int fit = 0;
+
+        ck_assert_int_eq(r.n_classes, 3);
+        for (int i = 0; i < r.n_classes; i++) {
+            ck_assert(r.classes[i].why[0]);
+            fit += r.classes[i].fits;
+        }
+        ck_assert_int_eq(fit, r.n);
+    }
+    dt_search_result_free(&r);
+    return best;
+}
+
+struct brute {
+    const struct dt_search_input *in;
+    struct dt_plan p;
+    double best;
+    int llm, blocks;
+};
+
+static void time_it(struct brute *b)
+{
+    struct dt_plan p = b->p;
+
+    b->best = fmin(b->best, timeline(b->in, &p));
+}
+
+/* All ways of dealing the LLM's blocks to its stages. */
+static void splits(struct brute *b, int stage, void (*then)(struct brute *b))
+{
+    struct dt_plan_module *mp = &b->p.modules[b->llm];
+
+    if (stage == mp->layout.pp) {
+        mp->split[stage] = (uint16_t)b->blocks;
+        then(b);
+        return;
+    }
+    for (int at = mp->split[stage - 1] + 1; at <= b->blocks - (mp->layout.pp - stage); at++) {
+        mp->split[stage] = (uint16_t)at;
+        splits(b, stage + 1, then);
+    }
+}
+
+static void homogeneous(struct brute *b)
+{
+    const struct dt_plan_layout *l = &b->p.modules[b->llm].layout;
+
+    for (int m = 0; m < b->p.n_modules; m++) {
+        if (m == b->llm)
+            continue;
+        b->p.modules[m].layout = (struct dt_plan_layout){l->tp, 1, 1, 1, 1, l->dp, 1, 0};
+        b->p.modules[m].with = (uint8_t)(b->llm + 1);
+        b->p.modules[m].pinned = m > b->llm;
+        if (m > b->llm)
+            b->p.modules[m].layout.first_gpu = (l->pp - 1) * l->dp * l->tp;
+    }
+    time_it(b);
+}
+
+/* One encoder: every width, windows of any length. */
+static void colocated(struct brute *b)
+{
+    const struct dt_plan_layout *l = &b->p.modules[b->llm].layout;
+    int gpus = l->tp * l->pp * l->dp;
+
+    b->p.modules[0].with = (uint8_t)(b->llm + 1);
+    for (int tp = 1; tp <= 8 && tp <= gpus; tp *= 2)
+        for (int window = 1; window <= BATCH / l->dp && gpus % tp == 0; window++) {
+            b->p.modules[0].layout = (struct dt_plan_layout){tp, 1, 1, 1, 1, gpus / tp, 1, 0};
+            b->p.modules[0].window = window;
+            time_it(b);
+        }
+}
+
+static double enumerate(const struct dt_search_input *in, int gpus, void (*around)(struct brute *b))
+{
+    static struct brute b; /* a plan is large */
+
+    b = (struct brute){.in = in, .best = HUGE_VAL, .llm = in->model->llm};
+    b.blocks = in->model->modules[b.llm].n_blocks;
+    dt_search_plan_init(in, &b.p);
+    for (int tp = 1; tp <= 8; tp *= 2)
+        for (int dp = 1; dp <= BATCH; dp *= 2)
+            for (int pp = 1; pp <= b.blocks && tp * dp * pp <= gpus; pp++) {
+                b.p.modules[b.llm].layout = (struct dt_plan_layout){tp, 1, 1, pp, 1, dp, 1, 0};
+                splits(&b, 1, around);
+            }
+    return b.best;
+}
+
+/* Most are as fast as the best of all; those that are not have ended in a split of the LLM, or a window, that no single step
+ * makes faster. */
+START_TEST(classes_equal_enumeration)
+{
+    static struct world w;
+    int equal = 0, of = 0;
+
+    setup_seed();
+    for (int round = 0; round < WORLDS; round++) {
+        bool coloc = round % 2;
+        int gpus = 2 + below(coloc ? 6 : 7);
+        double found, best;
+
+        build_world(&w, 1, coloc ? 0 : below(2), BATCH);
+        w.in.opt.gpus = gpus;
+        w.in.opt.rank = true;
+        set_memory(&w, uniform(2, 8));
+        found = search(coloc ? DT_STRATEGY_COLOCATED : DT_STRATEGY_HOMOGENEOUS, &w.in);
+        best = enumerate(&w.in, gpus, coloc ? colocated : homogeneous);
+        printf("round %d, %s, %d GPUs: %.6f, enumerated %.6f\n", round,
+               coloc ? "colocated" : "homogeneous", gpus, found, best);
+        fflush(stdout);
+        ck_assert(isinf(best) || found <= best * 1.2);
+        equal += isinf(best) || found <= best * 1.005;
+        of++;
+        free_world(&w);
+    }
+    printf("%d of %d equal\n", equal, of);
+    ck_assert_int_ge(equal * 10, of * 8);
+}
+END_TEST
+
+START_TEST(best_is_none_slower)
+{
+    static struct world w;
+    int fits = 0;
+
+    setup_seed();
+    for (int round = 0; round < WORLDS; round++) {
+        double best;
+
+        build_world(&w, 1 + below(2), below(2), BATCH);
+        w.in.opt.gpus = 2 + below(11);
+        w.in.opt.rank = true;
+        if (round % 2)
+            w.in.opt.free_intra = w.in.opt.free_inter = true;
+        set_memory(&w, uniform(1.2, 6));
+        best = search(DT_STRATEGY_BEST, &w.in);
+        for (int i = 0; i < 3; i++) {
+            double one = search(classes[i], &w.in);
+
+            ck_assert_msg(best <= one * (1 + 1e-9), "%s %.9f, best %.9f",
+                          dt_plan_strategy_names[classes[i]], one, best);
+            fits += isfinite(one);
+        }
+        free_world(&w);
+    }
+    ck_assert_int_gt(fits, WORLDS);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("classes");
+    TCase *tc = dt_test_case(suite, "classes", 300);
+
+    tcase_add_test(tc, classes_equal_enumeration);
+    tcase_add_test(tc, best_is_none_slower);
+    return dt_test_run(suite);
+}

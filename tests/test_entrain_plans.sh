@@ -1,0 +1,30 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+#
+# Strategy and assignment entrain on the command line: plans, what --explain says, what is refused and why.
+. "${srcdir:-.}/tests/shell.sh"
+
+plan="$DISTTRAIN plan mllm-9b-96"
+expect 0 "strategy entrain" $plan -s entrain -o plan.json
+check "its assignment is in the file" "grep -q '\"assignment\": \"entrain\"' plan.json"
+check "all modules have the same dp" "[ \"\$(grep -o '\"dp\": [0-9]*' plan.json | sort -u | wc -l)\" = 1 ]"
+expect 0 "^iteration" "$DISTTRAIN" simulate mllm-9b-96 --no-runs -p plan.json
+
+expect 0 "= b_min: 59 draws of so many in a row give the same" $plan -s entrain --explain
+check "draws are shown" "grep -q 'draws that differ' out"
+check "variability is shown" "grep -q 'max/mean' out"
+expect 0 '"trials": 59' $plan -s entrain --explain --json
+check "with what is deferred" "grep -q '\"deferred\": ' out"
+expect 0 "by the loads of 1 sample (search.profile_samples)" $plan -s entrain --explain search.profile_samples=1
+expect 0 "strategy entrain" $plan -s entrain train.assignment=slots
+
+# What does not go together, a message each.
+expect 2 "has an order of its own" $plan -s entrain train.reorder=both
+expect 2 "use search.strategy: entrain" $plan train.assignment=entrain
+expect 2 "does not size modules by samples" $plan search.profile_samples=1
+expect 2 "nothing is drawn" $plan -s entrain search.profile_samples=4 search.confidence=0.9
+expect 2 "GPUs of its own" $plan -s entrain search.placement=auto
+expect 2 "goes with schedules 1f1b and zb-h1, not with gpipe" $plan -s entrain train.schedule=gpipe
+expect 2 "nothing to balance" $plan -s entrain train.global_batch=1 train.microbatch=1
+expect 2 "has no encoder" "$DISTTRAIN" plan llama-70b-96 -s entrain
+totals

@@ -1,0 +1,111 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# Training on what producers make: the same parameters to the bit as from the shards, for any number of
+# producers and ranks, across resumption; producers that are killed and stopped; keys; what is refused.
+: "${srcdir:=.}"
+. "$srcdir/tests/small_job.sh"
+write_small_job 'steps: 6, log_interval: 1'
+if "$DISTTRAIN" preprocess --keygen nokeys 2>&1 | grep -q "without ZeroMQ"; then
+    echo "built without ZeroMQ"; exit 77
+fi
+pids=
+trap 'kill -9 $pids 2>/dev/null; rm -rf "$tmp"' EXIT
+
+# producer N [OPTION...]: the N-th, in the background; its address in $address
+producer() {
+    k=$1; shift
+    rm -f "p$k"
+    "$DISTTRAIN" preprocess --listen "127.0.0.1:${port:-0}" "${@:---insecure}" job.yaml >"p$k" 2>"e$k" &
+    pid=$!; pids="$pids $pid"
+    tries=0
+    while [ ! -s "p$k" ] && kill -0 $pid 2>/dev/null && [ $tries -lt 400 ]; do
+        sleep 0.05; tries=$((tries + 1))
+    done
+    address=$(cat "p$k")
+}
+# some N: that many; $list, $those
+some() {
+    list= those=
+    i=1; while [ $i -le "$1" ]; do
+        producer $i; list=$list${list:+,}$address; those="$those $pid"; i=$((i + 1))
+    done
+}
+quit() { kill $those 2>/dev/null; wait $those 2>/dev/null; }
+digest() { sums "$1/$(ls "$1" | grep '^step-' | tail -n 1)"; }
+
+
+# ---- the same parameters ----
+for reorder in none auto; do
+    expect 0 "" "$DISTTRAIN" train --no-runs job.yaml train.reorder=$reorder run.checkpoint.dir=own-$reorder
+    digest own-$reorder >own-$reorder.sums
+    check "there are parameters" '[ -s own-$reorder.sums ]'
+done
+for n in 1 2 5; do
+    some $n
+    for reorder in none auto; do
+        expect 0 "" "$DISTTRAIN" train --no-runs --json job.yaml train.reorder=$reorder "run.data=\"$list\"" \
+            run.checkpoint.dir=fed-$n-$reorder
+        check "the summary says so" 'grep -q "\"mode\": \"disaggregated\"" out && grep -q "\"producers\": $n" out'
+        digest fed-$n-$reorder >sums
+        check "$n producers, reorder $reorder: the same parameters" 'cmp -s sums own-$reorder.sums'
+    done
+    quit
+done
+
+# ---- ranks; going on from a checkpoint ----
+some 2
+for ranks in 2 4; do
+    case $ranks in
+    2) plan='{encoder: {}, llm: {pp: 2}, generator: {}}' ;;
+    4) plan='{encoder: {}, llm: {dp: 2}, generator: {}}' ;;
+    esac
+    expect 0 "" "$DISTTRAIN" train --ranks $ranks --no-runs job.yaml "plan=$plan" run.checkpoint.dir=own-r$ranks
+    digest own-r$ranks >own.sums
+    expect 0 "" "$DISTTRAIN" train --ranks $ranks --no-runs job.yaml "plan=$plan" "run.data=\"$list\"" \
+        run.checkpoint.dir=fed-r$ranks
+    digest fed-r$ranks >sums
+    check "$ranks ranks: the same parameters" '[ -s sums ] && cmp -s sums own.sums'
+    expect 0 "" "$DISTTRAIN" train --ranks $ranks --no-runs job.yaml "plan=$plan" "run.data=\"$list\"" \
+        run.checkpoint.dir=two-r$ranks run.steps=3
+    expect 0 "" "$DISTTRAIN" train --ranks $ranks --no-runs job.yaml "plan=$plan" "run.data=\"$list\"" \
+        run.checkpoint.dir=two-r$ranks
+    digest two-r$ranks >sums
+    check "$ranks ranks, resumed: the same parameters" 'cmp -s sums own.sums'
+done
+quit
+
+# ---- producers that are killed, and stand still ----
+some 3
+set -- $those
+"$DISTTRAIN" train --no-runs --json job.yaml "run.data=\"$list\"" run.checkpoint.dir=killed run.steps=400 >out 2>err &
+job=$!
+sleep 1; kill -9 $1; kill -STOP $2
+wait $job; status=$?
+check "training goes on with the last producer" '[ $status -eq 0 ]'
+kill -9 $2
+digest killed >sums
+expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.checkpoint.dir=unkilled run.steps=400
+digest unkilled >own.sums
+check "nothing is lost or doubled" '[ -s sums ] && cmp -s sums own.sums'
+quit
+
+# ---- what is refused ----
+expect 2 "keygen" "$DISTTRAIN" preprocess --listen 127.0.0.1:0 job.yaml
+expect 2 "own addresses only" "$DISTTRAIN" preprocess --listen 0.0.0.0:0 --insecure job.yaml
+expect 2 "needs the shards" "$DISTTRAIN" preprocess --listen 127.0.0.1:0 --insecure job.yaml run.data=tcp://127.0.0.1:1
+expect 2 "not from both" "$DISTTRAIN" train --no-runs job.yaml "run.data=[tcp://127.0.0.1:1, two-000000.tar]"
+expect 2 "need keys" "$DISTTRAIN" train --no-runs job.yaml run.data=tcp://192.0.2.1:7070
+some 1
+expect 5 "another job" "$DISTTRAIN" train --no-runs job.yaml "run.data=\"$list\"" run.seed=77
+quit
+
+# ---- keys ----
+expect 0 "" "$DISTTRAIN" preprocess --keygen keys
+check "only their owner can read them" '[ "$(ls -l keys keys.train | cut -c1-10 | sort -u)" = "-rw-------" ]'
+producer 1 --keys keys
+expect 0 "" "$DISTTRAIN" train --no-runs job.yaml "run.data=\"$address\"" run.data_keys=keys.train run.checkpoint.dir=keyed
+digest keyed >sums
+check "with keys: the same parameters" 'cmp -s sums own-none.sums || cmp -s sums own-auto.sums'
+kill $pid; wait $pid
+check "a producer says what it has made" 'grep -q "documents made" e1'
+totals
