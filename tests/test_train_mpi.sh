@@ -110,12 +110,21 @@ check "memory of two replicas on one rank" 'near 1 && near 6 lanes'
 
 # --- whose lanes are whose, and where: a rank whose products go without AVX is slower than the other ---
 where() { sed -n "/\"$1\": \[/,/^  \]/p" out | grep -c "\"$2\""; }
-"$MPIRUN" -np 1 "$DISTTRAIN" "$@" run.checkpoint.dir=slow run.steps=4 train.microbatch=1 "$colocated" : \
-    -np 1 env DNNL_MAX_CPU_ISA=SSE41 "$DISTTRAIN" "$@" run.checkpoint.dir=slow run.steps=4 train.microbatch=1 \
-    "$colocated" >out 2>err </dev/null
+# (other work on the machine may slow down the fast one as much: three tries)
+slow_rank() {
+    set -- "$@" run.checkpoint.dir=slow run.steps=4 train.microbatch=1 train.global_batch=16 "$colocated"
+    for try in 1 2 3; do
+        rm -rf slow
+        "$MPIRUN" -np 1 "$DISTTRAIN" "$@" : -np 1 env DNNL_MAX_CPU_ISA=SSE41 "$DISTTRAIN" "$@" \
+            >out 2>err </dev/null || return 1
+        ! grep -q '"isa": "AVX' out || [ "$(where stand_out host)" -gt 0 ] && return
+    done
+    return 1
+}
+slow_rank "$@"; slow=$?
+check "a slow rank stands out" '[ $slow -eq 0 ]'
 check "lanes have ranks and hosts" '[ "$(where lanes rank)" = 6 ] && [ "$(where lanes host)" = 6 ]'
 check "what stands out has, too" '[ "$(where stand_out rank)" = "$(where stand_out host)" ]'
-check "a slow rank stands out" '! grep -q "\"isa\": \"AVX" out || [ "$(where stand_out host)" -gt 0 ]'
 
 # --- on from one layout's checkpoint on another ---
 expect 0 '"resumed": true' "$DISTTRAIN" train --no-runs --json job.yaml run.steps=6 run.checkpoint.dir=tp
