@@ -66,6 +66,12 @@ static const char *const points[][2] = {
     {"profile=a100", "train.stepccl=false"},
     {"train.global_batch=32", "cluster.nodes=12"},
     {"cluster=a100", "cluster.nodes=6"},
+    /* of samples that were drawn before: fewer, more, another number of them stated, once as many as would be drawn */
+    {"train.global_batch=8", "simulate.iterations=3"},
+    {"train.global_batch=96", "simulate.iterations=5"},
+    {"train.global_batch=32", "samples.count=40"},
+    {"train.global_batch=32", "samples.count=64"},
+    {"train.global_batch=16", "cluster.nodes=12"},
 };
 enum { POINTS = sizeof points / sizeof points[0] };
 

@@ -395,10 +395,19 @@ START_TEST(sample_does_not_depend_on_count)
     for (int k = 0; k < 4; k++) {
         struct dt_samples *a = must_read(sets[k], SEQ, 17, 11),
                           *b = must_read(sets[k], SEQ, 403, 11);
+        struct dt_samples *first = NULL;
+        struct dt_error err = {0};
+
         ck_assert_msg(same(a, b, 17), "%s", sets[k]);
         ck_assert_str_ne(a->source, "");
-        dt_samples_free(a);
+        dt_assert_ok(dt_samples_prefix(b, 17, &err, &first), err);
         dt_samples_free(b);
+        ck_assert(first->n == 17 && same(a, first, 17) && first->generate == a->generate &&
+                  first->generate_stated == a->generate_stated);
+        ck_assert_str_eq(first->name, a->name);
+        ck_assert_str_eq(first->source, a->source);
+        dt_samples_free(first);
+        dt_samples_free(a);
     }
 }
 END_TEST

@@ -28,6 +28,7 @@ libdtcore_a_SOURCES = \
 	src/core/job/job_axes.c \
 	src/core/job/job_axes.h \
 	src/core/job/job_inputs.c \
+	src/core/job/job_samples.c \
 	src/core/job/job_internal.h \
 	src/core/job/job_plan.c \
 	src/core/job/job_read.c \

@@ -2,7 +2,7 @@
  *
  * Contributions to an iteration.  Compute is first summed per virtual stage and direction, then
  * dealt to kernels as those of the stage's mean microbatch, so that the price is one question per
- * stage and not one per op. */
+ * stage and not one per op; so is the rest, per module, kind and direction. */
 #include "report/explain.h"
 
 #include "base/mem.h"
@@ -17,6 +17,10 @@ enum { MAX_ROWS = 2048, ORIGINS = 512 };
 struct stage_ns {
     double critical[2], gpu[2]; /* forward, backward */
 };
+struct other_ns { /* of what does not compute */
+    double critical, gpu;
+    bool any;
+};
 struct origin { /* of a kernel asked for before */
     int family, phase;
     int64_t d[6];
@@ -27,7 +31,8 @@ struct explain {
     const struct dt_model *model;
     struct dt_cost *cost;
     const struct dt_timeline *t;
-    struct stage_ns *stage[DT_MAX_MODULES]; /* [pp * vpp] */
+    struct stage_ns *stage[DT_MAX_MODULES];                 /* [pp * vpp] */
+    struct other_ns other[DT_MAX_MODULES][DT_CONTRIB_N][2]; /* forward, backward */
     struct dt_explain_contribution *row;
     int n, n_origins;
     struct origin *origin;
@@ -219,54 +224,62 @@ static struct stage_ns *stage_of(struct explain *e, const struct dt_op *op)
     return &e->stage[op->module][op->chunk * pp + op->stage];
 }
 
-static void outside(struct explain *e, const struct dt_op *op, bool waiting, double critical,
-                    double gpu)
+/* What the time of an op that does not compute counts as. */
+static enum dt_explain_contribution_kind kind_of(const struct dt_op *op)
 {
-    struct dt_explain_contribution key = {.module = op->module, .family = -1, .direction = -1};
+    static const uint8_t of[DT_OP_KIND_N] = {
+        [DT_OP_SEND] = DT_CONTRIB_TRANSFER,       [DT_OP_RECV] = DT_CONTRIB_TRANSFER,
+        [DT_OP_GRAD_SYNC] = DT_CONTRIB_GRAD_SYNC, [DT_OP_GRAD_NORM] = DT_CONTRIB_GRAD_NORM,
+        [DT_OP_STEP] = DT_CONTRIB_STEP,           [DT_OP_PARAM_GATHER] = DT_CONTRIB_PARAM_GATHER,
+        [DT_OP_FETCH] = DT_CONTRIB_HOST,
+    };
+
+    return (enum dt_explain_contribution_kind)of[op->kind];
+}
+
+static struct other_ns *other_of(struct explain *e, const struct dt_op *op, bool waiting)
+{
+    enum dt_explain_contribution_kind kind = waiting ? DT_CONTRIB_WAIT : kind_of(op);
+    bool back = kind == DT_CONTRIB_TRANSFER && (op->flags & DT_OPF_GRAD);
+
+    return &e->other[op->module][kind][back];
+}
+
+static void others_of(struct explain *e, int module, enum dt_explain_contribution_kind kind)
+{
+    struct dt_explain_contribution key = {
+        .kind = kind, .module = module, .family = -1, .direction = -1};
     struct dt_cost_origin o = {.source = "link arithmetic", .kind = -1};
 
-    switch ((enum dt_op_kind)op->kind) {
-    case DT_OP_SEND:
-    case DT_OP_RECV:
-        key.kind = DT_CONTRIB_TRANSFER;
-        key.direction = op->flags & DT_OPF_GRAD ? DT_DIR_DGRAD : DT_DIR_FWD;
-        break;
-    case DT_OP_GRAD_SYNC:
-        key.kind = DT_CONTRIB_GRAD_SYNC;
-        break;
-    case DT_OP_GRAD_NORM:
-        key.kind = DT_CONTRIB_GRAD_NORM;
-        break;
-    case DT_OP_PARAM_GATHER:
-        key.kind = DT_CONTRIB_PARAM_GATHER;
-        break;
-    case DT_OP_STEP:
-        key.kind = DT_CONTRIB_STEP;
-        key.family = DT_KOP_ADAMW;
-        o = origin_of(e, &(struct dt_kop){.family = DT_KOP_ADAMW, .d = {1 << 30}}, DT_PHASE_FWD);
-        break;
-    case DT_OP_FORWARD:
-    case DT_OP_BACKWARD:
-    case DT_OP_WEIGHT_GRAD:
-    case DT_OP_FETCH:
-    case DT_OP_KIND_N:
-        break;
+    for (int back = 0; back < 2; back++) {
+        const struct other_ns *ns = &e->other[module][kind][back];
+
+        if (!ns->any)
+            continue;
+        if (kind == DT_CONTRIB_TRANSFER)
+            key.direction = back ? DT_DIR_DGRAD : DT_DIR_FWD;
+        if (kind == DT_CONTRIB_STEP) {
+            key.family = DT_KOP_ADAMW;
+            o = origin_of(e, &(struct dt_kop){.family = DT_KOP_ADAMW, .d = {1 << 30}},
+                          DT_PHASE_FWD);
+        }
+        add(find(e, &key), ns->critical, ns->gpu, &o);
     }
-    if (waiting)
-        key = (struct dt_explain_contribution){
-            .kind = DT_CONTRIB_WAIT, .module = op->module, .family = -1, .direction = -1};
-    add(find(e, &key), critical, gpu, &o);
 }
 
 static void on_path(void *ctx, uint32_t i, int64_t ns, bool waiting)
 {
     struct explain *e = ctx;
     const struct dt_op *op = &e->p->ops[i];
+    struct other_ns *other;
 
-    if (compute(op) && !waiting)
+    if (compute(op) && !waiting) {
         stage_of(e, op)->critical[op->kind != DT_OP_FORWARD] += (double)ns;
-    else
-        outside(e, op, waiting, (double)ns, 0);
+        return;
+    }
+    other = other_of(e, op, waiting);
+    other->critical += (double)ns;
+    other->any = true;
 }
 
 static void all_ops(struct explain *e)
@@ -274,11 +287,15 @@ static void all_ops(struct explain *e)
     for (uint32_t i = 0; i < e->p->n_ops; i++) {
         const struct dt_op *op = &e->p->ops[i];
         double ns = (double)(e->t->end_ns[i] - e->t->begin_ns[i]) * e->p->lanes[op->lane].gpus;
+        struct other_ns *other;
 
-        if (compute(op))
+        if (compute(op)) {
             stage_of(e, op)->gpu[op->kind != DT_OP_FORWARD] += ns;
-        else if (op->kind != DT_OP_RECV && op->kind != DT_OP_FETCH && ns > 0)
-            outside(e, op, false, 0, ns);
+        } else if (op->kind != DT_OP_RECV && op->kind != DT_OP_FETCH && ns > 0) {
+            other = other_of(e, op, false);
+            other->gpu += ns;
+            other->any = true;
+        }
     }
 }
 
@@ -336,8 +353,11 @@ static enum dt_status explain(struct explain *e, struct dt_error *err, struct dt
     }
     all_ops(e);
     dt_explain_critical_path(e->p, e->t, on_path, e);
-    for (int m = 0; m < plan->n_modules; m++)
+    for (int m = 0; m < plan->n_modules; m++) {
+        for (int kind = 0; kind < DT_CONTRIB_N; kind++)
+            others_of(e, m, (enum dt_explain_contribution_kind)kind);
         DT_TRY(module_parts(e, m, err));
+    }
     DT_TRY(dt_cost_status(e->cost, err));
     out->makespan_ns = (double)e->t->makespan_ns;
     totals(e, out);

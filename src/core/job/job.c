@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PATH_SIZE = 4096, JOB_MAX = 64 << 20, SAMPLES_MAX = 1 << 20 };
+enum { PATH_SIZE = 4096, JOB_MAX = 64 << 20 };
 
 /* ---- overrides ---- */
 
@@ -77,73 +77,7 @@ static enum dt_status apply_overrides(struct dt_job *j, const char *const *overr
     return DT_OK;
 }
 
-/* ---- samples and profile ---- */
-
-/* A CSV path is relative to the job; everything else goes to the samples' own reader. */
-static enum dt_status make_samples(struct dt_node root, struct dt_job *j, struct dt_error *err,
-                                   struct dt_samples **out)
-{
-    static const char *const of_csv[] = {"csv", "patch", NULL};
-    struct dt_node n = dt_map_get(root, "samples");
-    bool listed = dt_node_is_map(n) && dt_map_check(n, "samples", of_csv, NULL) == DT_OK;
-    struct dt_node csv = listed ? dt_map_get(n, "csv") : n;
-    const char *text = dt_node_text(csv), *dot = text ? strrchr(text, '.') : NULL;
-    struct dt_samples_image image = dt_samples_image_of(j->model);
-    int64_t count = j->policy.global_batch * j->sim.iterations;
-    char path[PATH_SIZE];
-
-    if (dot && strcmp(dot, ".csv") == 0) {
-        DT_TRY(dt_preset_relative(csv, text, err, path, sizeof(path)));
-        if (listed)
-            DT_TRY(dt_samples_patch(n, &image, err));
-        return dt_samples_read_csv(path, j->policy.seq_len, &image, err, out);
-    }
-    if (count >
-        SAMPLES_MAX) /* samples repeat after this many; at least one batch is all different */
-        count = j->policy.global_batch > SAMPLES_MAX ? j->policy.global_batch : SAMPLES_MAX;
-    return dt_preset_error_place(
-        n, dt_samples_read(n, j->policy.seq_len, count, j->sim.seed, &image, err, out), err);
-}
-
-/* All that make_samples() looks at; for dt_free(). */
-static enum dt_status samples_key(struct dt_node root, const struct dt_job *j, struct dt_error *err,
-                                  char **out)
-{
-    struct dt_samples_image image = dt_samples_image_of(j->model);
-    char *samples, *key;
-    size_t size;
-
-    DT_TRY(dt_node_to_json(dt_map_get(root, "samples"), err, &samples));
-    size = strlen(samples) + strlen(dt_doc_name(j->doc)) + 256;
-    key = dt_malloc(size);
-    if (key)
-        snprintf(key, size, "%s beside %s: %d tokens, %lld x %d, seed %llu, images %d %d", samples,
-                 dt_doc_name(j->doc), j->policy.seq_len, (long long)j->policy.global_batch,
-                 j->sim.iterations, (unsigned long long)j->sim.seed, image.patch, image.resize);
-    dt_free(samples);
-    if (!key)
-        return dt_error_nomem(err, "samples");
-    *out = key;
-    return DT_OK;
-}
-
-static enum dt_status read_samples(struct dt_node root, struct dt_job *j, struct dt_error *err)
-{
-    struct dt_samples *made = NULL;
-    char *key = NULL;
-
-    if (!j->inputs)
-        return make_samples(root, j, err, &j->samples);
-    DT_TRY(samples_key(root, j, err, &key));
-    j->samples = dt_job_input_find(j->inputs, DT_JOB_SAMPLES, key);
-    enum dt_status st = j->samples ? DT_OK : make_samples(root, j, err, &made);
-    if (st == DT_OK && made)
-        st = dt_job_input_add(j->inputs, DT_JOB_SAMPLES, key, made, err);
-    if (st == DT_OK && made)
-        j->samples = made;
-    dt_free(key);
-    return st;
-}
+/* ---- profile ---- */
 
 /* Without a profile every time comes from the roofline: an empty table of the cluster's device. */
 static enum dt_status empty_profile(const char *device, struct dt_error *err,
@@ -305,7 +239,7 @@ static enum dt_status read_root(struct dt_node root, struct dt_job *j, struct dt
 {
     DT_TRY(read_stated(root, j, err));
     if (!j->shallow) {
-        DT_TRY(read_samples(root, j, err));
+        DT_TRY(dt_job_samples(root, j, err));
         DT_TRY(dt_preset_error_place(
             dt_map_get(root, "model"),
             dt_samples_check_work(j->samples, j->model, j->policy.global_batch, err), err));

@@ -39,6 +39,7 @@ static void free_thing(enum dt_job_input kind, void *thing)
         dt_profile_free(thing);
         break;
     case DT_JOB_SAMPLES:
+    case DT_JOB_DRAWN:
         dt_samples_free(thing);
         break;
     }
@@ -75,13 +76,15 @@ void *dt_job_input_find(struct dt_job_inputs *in, enum dt_job_input kind, const 
     return NULL;
 }
 
-/* Samples that nobody uses, beyond a few of the latest. */
-static void forget_idle(struct dt_job_inputs *in)
+/* Samples of a kind that nobody uses, beyond a few of the latest. */
+static void forget_idle(struct dt_job_inputs *in, enum dt_job_input kind)
 {
     size_t idle = 0, oldest = 0;
 
+    if (kind == DT_JOB_PROFILE)
+        return;
     for (size_t i = 0; i < in->n; i++) {
-        if (in->at[i].kind != DT_JOB_SAMPLES || in->at[i].users > 0)
+        if (in->at[i].kind != kind || in->at[i].users > 0)
             continue;
         if (idle++ == 0 || in->at[i].used < in->at[oldest].used)
             oldest = i;
@@ -119,7 +122,16 @@ void dt_job_input_drop(struct dt_job_inputs *in, const void *thing)
     for (size_t i = 0; thing && i < in->n; i++)
         if (in->at[i].thing == thing) {
             in->at[i].users--;
-            forget_idle(in);
+            forget_idle(in, in->at[i].kind);
+            return;
+        }
+}
+
+void dt_job_input_forget(struct dt_job_inputs *in, const void *thing)
+{
+    for (size_t i = 0; i < in->n; i++)
+        if (in->at[i].thing == thing) {
+            remove_at(in, i);
             return;
         }
 }

@@ -8,12 +8,21 @@
 
 /* Inputs that are shared (job_inputs.c): what was added under that key, or NULL; it has one user more then.  `add` takes
  * the thing over, for one user, whatever it returns. */
-enum dt_job_input { DT_JOB_PROFILE, DT_JOB_SAMPLES };
+enum dt_job_input {
+    DT_JOB_PROFILE,
+    DT_JOB_SAMPLES, /* of a job */
+    DT_JOB_DRAWN    /* samples that those of jobs are the first of */
+};
 void *dt_job_input_find(struct dt_job_inputs *in, enum dt_job_input kind, const char *key);
 enum dt_status dt_job_input_add(struct dt_job_inputs *in, enum dt_job_input kind, const char *key,
                                 void *thing, struct dt_error *err);
 /* One user less of something that was added. */
 void dt_job_input_drop(struct dt_job_inputs *in, const void *thing);
+/* The same, and it is freed and not found any more; there must be no other user. */
+void dt_job_input_forget(struct dt_job_inputs *in, const void *thing);
+
+/* Reads `samples`, from what is shared where something is (job_samples.c). */
+enum dt_status dt_job_samples(struct dt_node root, struct dt_job *j, struct dt_error *err);
 
 /* The plan (job_plan.c): the file beside the job or named in it, read before the policies; the strategy, which is
  * manual with a file beside the job; and what stands when all is read. */

@@ -81,6 +81,33 @@ void dt_samples_builder_drop(struct dt_samples_builder *b)
     memset(b, 0, sizeof(*b));
 }
 
+enum dt_status dt_samples_prefix(const struct dt_samples *s, int64_t n, struct dt_error *err,
+                                 struct dt_samples **out)
+{
+    size_t count = (size_t)n, items = (size_t)s->item_first[n];
+    struct dt_samples *p = dt_malloc(sizeof(*p));
+
+    if (!p)
+        return dt_error_nomem(err, "samples");
+    *p = *s;
+    p->n = n;
+    p->text_tokens = dt_malloc(count * sizeof(*p->text_tokens));
+    p->seq_tokens = dt_malloc(count * sizeof(*p->seq_tokens));
+    p->item_first = dt_malloc((count + 1) * sizeof(*p->item_first));
+    p->items = dt_malloc(items * sizeof(*p->items));
+    if (!p->text_tokens || !p->seq_tokens || !p->item_first || !p->items) {
+        dt_samples_free(p);
+        return dt_error_nomem(err, "samples");
+    }
+    memcpy(p->text_tokens, s->text_tokens, count * sizeof(*p->text_tokens));
+    memcpy(p->seq_tokens, s->seq_tokens, count * sizeof(*p->seq_tokens));
+    memcpy(p->item_first, s->item_first, (count + 1) * sizeof(*p->item_first));
+    if (items > 0)
+        memcpy(p->items, s->items, items * sizeof(*p->items));
+    *out = p;
+    return DT_OK;
+}
+
 void dt_samples_free(struct dt_samples *s)
 {
     if (!s)

@@ -64,6 +64,9 @@ void dt_samples_describe(const struct dt_samples *s, const struct dt_model *m, c
 enum dt_status dt_samples_parse_csv(const char *name, const char *text, size_t len, int seq_len,
                                     const struct dt_samples_image *image, struct dt_error *err,
                                     struct dt_samples **out);
+/* A copy of the first n <= s->n samples; of a distribution it is what drawing n of them gives. */
+enum dt_status dt_samples_prefix(const struct dt_samples *s, int64_t n, struct dt_error *err,
+                                 struct dt_samples **out);
 void dt_samples_free(struct dt_samples *s);
 
 /* What module m has to do for sample i (i taken modulo n, so short sets repeat). */

@@ -147,13 +147,14 @@ static void group_time(struct times *t, const struct dt_group *g)
 
 static void all_ops(struct times *t)
 {
+    enum { AHEAD = 64 };
     const struct dt_program *p = t->p;
 
     for (uint32_t i = 0; i < p->n_ops; i++) {
         /* the other end of a transfer is of another lane, far off */
-        if (i + 16 < p->n_ops && p->ops[i + 16].kind == DT_OP_SEND &&
-            p->ops[i + 16].peer < p->n_ops)
-            __builtin_prefetch(&p->ops[p->ops[i + 16].peer]);
+        if (i + AHEAD < p->n_ops && p->ops[i + AHEAD].kind == DT_OP_SEND &&
+            p->ops[i + AHEAD].peer < p->n_ops)
+            __builtin_prefetch(&p->ops[p->ops[i + AHEAD].peer].lane);
         switch ((enum dt_op_kind)p->ops[i].kind) {
         case DT_OP_FORWARD:
         case DT_OP_BACKWARD:

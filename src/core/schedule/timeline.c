@@ -51,14 +51,16 @@ enum { REC_SHIFT = 30 };
 struct walk {
     const struct dt_program *p;
     struct dt_timeline_topo *t;
-    uint32_t *cursor;  /* per resource: next op, or DT_NONE */
-    uint32_t *next;    /* per op: next op of the same resource */
-    uint32_t *state;   /* per op: PLACED (with `t`) or the first resource that waits for it */
-    uint32_t *waits;   /* per resource: the next one that waits for the same op */
-    uint32_t *arrived; /* per group */
+    uint32_t *cursor; /* per resource: next op, or DT_NONE */
+    struct {
+        uint32_t next;  /* op of the same resource */
+        uint32_t state; /* PLACED (with `t`) or the first resource that waits for it */
+    } * step;           /* per op */
+    uint32_t *waits;    /* per resource: the next one that waits for the same op */
+    uint32_t *arrived;  /* per group */
     uint32_t *stack, n_stack;
-    /* Without `t` ops are evaluated as they are placed; before, they end at a negative time. */
-    const int64_t *dur;
+    /* Without `t` ops are evaluated as they are placed; before, `end` holds ~duration, which is negative: one
+     * miss of the caches less than a third array would cost. */
     int64_t *begin, *end;
     uint32_t placed;
 };
@@ -66,8 +68,7 @@ struct walk {
 static void walk_free(struct walk *w)
 {
     dt_free(w->cursor);
-    dt_free(w->next);
-    dt_free(w->state);
+    dt_free(w->step);
     dt_free(w->waits);
     dt_free(w->arrived);
     dt_free(w->stack);
@@ -87,14 +88,13 @@ static enum dt_status walk_init(struct walk *w, struct dt_error *err)
     w->cursor = dt_malloc((n_res + 1) * sizeof(uint32_t));
     w->waits = dt_calloc(n_res + 1, sizeof(uint32_t));
     w->stack = dt_malloc((n_res + 1) * sizeof(uint32_t));
-    w->next = dt_malloc(((size_t)p->n_ops + 1) * sizeof(uint32_t));
-    w->state = dt_calloc((size_t)p->n_ops + 1, sizeof(uint32_t));
+    w->step = dt_calloc((size_t)p->n_ops + 1, sizeof(*w->step));
     w->arrived = dt_calloc((size_t)p->n_groups + 1, sizeof(uint32_t));
     if (w->t) {
         w->t->order = dt_malloc(((size_t)p->n_ops + 1) * sizeof(uint32_t));
         w->t->rec = dt_malloc(((size_t)p->n_ops + 1) * sizeof(*w->t->rec));
     }
-    if (!w->cursor || !w->waits || !w->stack || !w->next || !w->state || !w->arrived ||
+    if (!w->cursor || !w->waits || !w->stack || !w->step || !w->arrived ||
         (w->t && (!w->t->order || !w->t->rec)))
         return dt_error_nomem(err, "the order of a program");
     for (int l = p->n_lanes - 1; l >= 0; l--) {
@@ -112,7 +112,7 @@ static enum dt_status walk_init(struct walk *w, struct dt_error *err)
             if (op->more_n > 0 && (uint64_t)op->more_first + op->more_n > p->n_deps)
                 return dt_error_set(err, DT_ERR_INTERNAL, "program: op %u has no dependency list",
                                     i);
-            w->next[i] = last[r];
+            w->step[i].next = last[r];
             last[r] = i;
         }
         for (int r = 0; r < DT_RES_N; r++) {
@@ -125,10 +125,10 @@ static enum dt_status walk_init(struct walk *w, struct dt_error *err)
 
 static void place(struct walk *w, uint32_t i)
 {
-    for (uint32_t r = w->state[i]; r != 0; r = w->waits[r - 1])
+    for (uint32_t r = w->step[i].state; r != 0; r = w->waits[r - 1])
         w->stack[w->n_stack++] = r - 1;
     if (w->t) {
-        w->state[i] = PLACED;
+        w->step[i].state = PLACED;
         w->t->order[w->placed] = i;
     }
     w->placed++;
@@ -161,15 +161,16 @@ static uint32_t missing(const struct walk *w, uint32_t i)
     const struct dt_op *op = &w->p->ops[i];
 
     for (int k = 0; k < 3; k++)
-        if (op->dep[k] != DT_NONE && (op->dep[k] >= w->p->n_ops || w->state[op->dep[k]] != PLACED))
+        if (op->dep[k] != DT_NONE &&
+            (op->dep[k] >= w->p->n_ops || w->step[op->dep[k]].state != PLACED))
             return op->dep[k];
     for (uint32_t k = 0; k < op->more_n; k++) {
         uint32_t d = w->p->deps[op->more_first + k];
 
-        if (d != DT_NONE && (d >= w->p->n_ops || w->state[d] != PLACED))
+        if (d != DT_NONE && (d >= w->p->n_ops || w->step[d].state != PLACED))
             return d;
     }
-    if (op->kind == DT_OP_RECV && (op->peer >= w->p->n_ops || w->state[op->peer] != PLACED))
+    if (op->kind == DT_OP_RECV && (op->peer >= w->p->n_ops || w->step[op->peer].state != PLACED))
         return op->peer;
     return DT_NONE;
 }
@@ -221,7 +222,7 @@ static void end_group(struct walk *w, const struct dt_group *gr)
 
     for (uint32_t k = 0; k < gr->n; k++) {
         at = later(at, w->begin[member[k]]);
-        ns = later(ns, w->dur[member[k]]);
+        ns = later(ns, ~w->end[member[k]]);
     }
     for (uint32_t k = 0; k < gr->n; k++) {
         w->begin[member[k]] = at;
@@ -246,7 +247,7 @@ static enum dt_status place_group(struct walk *w, uint32_t g, struct dt_error *e
                                 g);
         place(w, op);
         res = w->p->ops[op].lane * DT_RES_N + DT_RES_COLL;
-        w->cursor[res] = w->next[op];
+        w->cursor[res] = w->step[op].next;
         w->stack[w->n_stack++] = res;
     }
     if (!w->t)
@@ -254,23 +255,39 @@ static enum dt_status place_group(struct walk *w, uint32_t g, struct dt_error *e
     return DT_OK;
 }
 
+/* What the resource will look at after its next op is asked of memory now: resources take turns after an op or two,
+ * so caches see no stream. */
+static inline void ahead(const struct walk *w, uint32_t next)
+{
+    uint32_t i = next != DT_NONE ? w->step[next].next : DT_NONE;
+
+    if (i == DT_NONE)
+        return;
+    __builtin_prefetch(&w->p->ops[i]);
+    if (!w->t) {
+        __builtin_prefetch(&w->end[i], 1);
+        __builtin_prefetch(&w->begin[i], 1);
+    }
+}
+
 /* Runs one resource until it has to wait. */
 static enum dt_status run_resource(struct walk *w, uint32_t res, struct dt_error *err)
 {
     const struct dt_program *p = w->p;
 
-    for (uint32_t i = w->cursor[res]; i != DT_NONE; i = w->next[i]) {
+    for (uint32_t i = w->cursor[res]; i != DT_NONE; i = w->step[i].next) {
         const struct dt_op *op = &p->ops[i];
         int64_t at = 0;
         uint32_t d = w->t ? missing(w, i) : missing_timed(w, i, &at);
 
+        ahead(w, w->step[i].next);
         w->cursor[res] = i;
         if (d != DT_NONE) {
             if (d >= p->n_ops)
                 return dt_error_set(err, DT_ERR_INTERNAL,
                                     "program: op %u waits for op %u, which does not exist", i, d);
-            w->waits[res] = w->state[d];
-            w->state[d] = res + 1;
+            w->waits[res] = w->step[d].state;
+            w->step[d].state = res + 1;
             return DT_OK;
         }
         if (!w->t)
@@ -285,7 +302,7 @@ static enum dt_status run_resource(struct walk *w, uint32_t res, struct dt_error
         if (w->t)
             record_op(w, i);
         else
-            w->end[i] = op->kind == DT_OP_RECV ? later(at, w->end[op->peer]) : at + w->dur[i];
+            w->end[i] = op->kind == DT_OP_RECV ? later(at, w->end[op->peer]) : at + ~w->end[i];
         place(w, i);
     }
     w->cursor[res] = DT_NONE;
@@ -416,12 +433,13 @@ static enum dt_status eval_once(const struct dt_program *p, const uint32_t *orde
                                 const int64_t *dur_ns, struct dt_error *err,
                                 struct dt_timeline *out)
 {
-    struct walk w = {.p = p, .dur = dur_ns};
+    struct walk w = {.p = p};
 
     DT_TRY(dt_timeline_reserve(out, p->n_ops, err));
     w.begin = out->begin_ns;
     w.end = out->end_ns;
-    memset(out->end_ns, 0xff, (size_t)p->n_ops * sizeof(*out->end_ns)); /* none has ended */
+    for (uint32_t i = 0; i < p->n_ops; i++) /* none has ended */
+        out->end_ns[i] = ~dur_ns[i];
     if (order)
         eval_in_order(p, order, dur_ns, out->begin_ns, out->end_ns);
     else
