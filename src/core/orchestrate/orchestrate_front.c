@@ -143,9 +143,9 @@ static const struct dt_orch_option *beats(const struct dt_orch_options *l,
 }
 
 /* One lane, dp, depth and level of ZeRO: every recomputation that fits and is not beaten.  Memory is asked last, it
- * takes longest.  *done: nothing deeper is of use. */
+ * takes longest.  *done: nothing deeper is of use; *refused: memory refused one that is. */
 static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choice *of,
-                           const struct dt_orch_limits *lim, bool *done)
+                           const struct dt_orch_limits *lim, bool *done, bool *refused)
 {
     const struct dt_orch_modes *modes = &s->t->space.of[m];
     enum rival rival = rival_of(s, m);
@@ -165,13 +165,19 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
         cost_option(s, x->sample_s, e->max_s, &o);
         o.interval = fmax(o.interval, lim->interval_min); /* being faster is worth nothing */
         fastest = r == 0 && o.interval <= lim->interval_min;
+        if (!of_use(s, m, lim, o.gpus, o.warm, o.interval)) {
+            *done |= fastest; /* deeper ones take more GPUs and are no faster */
+            continue;
+        }
         better = beats(&s->raw, &o, rival);
         if (better) {
             *done |= fastest && better->sure; /* deeper ones with more GPUs are beaten, too */
             continue;
         }
-        if (!of_use(s, m, lim, o.gpus, o.warm, o.interval) || !fits(s, m, &o.of))
+        if (!fits(s, m, &o.of)) {
+            *refused = true;
             continue;
+        }
         o.sure = rival != SAFE || fits_surely(s, m, &o.of);
         if (!push(s, &o))
             return false;
@@ -185,10 +191,12 @@ static bool list_zero(struct dt_search_state *s, int m, struct dt_orch_choice *o
                       const struct dt_orch_limits *lim, bool *done)
 {
     size_t before = s->raw.n;
+    bool refused = true; /* else another level of ZeRO is of no use, either */
 
-    for (int z = 0; z < s->t->space.of[m].n_zero && s->raw.n == before && !*done; z++) {
+    for (int z = 0; z < s->t->space.of[m].n_zero && s->raw.n == before && refused && !*done; z++) {
         of->zero = (uint8_t)z;
-        if (!list_recompute(s, m, of, lim, done))
+        refused = false;
+        if (!list_recompute(s, m, of, lim, done, &refused))
             return false;
     }
     return true;
