@@ -7,7 +7,9 @@
 
 #include "base/mem.h"
 #include "exec/data/image.h"
+#include "exec/data/pack.h"
 #include "exec/data/shard.h"
+#include "exec/data/tokenizer.h"
 #include "test_util.h"
 
 #include <dirent.h>
@@ -146,6 +148,30 @@ static inline int fixture_shards(const char *dir, int n, int per)
     }
     dt_assert_ok(dt_shard_writer_close(w, &err, &shards), err);
     return shards;
+}
+
+/* A folder of those shards, and the tokenizer of bytes. */
+struct fixture_data {
+    char dir[256];
+    struct dt_tokenizer *tok;
+    char **shards;
+    int n_shards;
+};
+static inline void fixture_data_open(struct fixture_data *d, int samples, int per)
+{
+    const char *name = d->dir;
+    struct dt_error err;
+
+    fixture_folder(d->dir, sizeof d->dir);
+    fixture_shards(d->dir, samples, per);
+    dt_assert_ok(dt_shard_list(&name, 1, &err, &d->shards, &d->n_shards), err);
+    dt_assert_ok(dt_tokenizer_bytes(&err, &d->tok), err);
+}
+static inline void fixture_data_close(struct fixture_data *d)
+{
+    dt_free(d->shards);
+    dt_tokenizer_free(d->tok);
+    fixture_folder_remove(d->dir);
 }
 
 #endif

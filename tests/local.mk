@@ -43,6 +43,7 @@ check_PROGRAMS += \
 	tests/test_extremes \
 	tests/test_fake_device \
 	tests/test_feed \
+	tests/test_feed_faults \
 	tests/test_ferry \
 	tests/test_finite \
 	tests/test_guard \
@@ -305,6 +306,7 @@ SHELL_TESTS = \
 	tests/test_profile_import_files.sh \
 	tests/test_profile_job.sh \
 	tests/test_preprocess.sh \
+	tests/test_preprocess_kills.sh \
 	tests/test_python.sh \
 	tests/test_reproduction.sh \
 	tests/test_run_algorithms.sh \
@@ -336,6 +338,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/golden \
 	tests/data/tokenizer \
 	tests/data_fixture.h \
+	tests/feed_fixture.h \
 	tests/data_tokens_compare.py \
 	tests/hf_compare.py \
 	tests/hf_numbers.py \
@@ -509,7 +512,7 @@ check-full: all $(check_PROGRAMS)
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 $(SHELL) $(srcdir)/tests/test_execute_mpi.sh || test $$? -eq 77
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1; export DT_CHECK_FULL; \
 	    DT_MUTATIONS=$${DT_MUTATIONS:-3200}; export DT_MUTATIONS; \
-	    for t in checkpoint_kills checkpoint_ranks device_delays faults hosts mutants; do \
+	    for t in checkpoint_kills checkpoint_ranks device_delays faults hosts mutants preprocess_kills; do \
 	        $(SHELL) $(srcdir)/tests/test_$$t.sh || test $$? -eq 77 || exit 1; \
 	    done
 	@for seed in 1 2 3; do \

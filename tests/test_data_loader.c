@@ -8,35 +8,25 @@
 #include "exec/data/pack.h"
 
 static struct dt_error err;
-static char dir[256];
-static struct dt_tokenizer *tok;
-static char **shards;
-static int n_shards;
+static struct fixture_data data;
 
 enum { SAMPLES = 137 };
 
 static void begin(void)
 {
-    const char *name = dir;
-
-    fixture_folder(dir, sizeof dir);
-    fixture_shards(dir, SAMPLES, 40);
-    dt_assert_ok(dt_shard_list(&name, 1, &err, &shards, &n_shards), err);
-    dt_assert_ok(dt_tokenizer_bytes(&err, &tok), err);
+    fixture_data_open(&data, SAMPLES, 40);
 }
 
 static void end(void)
 {
-    dt_free(shards);
-    dt_tokenizer_free(tok);
-    fixture_folder_remove(dir);
+    fixture_data_close(&data);
 }
 
 static struct dt_loader_options options(void)
 {
-    return (struct dt_loader_options){.shards = (const char *const *)shards,
-                                      .n_shards = n_shards,
-                                      .tokenizer = tok,
+    return (struct dt_loader_options){.shards = (const char *const *)data.shards,
+                                      .n_shards = data.n_shards,
+                                      .tokenizer = data.tok,
                                       .seq_len = 96,
                                       .patch = 4,
                                       .generate = 0.4,
@@ -447,7 +437,7 @@ static void bad_shard(char *path, size_t size)
     memcpy(huge, png, len);
     memcpy(huge + 16, "\0\1\0\0\0\1\0\0\x08\x02\0\0\0", 13); /* 65,536 squared; its checksum */
     memcpy(huge + 29, "\xe3\xe6\xa7\xb4", 4);
-    snprintf(prefix, sizeof prefix, "%s/bad", dir);
+    snprintf(prefix, sizeof prefix, "%s/bad", data.dir);
     dt_assert_ok(dt_shard_writer_open(prefix, 1000, INT64_MAX, &err, &w), err);
     const struct {
         const char *key;

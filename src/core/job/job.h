@@ -34,7 +34,9 @@ struct dt_job_run_options {
     bool stated; /* the map is there */
     /* shards, folders of shards, "x-{000..012}.tar"; or producers, "tcp://HOST:PORT" */
     struct dt_job_paths data;
-    char data_keys[1024];          /* for producers; "" = none */
+    char data_keys[1024]; /* for producers; "" = none */
+    /* no producer gives anything; one does not answer; one owes a document, 0 = the first */
+    double data_deadline_s, data_silent_s, data_late_s;
     struct dt_job_paths eval_data; /* held-out shards, for eval */
     char tokenizer[1024];          /* "bytes" or a tokenizer.json */
     double generate;               /* share of documents whose image is a target */

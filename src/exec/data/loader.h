@@ -29,7 +29,7 @@ struct dt_document;
 /* Documents from elsewhere, instead of shards: exec/feed. */
 struct dt_loader_source {
     /* The document of a place, counted from the beginning of the first epoch; places come in order.
-     * Without text ids or pixels they are asked for later (dt_sequence_missing). */
+     * Without text ids or pixels they are asked for later (no_text of struct dt_sequence_doc). */
     enum dt_status (*take)(void *ctx, int64_t place, struct dt_error *err, struct dt_document *out);
     void *ctx;
     int64_t samples;              /* in the data set */

@@ -151,7 +151,7 @@ enum dt_status dt_feed_client_open(const struct dt_feed_client_options *o, struc
     c->o = *o;
     c->o.deadline_s = o->deadline_s > 0 ? o->deadline_s : 60;
     c->o.silent_s = o->silent_s > 0 ? o->silent_s : 5;
-    c->o.late_s = o->late_s > 0 ? o->late_s : c->o.deadline_s;
+    c->o.late_s = o->late_s > 0 ? o->late_s : c->o.deadline_s / 2;
     c->o.ahead_bytes = o->ahead_bytes > 0 ? o->ahead_bytes : AHEAD_BYTES * o->n;
     c->progress_ns = dt_clock_ns();
     st = o->n < 1 || o->n > 65535

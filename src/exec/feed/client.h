@@ -20,7 +20,8 @@ struct dt_feed_client_options {
     const struct dt_loader_options *loader;
     double deadline_s; /* without any producer; 0 = 60 */
     double silent_s;   /* one that does not answer a greeting for so long is dead; 0 = 5 */
-    double late_s;     /* one that has not made a document for so long is stuck; 0 = the deadline */
+    double
+        late_s; /* one that has not made a document for so long is stuck; 0 = half the deadline */
     int64_t ahead_bytes;        /* documents that producers make ahead; 0 = 256 MiB for each */
     const struct dt_warn *warn; /* a producer that failed, or is back; NULL = nobody listens */
 };

@@ -17,8 +17,10 @@ struct dt_feed_producer {
     uint64_t heard_ns;   /* a frame of it; or since when one may be expected */
     uint64_t greeted_ns; /* the last greeting to it */
     uint64_t down_ns;
-    int under_way; /* places asked of it */
-    char why[200]; /* it is down */
+    int under_way;    /* places asked of it */
+    uint64_t asked;   /* likewise, all since connecting */
+    int64_t received; /* bytes, since connecting */
+    char why[200];    /* it is down */
 };
 
 struct dt_feed_item { /* something wanted */

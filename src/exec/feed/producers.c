@@ -10,6 +10,8 @@
 
 #define SECOND_NS INT64_C(1000000000)
 enum { PAYLOAD_BYTES_UNDER_WAY = 64 << 20, FRAMES_AT_ONCE = 256 };
+/* Of either set: together no more than a producer allows. */
+enum { UNDER_WAY_MAX = DT_FEED_OPEN_MAX / 2 };
 enum { RETRY_MAX_S = 30 };
 
 static bool passed(uint64_t since_ns, uint64_t now, double s)
@@ -75,9 +77,11 @@ static struct dt_feed_peer peer_of(int p)
     return (struct dt_feed_peer){2, {(uint8_t)p, (uint8_t)(p >> 8)}};
 }
 
+/* A producer that was replaced while ZeroMQ connected to it again has not been asked as much: what it
+ * owes us would never come. */
 static void greet(struct dt_feed_client *c, int p)
 {
-    struct dt_feed_head h = {.job = c->job};
+    struct dt_feed_head h = {.request = c->producer[p].asked, .job = c->job};
     struct dt_feed_peer to = peer_of(p);
 
     c->producer[p].greeted_ns = dt_clock_ns();
@@ -91,6 +95,8 @@ static enum dt_status connect_to(struct dt_feed_client *c, int p, struct dt_erro
 
     DT_TRY(dt_feed_net_connect(c->net, p, q->address, c->o.keys, err));
     q->state = DT_FEED_GREETED;
+    q->asked = 0;
+    q->received = 0;
     q->heard_ns = dt_clock_ns();
     greet(c, p);
     return DT_OK;
@@ -176,6 +182,8 @@ static void send_ask(struct dt_feed_client *c, const struct dt_feed_items *set, 
     if (c->ask.n == 0)
         return;
     c->ask.released = c->released;
+    c->ask.received = c->producer[p].received;
+    c->producer[p].asked += (uint64_t)c->ask.n;
     if (dt_feed_encode_ask(&h, &c->ask, NULL, &c->frame) == DT_OK)
         dt_feed_net_send(c->net, &to, c->frame.p, c->frame.n);
     c->ask.n = 0;
@@ -192,7 +200,8 @@ static void ask(struct dt_feed_client *c, struct dt_feed_items *set, int p, int6
 
         if (i->ready || i->producer >= 0 || whom(c, i->place) != p)
             continue;
-        if (set->bytes_under_way + i->bytes > PAYLOAD_BYTES_UNDER_WAY && set->under_way > 0)
+        if (set->under_way >= UNDER_WAY_MAX ||
+            (set->bytes_under_way + i->bytes > PAYLOAD_BYTES_UNDER_WAY && set->under_way > 0))
             break;
         if (q->under_way++ == 0)
             q->heard_ns = now;
@@ -312,6 +321,7 @@ static void receive(struct dt_feed_client *c, const struct dt_feed_peer *from, c
     char why[200];
 
     c->report.bytes += (int64_t)n;
+    q->received += (int64_t)n;
     q->heard_ns = dt_clock_ns();
     if (dt_feed_open(bytes, n, &err, &f) != DT_OK) {
         snprintf(why, sizeof why, "it sent %.150s", err.message);

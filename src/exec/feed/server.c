@@ -12,12 +12,16 @@
 
 enum { WORKERS_MAX = 256, CONSUMERS_MAX = 4096, WAIT_MS = 200, FRAMES_AT_ONCE = 64 };
 /* A consumer asks or greets every second while it waits; a step may be long. */
-#define GONE_NS UINT64_C(60000000000)
+#define GONE_S 60.0
 
 struct consumer {
     struct dt_feed_peer who;
     int64_t released;
+    uint64_t asked;         /* places */
+    int open;               /* of them not answered */
+    int64_t sent, received; /* bytes; received: by its own account */
     uint64_t seen_ns;
+    bool lost; /* what is sent to it does not arrive */
 };
 
 struct dt_feed_server {
@@ -37,11 +41,31 @@ struct dt_feed_server {
 
 /* ---- sending ---- */
 
+static struct consumer *find(struct dt_feed_server *s, const struct dt_feed_peer *who)
+{
+    for (size_t i = 0; i < s->n_consumers; i++)
+        if (dt_feed_peer_is(&s->consumer[i].who, who))
+            return &s->consumer[i];
+    return NULL;
+}
+
+/* What waits to be sent to a consumer that does not read is in our memory. */
 static bool deliver(struct dt_feed_server *s, const struct dt_feed_peer *to, enum dt_status encoded)
 {
-    if (encoded != DT_OK || !dt_feed_net_send(s->o.net, to, s->frame.p, s->frame.n))
+    struct consumer *c = find(s, to);
+    int64_t n = (int64_t)s->frame.n;
+
+    if (encoded != DT_OK || (c && c->lost))
         return false;
-    s->report.sent_bytes += (int64_t)s->frame.n;
+    if ((c && c->sent - c->received + n > DT_FEED_UNREAD_BYTES_MAX) ||
+        !dt_feed_net_send(s->o.net, to, s->frame.p, s->frame.n)) {
+        if (c)
+            c->lost = true;
+        return false;
+    }
+    if (c)
+        c->sent += n;
+    s->report.sent_bytes += n;
     return true;
 }
 
@@ -55,7 +79,10 @@ static void refuse(struct dt_feed_server *s, const struct dt_feed_peer *to, uint
 static void answer(void *ctx, const struct dt_feed_want *w, const struct dt_document *d)
 {
     struct dt_feed_server *s = ctx;
+    struct consumer *c = find(s, &w->who);
 
+    if (c)
+        c->open--;
     if (d->status != DT_OK && d->status != DT_ERR_INPUT) {
         refuse(s, &w->who, w->request, d->why);
         return;
@@ -69,11 +96,8 @@ static void answer(void *ctx, const struct dt_feed_want *w, const struct dt_docu
 
 static struct consumer *consumer_of(struct dt_feed_server *s, const struct dt_feed_peer *who)
 {
-    struct consumer *c = NULL;
+    struct consumer *c = find(s, who);
 
-    for (size_t i = 0; i < s->n_consumers && !c; i++)
-        if (dt_feed_peer_is(&s->consumer[i].who, who))
-            c = &s->consumer[i];
     if (!c) {
         if (s->n_consumers == CONSUMERS_MAX ||
             dt_grow((void **)&s->consumer, &s->cap_consumers, s->n_consumers + 1, sizeof *c))
@@ -103,7 +127,7 @@ static void look_for_the_gone(struct dt_feed_server *s)
     uint64_t now = dt_clock_ns();
 
     for (size_t i = 0; i < s->n_consumers;) {
-        if (now - s->consumer[i].seen_ns < GONE_NS) {
+        if (!s->consumer[i].lost && (double)(now - s->consumer[i].seen_ns) * 1e-9 < s->o.gone_s) {
             i++;
             continue;
         }
@@ -124,10 +148,21 @@ static enum dt_status give(struct dt_feed_server *s, const struct dt_feed_peer *
         c->released = s->ask.released;
         release(s);
     }
+    if (s->ask.received > c->sent)
+        return dt_error_set(err, DT_ERR_INPUT, "a consumer that has more than it was sent");
+    c->received = s->ask.received;
+    if (c->open + s->ask.n > DT_FEED_OPEN_MAX)
+        return dt_error_set(err, DT_ERR_INPUT, "a consumer may wait for %d documents, not for more",
+                            DT_FEED_OPEN_MAX);
+    c->asked += (uint64_t)s->ask.n;
     for (int i = 0; i < s->ask.n; i++) {
         struct dt_feed_want w = {.who = *from, .request = f->head.request, .what = s->ask.what[i]};
+        enum dt_status st;
 
-        DT_TRY(dt_feed_store_want(s->store, s->ask.place[i], &w, err));
+        c->open++;
+        st = dt_feed_store_want(s->store, s->ask.place[i], &w, err);
+        c->open -= st != DT_OK;
+        DT_TRY(st);
     }
     return DT_OK;
 }
@@ -149,6 +184,8 @@ static enum dt_status handle(struct dt_feed_server *s, const struct dt_feed_peer
         return give(s, from, f, c, err);
     if (f->head.kind != DT_FEED_HELLO)
         return dt_error_set(err, DT_ERR_INPUT, "a frame that producers send, not get");
+    if (f->head.request != c->asked)
+        return dt_error_set(err, DT_ERR_INPUT, "this producer has begun anew");
     s->head.request = f->head.request;
     deliver(s, from, dt_feed_encode_welcome(&s->head, &s->welcome, NULL, &s->frame));
     return DT_OK;
@@ -221,6 +258,7 @@ enum dt_status dt_feed_server_open(const struct dt_feed_server_options *o, struc
         return dt_error_nomem(err, "a producer");
     s->o = *o;
     s->o.memory_bytes = o->memory_bytes ? o->memory_bytes : DT_FEED_MEMORY_BYTES;
+    s->o.gone_s = o->gone_s > 0 ? o->gone_s : GONE_S;
     s->head = (struct dt_feed_head){.job = o->job, .data = dt_loader_data(o->loader)};
     s->welcome.samples = dt_loader_samples(o->loader);
     dt_loader_report(o->loader, &s->welcome.report);
@@ -237,6 +275,10 @@ void dt_feed_server_report(const struct dt_feed_server *s, struct dt_feed_server
     *out = s->report;
     out->made = dt_feed_store_made(s->store);
     out->most_bytes = dt_feed_store_most_bytes(s->store);
+    out->bytes = dt_feed_store_bytes(s->store);
+    out->consumers = (int)s->n_consumers;
+    for (size_t i = 0; i < s->n_consumers; i++)
+        out->open += s->consumer[i].open;
 }
 
 void dt_feed_server_close(struct dt_feed_server *s)

@@ -22,6 +22,7 @@ struct dt_feed_server_options {
     uint64_t job;                   /* dt_loader_job_digest */
     int workers;                    /* threads, at least 1 */
     int64_t memory_bytes;           /* of documents made; 0 = DT_FEED_MEMORY_BYTES */
+    double gone_s;                  /* a consumer not heard of for so long is gone; 0 = 60 */
     const struct dt_warn *warn;     /* who came, who went; NULL = nobody listens */
 };
 struct dt_feed_server_report {
@@ -30,6 +31,9 @@ struct dt_feed_server_report {
     int64_t sent_bytes;
     int64_t refused;    /* frames that were damaged or of another job */
     int64_t most_bytes; /* in the store at once */
+    int64_t bytes;      /* in the store */
+    int64_t open;       /* places asked for and not answered */
+    int consumers;
 };
 
 struct dt_feed_server;

@@ -239,6 +239,11 @@ int64_t dt_feed_store_made(const struct dt_feed_store *s)
     return s->made;
 }
 
+int64_t dt_feed_store_bytes(const struct dt_feed_store *s)
+{
+    return s->bytes;
+}
+
 int64_t dt_feed_store_most_bytes(const struct dt_feed_store *s)
 {
     return s->most_bytes;

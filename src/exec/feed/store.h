@@ -35,6 +35,7 @@ void dt_feed_store_forget(struct dt_feed_store *s, const struct dt_feed_peer *wh
 /* Readable when there may be something to collect. */
 int dt_feed_store_fd(const struct dt_feed_store *s);
 int64_t dt_feed_store_made(const struct dt_feed_store *s);
+int64_t dt_feed_store_bytes(const struct dt_feed_store *s);
 int64_t dt_feed_store_most_bytes(const struct dt_feed_store *s);
 /* A thread's loop: makes what is wanted until dt_feed_store_stop. */
 void dt_feed_store_work(struct dt_feed_store *s, const struct dt_loader *l);

@@ -118,6 +118,7 @@ enum dt_status dt_feed_encode_ask(const struct dt_feed_head *h, const struct dt_
     struct writer w = begin(h, DT_FEED_ASK, out);
 
     put_int(&w, (uint64_t)a->released, 8);
+    put_int(&w, (uint64_t)a->received, 8);
     put_int(&w, (uint64_t)a->n, 4);
     for (int i = 0; i < a->n; i++) {
         put_int(&w, (uint64_t)a->place[i], 8);
@@ -271,8 +272,9 @@ enum dt_status dt_feed_decode_ask(const struct dt_feed_frame *f, struct dt_error
     uint64_t n;
 
     out->released = (int64_t)get_int(&r, 8);
+    out->received = (int64_t)get_int(&r, 8);
     n = get_int(&r, 4);
-    if (r.past || n > DT_FEED_ASK_MAX || r.left != 9 * n || out->released < 0)
+    if (r.past || n > DT_FEED_ASK_MAX || r.left != 9 * n || out->released < 0 || out->received < 0)
         return damaged(err, "that asks for more than may be asked for");
     out->n = (int)n;
     for (int i = 0; i < out->n; i++) {

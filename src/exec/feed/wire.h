@@ -21,12 +21,15 @@
 #include "exec/data/report.h"
 
 enum {
-    DT_FEED_VERSION = 1,
+    DT_FEED_VERSION = 2,
     DT_FEED_HEAD_BYTES = 40,
     DT_FEED_ASK_MAX = 256, /* places of one request */
     /* A request is small; the largest document has 64 Mi pixels and 2^24 tokens. */
-    DT_FEED_REQUEST_BYTES_MAX = DT_FEED_HEAD_BYTES + 12 + 9 * DT_FEED_ASK_MAX,
-    DT_FEED_ANSWER_BYTES_MAX = 1 << 28
+    DT_FEED_REQUEST_BYTES_MAX = DT_FEED_HEAD_BYTES + 20 + 9 * DT_FEED_ASK_MAX,
+    DT_FEED_ANSWER_BYTES_MAX = 1 << 28,
+    /* Of one consumer: places asked for and not answered; bytes sent that it has not said it has. */
+    DT_FEED_OPEN_MAX = 4096,
+    DT_FEED_UNREAD_BYTES_MAX = 1 << 29
 };
 enum dt_feed_kind {
     DT_FEED_HELLO = 1,
@@ -40,9 +43,9 @@ enum { DT_FEED_TEXT = 1, DT_FEED_PIXELS = 2 };
 
 struct dt_feed_head {
     enum dt_feed_kind kind;
-    uint64_t request;
-    uint64_t job;  /* dt_feed_job_digest */
-    uint64_t data; /* the shard index's fingerprint; 0 in HELLO */
+    uint64_t request; /* which one an answer is to; of HELLO: places asked for since connecting */
+    uint64_t job;     /* dt_loader_job_digest */
+    uint64_t data;    /* the shard index's fingerprint; 0 in HELLO */
 };
 struct dt_feed_frame { /* the body is the caller's bytes */
     struct dt_feed_head head;
@@ -61,6 +64,7 @@ struct dt_feed_welcome {
 };
 struct dt_feed_ask {
     int64_t released; /* nothing before this place will be asked for again */
+    int64_t received; /* bytes of this producer's frames, since connecting */
     int n;
     int64_t place[DT_FEED_ASK_MAX];
     uint8_t what[DT_FEED_ASK_MAX];

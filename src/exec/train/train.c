@@ -109,6 +109,9 @@ static enum dt_status open_feed(struct train *t, struct dt_loader_options *l, st
     struct dt_feed_client_options o = {.address = (const char *const *)t->s->producers,
                                        .n = t->s->n_producers,
                                        .loader = &t->s->loader,
+                                       .deadline_s = t->run->data_deadline_s,
+                                       .silent_s = t->run->data_silent_s,
+                                       .late_s = t->run->data_late_s,
                                        .warn = t->first ? t->o->warn : NULL};
 
     if (t->s->n_producers == 0)
