@@ -18,10 +18,23 @@ check "with what is deferred" "grep -q '\"deferred\": ' out"
 expect 0 "by the loads of 1 sample (search.profile_samples)" $plan -s entrain --explain search.profile_samples=1
 expect 0 "strategy entrain" $plan -s entrain train.assignment=slots
 
+# The shipped job defers; its replicas may be stated, GPUs are divided in lanes, and draws go by the job's seed.
+job="$DISTTRAIN plan mllm-3b-entrain-64 --explain"
+expect 0 "in units of 2" $job search.dp=4
+check "it defers" "grep -Eq ', [1-9][0-9]* of 512 samples deferred' out"
+check "dp is what was stated" "grep -q 'tp2 pp4 dp4 = 32  tp2 pp4 dp4 = 32' out && ! grep -Eq 'dp(1|2|8|16) ' out"
+grep -A 14 'draws that differ' out >seed.1
+expect 0 "draws that differ" $job search.dp=4 samples.seed=1 simulate.seed=2
+grep -A 14 'draws that differ' out >seed.2
+check "another seed draws others" "! cmp -s seed.1 seed.2"
+# Largest microbatches that are assigned need more recomputation than the mean one.
+expect 0 "encoder full" $job search.dp=4 samples.distribution.image_side.sigma=0.4 samples.distribution.image_side.mu=6.4
+
 # What does not go together, a message each.
 expect 2 "has an order of its own" $plan -s entrain train.reorder=both
 expect 2 "use search.strategy: entrain" $plan train.assignment=entrain
 expect 2 "does not size modules by samples" $plan search.profile_samples=1
+expect 2 "one number of replicas for all" $plan search.dp=4
 expect 2 "nothing is drawn" $plan -s entrain search.profile_samples=4 search.confidence=0.9
 expect 2 "GPUs of its own" $plan -s entrain search.placement=auto
 expect 2 "goes with schedules 1f1b and zb-h1, not with gpipe" $plan -s entrain train.schedule=gpipe

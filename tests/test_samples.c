@@ -439,6 +439,37 @@ START_TEST(overrides_apply)
 }
 END_TEST
 
+/* The pairs are those that sequences are filled with otherwise, each as long as its text and its image. */
+START_TEST(pairs_stay_apart)
+{
+    static const char pairs[] =
+        "{distribution: {image_side: {kind: lognormal, mu: 6, sigma: 0.4}, "
+        "text_tokens: {kind: lognormal, mu: 5, sigma: 0.7, min: 3, max: 999}, max_side: 800%s}}";
+    char yaml[512];
+    struct dt_samples *a, *b;
+    uint64_t text[2] = {0};
+
+    snprintf(yaml, sizeof(yaml), pairs, ", pack: none");
+    a = must_read(yaml, SEQ, 300, 3);
+    snprintf(yaml, sizeof(yaml), pairs, "");
+    b = must_read(yaml, SEQ, 10, 3);
+    ck_assert_uint_eq(a->item_first[300], 300);
+    ck_assert_uint_gt(b->item_first[10], 30);
+    ck_assert_uint_le(b->item_first[10], 300);
+    ck_assert_int_eq(memcmp(a->items, b->items, b->item_first[10] * sizeof(*b->items)), 0);
+    for (uint64_t k = 0; k < b->item_first[10]; k++)
+        text[0] += a->text_tokens[k];
+    for (int i = 0; i < 10; i++)
+        text[1] += b->text_tokens[i];
+    ck_assert_uint_eq(text[0], text[1]);
+    for (int i = 0; i < 300; i++)
+        ck_assert_uint_eq(a->seq_tokens[i], a->text_tokens[i] + (a->items[i].w + 15u) / 16 *
+                                                                    ((a->items[i].h + 15u) / 16));
+    dt_samples_free(a);
+    dt_samples_free(b);
+}
+END_TEST
+
 /* Parameters left out: the fit is made while reading, with the shipped result. */
 START_TEST(distribution_can_be_fitted_inline)
 {
@@ -474,6 +505,8 @@ static const struct {
     {"{preset: laion-8k, max_side: 2048}", "lower samples.max_side"},
     {"{preset: laion-8k, max_side: 32}", "above max_side"},
     {"{distribution: {}}", "is empty"},
+    {"{distribution: {text_tokens: {kind: constant, value: 9}, fill: text, pack: none}}",
+     "with pack: none"},
     {"{distribution: {text_tokens: {kind: zipf}}}", "zipf"},
     {"{distribution: {text_tokens: {kind: lognormal, mu: 2}}}", "sigma"},
     {"{distribution: {text_tokens: {kind: uniform, min: 3}}}", "max"},
@@ -676,6 +709,7 @@ int main(void)
     tcase_add_test(tc, sample_does_not_depend_on_count);
     tcase_add_test(tc, seed_matters_and_repeats);
     tcase_add_test(tc, overrides_apply);
+    tcase_add_test(tc, pairs_stay_apart);
     tcase_add_test(tc, distribution_can_be_fitted_inline);
     tcase_add_loop_test(tc, yaml_says_what_is_wrong, 0, sizeof(bad_yaml) / sizeof(*bad_yaml));
     tcase_add_test(tc, a_missing_preset_is_located_in_the_job);

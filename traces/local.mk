@@ -19,6 +19,7 @@ nobase_dist_pkgdata_DATA += \
 	traces/jobs/mixtral-8x7b-64.yaml \
 	traces/jobs/mllm-15b-1296.yaml \
 	traces/jobs/mllm-15b-96.yaml \
+	traces/jobs/mllm-3b-entrain-64.yaml \
 	traces/jobs/mllm-72b-1296.yaml \
 	traces/jobs/mllm-72b-96.yaml \
 	traces/jobs/mllm-9b-1296.yaml \
@@ -38,6 +39,8 @@ nobase_dist_pkgdata_DATA += \
 	traces/models/llama-13b.yaml \
 	traces/models/llama-70b.yaml \
 	traces/models/llama-7b.yaml \
+	traces/models/llama3-1b.yaml \
+	traces/models/llama3-3b.yaml \
 	traces/models/mixtral-8x7b.yaml \
 	traces/models/mllm-15b.yaml \
 	traces/models/mllm-72b.yaml \
@@ -45,6 +48,7 @@ nobase_dist_pkgdata_DATA += \
 	traces/models/mllm-audio.yaml \
 	traces/models/mllm-nano.yaml \
 	traces/models/mllm-tiny.yaml \
+	traces/models/qwen2.5-vl-vit.yaml \
 	traces/models/qwen3-30b-a3b.yaml \
 	traces/models/sd21-unet.yaml \
 	traces/models/vit-huge.yaml \

@@ -28,6 +28,7 @@ static const struct {
     {'e', "StepCCL on one LLM pipeline stage", dt_cmd_reproduce_stepccl},
     {'f', "time of the plan search, MLLM-72B", dt_cmd_reproduce_search},
     {'g', "how unlike modules are, MLLM-72B", dt_cmd_reproduce_modules},
+    {'i', "Entrain: Qwen2.5-VL's encoder and Llama 3, 64 A40", dt_cmd_reproduce_entrain},
     {'j', "Megatron MIMO: colocated encoders (C) and homogeneous layouts (H), 8K, H100",
      dt_cmd_reproduce_colocated},
     {'k', "Megatron MIMO: long context", dt_cmd_reproduce_long_context},
@@ -92,14 +93,14 @@ static const char *because_of(const struct dt_cli_result_row *row)
     return !row->judged || holds(row) ? "" : row->because ? row->because : "not known why";
 }
 
-/* People see what is accepted instead of a ratio where there is something that is; programs get all of it. */
-static void add_verdict(struct dt_cli_rows *o, const struct dt_cli_result_row *row)
+/* People see what is accepted instead of a ratio in a part with rows that are judged; programs get all of it. */
+static void add_verdict(struct dt_cli_rows *o, const struct dt_cli_result_row *row, bool judged)
 {
-    if (row->judged || o->json) {
+    if (judged || o->json) {
         add_range(o, "accepted", row->accept);
-        dt_cli_row_cell(o, "holds", "%s", holds(row) ? "yes" : "no");
+        dt_cli_row_cell(o, "holds", "%s", !row->judged ? "-" : holds(row) ? "yes" : "no");
     }
-    if (!row->judged)
+    if (!judged)
         dt_cli_row_number(o, NULL, "ratio", "%.2f", 1, ratio(row) > 0 ? ratio(row) : NAN);
     if (o->json && row->judged)
         dt_cli_row_bool(o, "holds", holds(row));
@@ -107,7 +108,8 @@ static void add_verdict(struct dt_cli_rows *o, const struct dt_cli_result_row *r
         dt_cli_row_text(o, "because", NULL, because_of(row));
 }
 
-static void add_result(struct dt_cli_rows *o, const struct dt_cli_result_row *row)
+/* `judged`: some row of its part is. */
+static void add_result(struct dt_cli_rows *o, const struct dt_cli_result_row *row, bool judged)
 {
     char section[2] = {row->section, 0}, detail[512];
     const char *because = because_of(row);
@@ -117,10 +119,10 @@ static void add_result(struct dt_cli_rows *o, const struct dt_cli_result_row *ro
     dt_cli_row_text(o, "what", "what", row->what);
     dt_cli_row_text(o, "unit", "unit", row->unit);
     add_range(o, "published", row->published);
-    if (!row->judged || o->json)
+    if (!judged || o->json)
         add_range(o, "recalled", row->recalled);
     dt_cli_row_number(o, "ours", "ours", row->ours >= 100 ? "%.0f" : "%.2f", 1, row->ours);
-    add_verdict(o, row);
+    add_verdict(o, row, judged);
     snprintf(detail, sizeof detail, "%s%s%s", row->detail, *row->detail && *because ? "; " : "",
              because);
     dt_cli_row_text(o, "detail", "detail", o->json ? row->detail : detail);
@@ -129,12 +131,15 @@ static void add_result(struct dt_cli_rows *o, const struct dt_cli_result_row *ro
 static void print_part(const struct dt_cli_results *r, int part)
 {
     struct dt_cli_rows o;
+    bool judged = false;
 
+    for (size_t i = 0; i < r->n; i++)
+        judged |= r->rows[i].section == parts[part].letter && r->rows[i].judged;
     printf("\n(%c) %s\n", parts[part].letter, parts[part].title);
     dt_cli_rows_table(&o);
     for (size_t i = 0; i < r->n; i++)
         if (r->rows[i].section == parts[part].letter)
-            add_result(&o, &r->rows[i]);
+            add_result(&o, &r->rows[i], judged);
     dt_cli_rows_end(&o, stdout);
 }
 
@@ -147,7 +152,7 @@ static enum dt_status print_json(const struct dt_cli_results *r, struct dt_error
     dt_json_begin_object(&j);
     dt_cli_rows_json(&o, &j, "results");
     for (size_t i = 0; i < r->n; i++)
-        add_result(&o, &r->rows[i]);
+        add_result(&o, &r->rows[i], r->rows[i].judged);
     dt_cli_rows_end(&o, NULL);
     dt_json_end_object(&j);
     return dt_cli_json_emit(&j, err);

@@ -79,6 +79,7 @@ disttrain_SOURCES = \
 	src/cli/ranks.h \
 	src/cli/reproduce.h \
 	src/cli/reproduce_cases.c \
+	src/cli/reproduce_entrain.c \
 	src/cli/reproduce_figures.c \
 	src/cli/reproduce_mimo.c \
 	src/cli/reproduce_mimo_tables.h \

@@ -222,6 +222,8 @@ static enum dt_status read_stated(struct dt_node root, struct dt_job *j, struct 
     DT_TRY(dt_job_search(dt_map_get(root, "search"), train, j, err));
     DT_TRY(dt_job_plan_strategy(root, j, err));
     DT_TRY(dt_job_simulate(dt_map_get(root, "simulate"), j, err));
+    if (j->strategy == DT_STRATEGY_ENTRAIN)
+        j->search.seed = j->sim.seed;
     DT_TRY(dt_job_run(dt_map_get(root, "run"), j, err));
     dt_orch_policy(j->strategy, &j->policy);
     if (j->run.precision != 0) /* auto leaves it to the device, and to a plan file */

@@ -57,7 +57,7 @@ const char *const dt_job_assignment_help[DT_ASSIGNMENT_N + 1] = {DT_ASSIGNMENTS(
 static enum dt_status check_sizing(struct dt_node search, const struct dt_job *j,
                                    struct dt_error *err)
 {
-    static const char *const sizing[] = {"profile_samples", "confidence", "p_error"};
+    static const char *const sizing[] = {"profile_samples", "dp", "confidence", "p_error"};
     static const char *const others[] = {"placement", "max_vpp", "uniform"};
     bool entrain = j->strategy == DT_STRATEGY_ENTRAIN;
     bool useless[] = {j->search.guests != 0, j->search.max_vpp > 1, j->search.uniform};
@@ -68,11 +68,13 @@ static enum dt_status check_sizing(struct dt_node search, const struct dt_job *j
         if (!dt_node_present(n))
             continue;
         if (!entrain)
-            return dt_node_error(n, err,
-                                 "%s: strategy %s does not size modules by samples; it is for "
-                                 "search.strategy: entrain",
-                                 sizing[i], dt_plan_strategy_names[j->strategy]);
-        if (i > 0 && j->search.profile_samples > 0)
+            return dt_node_error(
+                n, err,
+                "%s: strategy %s does not size modules by samples, with one number "
+                "of replicas for all; it is for "
+                "search.strategy: entrain",
+                sizing[i], dt_plan_strategy_names[j->strategy]);
+        if (i > 1 && j->search.profile_samples > 0)
             return dt_node_error(n, err,
                                  "%s: profile_samples states how many samples are looked at, so "
                                  "nothing is drawn; leave out one of the two",

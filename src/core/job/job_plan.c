@@ -303,9 +303,9 @@ static enum dt_status from_map(struct dt_node n, bool frozen_stated, struct dt_j
  * a plan means it to count. */
 static void list_unused(struct dt_node root, struct dt_job *j)
 {
-    static const char *const bounds[] = {"gpus",    "tp",         "placement",      "max_vpp",
-                                         "max_cp",  "max_ep",     "uniform",        "megatron_pp",
-                                         "p_error", "confidence", "profile_samples"};
+    static const char *const bounds[] = {"gpus",    "tp",         "placement",       "max_vpp",
+                                         "max_cp",  "max_ep",     "uniform",         "megatron_pp",
+                                         "p_error", "confidence", "profile_samples", "dp"};
     size_t used = 0, size = sizeof(j->search_unused);
 
     for (size_t i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++) {

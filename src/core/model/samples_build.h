@@ -83,6 +83,7 @@ struct dt_samples_pairs {
     bool generate_stated;
     double tokens_per_s, generate;
     bool fill_text; /* what follows the last pair is text, not padding */
+    bool apart;     /* every pair is a sequence of its own, as long as it is */
 };
 
 /* samples_read.c: `map` is a `distribution:` map; `over` a map whose min_side, max_side, patch and

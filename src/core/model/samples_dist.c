@@ -92,7 +92,7 @@ static enum dt_status pack(const struct dt_samples_pairs *p, int seq_len, int64_
         draw_pair(p, seed, k++, &next);
     for (int64_t i = 0; i < count; i++) {
         int64_t used = 0, text = 0;
-        while (any && used + next.tokens <= seq_len) {
+        while (any && used + next.tokens <= seq_len && !(p->apart && used > 0)) {
             used += next.tokens;
             text += next.text;
             for (int j = 0; j < next.n_items; j++)
@@ -101,7 +101,8 @@ static enum dt_status pack(const struct dt_samples_pairs *p, int seq_len, int64_
         }
         if (p->fill_text)
             text += seq_len - used;
-        DT_TRY(dt_samples_builder_end(b, (uint32_t)text, (uint32_t)seq_len, err));
+        DT_TRY(
+            dt_samples_builder_end(b, (uint32_t)text, (uint32_t)(p->apart ? used : seq_len), err));
     }
     return DT_OK;
 }

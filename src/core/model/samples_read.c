@@ -256,6 +256,7 @@ static enum dt_status read_ccdf(struct dt_node map, const struct dt_key *key, vo
     }
 
 static const char *const fill_words[] = {"padding", "text", NULL}; /* false, true of fill_text */
+static const char *const pack_words[] = {"pairs", "none", NULL};   /* of apart */
 static const struct dt_key distribution_keys[] = {
     {.name = "text_tokens",
      .type = DT_KEY_OWN,
@@ -309,6 +310,11 @@ static const struct dt_key distribution_keys[] = {
      DT_KEY_INTO(struct dt_samples_pairs, fill_text),
      .words = fill_words,
      .help = "what follows the last pair of a sequence"},
+    {.name = "pack",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_samples_pairs, apart),
+     .words = pack_words,
+     .help = "whether sequences are filled with pairs, or each pair is one of its own length"},
     {.name = NULL},
 };
 const struct dt_key dt_samples_keys[] = {
@@ -434,6 +440,10 @@ enum dt_status dt_samples_pairs_read(struct dt_node map, struct dt_node over, in
         return dt_node_error(map, err,
                              "the distribution is empty: give text_tokens, image_side, audio_s or "
                              "'fill: text'");
+    if (p.apart && p.fill_text)
+        return dt_node_error(dt_map_get(map, "fill"), err,
+                             "fill: text goes with pack: pairs; with pack: none a sequence ends "
+                             "with its pair");
     DT_TRY(check_fits(map, &p, err));
     *out = p;
     return DT_OK;

@@ -182,6 +182,18 @@ static enum dt_status read_rope(struct dt_node map, const struct dt_key *key, vo
         .name = "norm", .type = DT_KEY_WORD, DT_KEY_INTO(struct dt_shape, layernorm),              \
         .words = norm_words, .help = "kind of the norms"                                           \
     }
+#define WINDOW_ROWS                                                                                \
+    {.name = "window",                                                                             \
+     .type = DT_KEY_INTEGER,                                                                       \
+     DT_KEY_INTO(struct dt_shape, window),                                                         \
+     .min = 0,                                                                                     \
+     .max = DT_LIM_POSITIONS,                                                                      \
+     .help = "tokens that a token attends to at most; 0: all before it"},                          \
+    {                                                                                              \
+        .name = "window_every", .type = DT_KEY_INTEGER,                                            \
+        DT_KEY_INTO(struct dt_shape, window_every), .min = 0, .max = DT_LIM_LAYERS,                \
+        .help = "every so many layers one attends to all; 0: none"                                 \
+    }
 #define ATTENTION_ROWS                                                                             \
     {.name = "attention",                                                                          \
      .type = DT_KEY_WORD,                                                                          \
@@ -343,18 +355,7 @@ static const struct dt_key llm_keys[] = {
      .min = 1,
      .max = 64,
      .help = "rows of the busiest rank of expert parallelism, over the mean"},
-    {.name = "window",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_shape, window),
-     .min = 0,
-     .max = DT_LIM_POSITIONS,
-     .help = "tokens that a token attends to at most; 0: all before it"},
-    {.name = "window_every",
-     .type = DT_KEY_INTEGER,
-     DT_KEY_INTO(struct dt_shape, window_every),
-     .min = 0,
-     .max = DT_LIM_LAYERS,
-     .help = "every so many layers one attends to all; 0: none"},
+    WINDOW_ROWS,
     {.name = "norms",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_shape, norms),
@@ -431,6 +432,7 @@ static const struct dt_key encoder_keys[] = {
      DT_KEY_INTO(struct dt_shape, merge_mean),
      .words = merge_words,
      .help = "what the row is of them"},
+    WINDOW_ROWS,
     DT_SHAPE_PROJECTOR_ROWS,
     DT_SHAPE_RATE_ROW,
     {.name = "class_tokens",

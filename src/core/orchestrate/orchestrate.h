@@ -38,6 +38,8 @@ struct dt_search_options {
      * probability (0: 0.95 and 0.05); samples to size them by, 0: b_min */
     double confidence, p_error;
     int profile_samples;
+    int dp;          /* the same: replicas; 0 = as the search finds */
+    uint64_t seed;   /* the same: of what is drawn */
     int megatron_pp; /* Megatron-LM: the LLM's pp, or one of the two below */
     /* The best plan takes the reordering that its timeline does best with; the policy's, where it is on, is what layouts
      * are compared with.  false: the policy's is stated. */

@@ -5,6 +5,7 @@
  * own. */
 #include "core/orchestrate/orchestrate_sizing.h"
 
+#include "base/mem.h"
 #include "base/rng.h"
 
 #include <math.h>
@@ -35,6 +36,32 @@ void dt_orch_allocate(int n, const double *load, int units, int *out)
         }
         out[best] += more;
     }
+}
+
+enum dt_status dt_orch_sample_loads(const struct dt_plan *p, const struct dt_model *model,
+                                    struct dt_cost *cost, const struct dt_samples *samples,
+                                    int64_t n, struct dt_error *err, double *load)
+{
+    struct dt_arena arena = {0};
+    struct dt_work *work = DT_ARENA_NEW(&arena, struct dt_work, n);
+    struct dt_cost_stage_ns *ns = DT_ARENA_NEW(&arena, struct dt_cost_stage_ns, n);
+    unsigned char *trained = DT_ARENA_NEW(&arena, unsigned char, UINT16_MAX);
+    bool ok = work && ns && trained;
+
+    for (int m = 0; m < model->n_modules && ok; m++) {
+        struct dt_block_shard shard = dt_plan_shard(&p->modules[m]);
+
+        for (int64_t i = 0; i < n; i++)
+            dt_sample_work(samples, i, &model->modules[m], &work[i]);
+        dt_plan_trainable(p, model, m, trained);
+        ok = dt_cost_stages_ns(cost, m, 0, model->modules[m].n_blocks, &shard, work, (size_t)n,
+                               trained, dt_plan_upstream_trained(p, model, m, 0), ns);
+        for (int64_t i = 0; i < n && ok; i++)
+            load[m * n + i] =
+                (ns[i].fwd + ns[i].bwd) * dt_plan_layout_lane_gpus(&p->modules[m].layout);
+    }
+    dt_arena_free(&arena);
+    return ok ? DT_OK : dt_error_nomem(err, "loads of samples");
 }
 
 int dt_orch_sizing_trials(double confidence, double p_error)

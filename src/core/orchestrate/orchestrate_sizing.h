@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Entrain's sizing (Jang and Chowdhury 2026, arXiv 2605.27918, algorithm 1): GPUs of modules in proportion to their loads,
- * from so many samples that another draw of them would give the same.  Numbers only: no plan, no model. */
+ * from so many samples that another draw of them would give the same. */
 #ifndef DT_CORE_ORCHESTRATE_ORCHESTRATE_SIZING_H
 #define DT_CORE_ORCHESTRATE_ORCHESTRATE_SIZING_H
 
@@ -13,6 +13,12 @@ void dt_orch_allocate(int n, const double *load, int units, int *out);
 /* Draws that have to agree: if none of them differs, a draw differs with a probability of at most p_error, with that
  * confidence. */
 int dt_orch_sizing_trials(double confidence, double p_error);
+
+/* What each of the first n samples costs each module, forward and backward on a lane of the plan times its GPUs [ns]:
+ * load[n_modules * n], by module.  DT_ERR_NOMEM. */
+enum dt_status dt_orch_sample_loads(const struct dt_plan *p, const struct dt_model *model,
+                                    struct dt_cost *cost, const struct dt_samples *samples,
+                                    int64_t n, struct dt_error *err, double *load);
 
 struct dt_orch_loads {
     int n_modules;

@@ -9,9 +9,10 @@
  * is least, where K is the number of a replica's microbatches.  Blocks are divided over stages so that the slowest is
  * fastest, as everywhere.
  *
- * Ours: GPUs are divided in units of 1, 2, 4 and 8, which the plans' timelines choose from, as lanes are that wide; what
- * does not make whole lanes stays idle; recomputation is the fastest that fits; and the best by that sum are ranked by
- * the timelines of their programs, with whatever assignment the job states. */
+ * Ours: GPUs are divided in units as wide as some lane (at most 8 GPUs), which the plans' timelines choose from; what does
+ * not make whole lanes stays idle; every recomputation that fits the mean microbatch is a candidate, as the largest one
+ * that is assigned may need more of it; and the best by that sum are ranked by the timelines of their programs, with
+ * whatever assignment the job states. */
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_internal.h"
 #include "core/orchestrate/orchestrate_sizing.h"
@@ -20,7 +21,7 @@
 #include <string.h>
 
 enum {
-    POOL = 64,           /* candidates that may be ranked */
+    POOL = 256,          /* candidates that may be ranked */
     SAMPLES_MAX = 16384, /* that loads are known of; assumed enough */
     WIDEST_UNIT = 8
 };
@@ -44,40 +45,24 @@ struct search {
 
 /* ---- loads ---- */
 
+/* On the narrowest lane of each module. */
 static enum dt_status find_loads(struct search *s, double *load, struct dt_error *err)
 {
     struct dt_orch_table *t = s->t;
-    const struct dt_search_input *in = t->in;
-    size_t n = (size_t)s->loads.n;
-    struct dt_work *work = DT_ARENA_NEW(&t->arena, struct dt_work, n);
-    struct dt_cost_stage_ns *ns = DT_ARENA_NEW(&t->arena, struct dt_cost_stage_ns, n);
-    unsigned char *trained = DT_ARENA_NEW(&t->arena, unsigned char, UINT16_MAX);
+    struct dt_plan p = t->scratch;
 
-    if (!work || !ns || !trained)
-        return dt_error_nomem(err, "loads of samples");
-    for (int m = 0; m < in->model->n_modules; m++) {
+    for (int m = 0; m < t->in->model->n_modules; m++) {
         const struct dt_orch_modes *o = &t->space.of[m];
         struct dt_orch_choice narrow = {.dp = 1, .pp = 1};
-        struct dt_block_shard shard;
-        struct dt_plan p = t->scratch;
 
         for (int i = 1; i < o->n_lanes; i++)
             if (dt_orch_lane_gpus(&o->lane[i]) < dt_orch_lane_gpus(&o->lane[narrow.lane]))
                 narrow.lane = (uint8_t)i;
         dt_orch_choice_apply(t, m, &narrow, 1, &p);
-        shard = dt_plan_shard(&p.modules[m]);
-        for (size_t i = 0; i < n; i++)
-            dt_sample_work(in->samples, (int64_t)i, &in->model->modules[m], &work[i]);
-        dt_plan_trainable(&p, in->model, m, trained);
-        if (!dt_cost_stages_ns(in->cost, m, 0, in->model->modules[m].n_blocks, &shard, work, n,
-                               trained, dt_plan_upstream_trained(&p, in->model, m, 0), ns))
-            return dt_error_nomem(err, "loads of samples");
-        for (size_t i = 0; i < n; i++)
-            load[(size_t)m * n + i] =
-                (ns[i].fwd + ns[i].bwd) * dt_orch_lane_gpus(&o->lane[narrow.lane]);
     }
     s->loads.load = load;
-    return DT_OK;
+    return dt_orch_sample_loads(&p, t->in->model, t->in->cost, t->in->samples, s->loads.n, err,
+                                load);
 }
 
 /* ---- layouts of one division ---- */
@@ -105,37 +90,47 @@ static bool defers(const struct dt_orch_table *t)
     return t->in->policy.assignment == DT_ASSIGNMENT_ENTRAIN;
 }
 
-/* The fastest recomputation of module m with which it fits in that lane and depth; its times, or NULL. */
-static struct dt_orch_times *fitting(struct search *s, int m, int lane, int pp)
+static void layouts(struct search *s, const int *order, int k, double passage, double slowest);
+
+/* Module m in that lane and depth with every recomputation that fits, at the lowest level of ZeRO with which it does, and
+ * the modules after it. */
+static void layouts_with(struct search *s, const int *order, int k, double passage, double slowest,
+                         int lane, int pp)
 {
     struct dt_orch_table *t = s->t;
+    int m = order[k], r;
     const struct dt_orch_modes *o = &t->space.of[m];
     bool llm = m == t->in->model->llm;
+    double micro = t->space.microbatch[s->at.c.microbatch];
     struct dt_orch_question q = {.m = m,
                                  .pipe = s->at.c.pipe,
                                  .microbatch = s->at.c.microbatch,
                                  .dp_lm = s->at.c.of[m].dp,
                                  .pp_lm = s->pp_lm,
                                  .gen_pp = s->gen_pp};
-    struct dt_orch_times *best = NULL;
 
     q.of = (struct dt_orch_choice){.lane = (uint8_t)lane, .pp = (int16_t)pp, .dp = q.dp_lm};
-    for (int z = 0; z < o->n_zero; z++)
-        for (int r = 0; r < o->n_recompute; r++) {
+    for (r = 0; r < o->n_recompute; r++)
+        for (int z = 0; z < o->n_zero; z++) {
             struct dt_orch_times *x = dt_orch_times_of(t, m, lane, r, llm ? q.microbatch : 0,
                                                        t->space.pipe[q.pipe].split);
+            const struct dt_orch_stage_entry *e;
+            double stage;
 
             q.of.recompute = (uint8_t)r;
             q.of.zero = (uint8_t)z;
-            if (!x || (o->zero[z] > 1 && defers(t)) || (best && best->sample_s <= x->sample_s))
+            if (!x || (o->zero[z] > 1 && defers(t)))
                 continue;
             q.behind = dt_plan_feeds_llm(t->in->model, m) ? dt_orch_behind(t, &q) : 0;
-            if (!dt_orch_table_fits(t, &q))
+            e = dt_orch_table_fits(t, &q) ? dt_orch_stage_of(t, m, x, pp, 1) : NULL;
+            if (!e)
                 continue;
-            best = x;
+            stage = micro * e->max_s;
             s->at.c.of[m] = q.of;
+            layouts(s, order, k + 1, passage + micro * x->sample_s,
+                    stage > slowest ? stage : slowest);
+            break;
         }
-    return best;
 }
 
 /* Layouts of modules from `k` on in the order LLM, generators, encoders: what encoders hold depends on those behind. */
@@ -143,9 +138,8 @@ static void layouts(struct search *s, const int *order, int k, double passage, d
 {
     struct dt_orch_table *t = s->t;
     const struct dt_model *model = t->in->model;
-    int m = order[k], dp = s->at.c.of[model->llm].dp, most, gen_pp = s->gen_pp;
+    int m = order[k], dp = s->at.c.of[model->llm].dp, most, gen_pp = s->gen_pp, pp_lm = s->pp_lm;
     const struct dt_orch_modes *o = &t->space.of[m];
-    double micro = t->space.microbatch[s->at.c.microbatch];
 
     if (k == model->n_modules) {
         s->at.c.score = passage + (double)s->steps * slowest;
@@ -155,27 +149,19 @@ static void layouts(struct search *s, const int *order, int k, double passage, d
     }
     most = s->at.sizing.units[m] * s->at.unit;
     for (int i = 0; i < o->n_lanes; i++) {
-        int gpus = dt_orch_lane_gpus(&o->lane[i]), pp = most / gpus;
-        struct dt_orch_times *x;
-        const struct dt_orch_stage_entry *e;
+        int pp = most / dt_orch_lane_gpus(&o->lane[i]);
 
         pp = pp < model->modules[m].n_blocks ? pp : model->modules[m].n_blocks;
         pp = pp < DT_MAX_VSTAGES ? pp : DT_MAX_VSTAGES;
         if (pp < 1 || !dt_plan_allows_ep(&model->modules[m], o->lane[i].ep, dp * o->lane[i].cp))
             continue;
         s->at.c.of[m].dp = dp;
-        s->pp_lm = m == model->llm ? pp : s->pp_lm;
+        s->pp_lm = m == model->llm ? pp : pp_lm;
         if (m != model->llm && !dt_plan_feeds_llm(model, m))
             s->gen_pp = pp > gen_pp ? pp : gen_pp;
-        x = fitting(s, m, i, pp);
-        e = x ? dt_orch_stage_of(t, m, x, pp, 1) : NULL;
-        if (e) {
-            double stage = micro * e->max_s;
-
-            layouts(s, order, k + 1, passage + micro * x->sample_s,
-                    stage > slowest ? stage : slowest);
-        }
+        layouts_with(s, order, k, passage, slowest, i, pp);
         s->gen_pp = gen_pp;
+        s->pp_lm = pp_lm;
     }
 }
 
@@ -190,6 +176,16 @@ static void in_order(const struct dt_model *m, int *order)
                 order[n++] = i;
 }
 
+/* Is some lane that many GPUs wide? */
+static bool wide(const struct dt_orch_table *t, int gpus)
+{
+    for (int m = 0; m < t->in->model->n_modules; m++)
+        for (int i = 0; i < t->space.of[m].n_lanes; i++)
+            if (dt_orch_lane_gpus(&t->space.of[m].lane[i]) == gpus)
+                return true;
+    return false;
+}
+
 /* All divisions of a replica's GPUs. */
 static void divisions(struct search *s, int dp)
 {
@@ -199,6 +195,8 @@ static void divisions(struct search *s, int dp)
 
     in_order(model, order);
     for (int unit = 1; unit <= WIDEST_UNIT && replica / unit >= model->n_modules; unit *= 2) {
+        if (!wide(t, unit))
+            continue;
         s->at.unit = unit;
         dt_orch_size(&s->loads, replica / unit, &s->at.sizing);
         s->at.sizing.unit = unit;
@@ -296,7 +294,7 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
                                .confidence = o->confidence > 0 ? o->confidence : 0.95,
                                .p_error = o->p_error > 0 ? o->p_error : 0.05,
                                .profile = o->profile_samples,
-                               .seed = 1};
+                               .seed = o->seed};
     load = DT_ARENA_NEW(&t->arena, double, (size_t)in->model->n_modules *(size_t)s.loads.n);
     s.pool = DT_ARENA_NEW(&t->arena, struct sized, POOL);
     if (!load || !s.pool)
@@ -305,7 +303,7 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
         DT_TRY(dt_plan_check_entrain(&t->scratch, in->model, err));
     DT_TRY(find_loads(&s, load, err));
     for (int dp = 1; dp <= t->gpus / in->model->n_modules; dp++)
-        if (in->policy.global_batch % dp == 0)
+        if (in->policy.global_batch % dp == 0 && (o->dp == 0 || o->dp == dp))
             divisions(&s, dp);
     if (t->nomem)
         return dt_error_nomem(err, "planning");
