@@ -85,7 +85,7 @@ static int http_of(enum dt_status st)
 }
 
 static bool answer(const struct dt_serve_program *program, int fd, const struct question_head *h,
-                   const char *keys)
+                   const char *keys, bool first)
 {
     const char *key[DT_SERVE_KEYS_MAX];
     struct dt_serve_question q = {(enum dt_serve_path)h->path, (enum dt_serve_effort)h->effort,
@@ -103,6 +103,10 @@ static bool answer(const struct dt_serve_program *program, int fd, const struct 
     st = program->answer(program->ctx, &q, &err, &text);
     if (st != DT_OK)
         text = dt_serve_error_json(&err);
+    /* The next question may be a larger one, and a page's first touch costs as much as computing on it: before the
+     * answer is sent, or that question would wait for it. */
+    if (first)
+        dt_mem_keep_more(MORE_MEMORY_MAX);
     head = (struct answer_head){http_of(st), text ? strlen(text) : 0};
     sent = write_all(fd, &head, sizeof(head)) && write_all(fd, text, head.len);
     dt_free(text);
@@ -130,10 +134,8 @@ static void serve(const struct dt_serve_program *program, int fd)
     while (going && read_all(fd, &h, sizeof(h))) {
         char *keys = dt_malloc(h.len + 1);
 
-        going = keys && read_all(fd, keys, h.len) && answer(program, fd, &h, keys);
+        going = keys && read_all(fd, keys, h.len) && answer(program, fd, &h, keys, first);
         dt_free(keys);
-        if (first) /* the next question may be a larger one, and a page's first touch costs as much as computing on it */
-            dt_mem_keep_more(MORE_MEMORY_MAX);
         first = false;
     }
 }
