@@ -269,6 +269,7 @@ SHELL_TESTS = \
 	tests/test_compare.sh \
 	tests/test_completion.sh \
 	tests/test_data_cli.sh \
+	tests/test_data_shares.sh \
 	tests/test_data_tokens.sh \
 	tests/test_decide.sh \
 	tests/test_device_delays.sh \

@@ -74,6 +74,21 @@ for ranks in 2 4; do
 done
 quit
 
+# ---- from shards to producers and back, and the other way round ----
+some 1
+for first in shards producers; do
+    for steps in 2 4 6; do
+        case $first$steps in shards4 | producers2 | producers6) data="\"$list\"" ;; *) data=two-000000.tar ;; esac
+        expect 0 "" "$DISTTRAIN" train --no-runs job.yaml "run.data=$data" run.steps=$steps run.checkpoint.dir=$first
+    done
+    digest $first >sums
+    check "first $first: the same parameters" 'cmp -s sums own-none.sums || cmp -s sums own-auto.sums'
+done
+cp two-000000.tar kept; printf x | dd of=two-000000.tar bs=1 seek=700 conv=notrunc 2>/dev/null
+expect 2 "has changed" "$DISTTRAIN" train --no-runs job.yaml run.steps=7 run.checkpoint.dir=shards
+mv kept two-000000.tar
+quit
+
 # ---- producers that are killed, and stand still ----
 some 3
 set -- $those

@@ -86,8 +86,9 @@ static void loading_json(const struct dt_prefetch_report *l, struct dt_json *j)
 }
 
 /* Without producers the rest is about nothing. */
-static void preprocess_json(const struct dt_prefetch_report *l, struct dt_json *j)
+static void preprocess_json(const struct dt_train_summary *s, struct dt_json *j)
 {
+    const struct dt_prefetch_report *l = &s->loading;
     double n = l->batches > 0 ? (double)l->batches : 1;
 
     dt_json_begin_object(j);
@@ -99,6 +100,11 @@ static void preprocess_json(const struct dt_prefetch_report *l, struct dt_json *
     dt_json_kv_int(j, "fetched", l->feed.payloads);
     dt_json_kv_int(j, "moved", l->feed.moved);
     dt_json_kv_int(j, "failures", l->feed.failures);
+    dt_json_key(j, "decoded");
+    dt_json_begin_array(j);
+    for (int r = 0; s->decoded && r < s->ranks; r++)
+        dt_json_int(j, (int64_t)s->decoded[r]);
+    dt_json_end_array(j);
     dt_json_end_object(j);
 }
 
@@ -308,7 +314,7 @@ enum dt_status dt_cli_train_json(const struct dt_setup *setup, const struct dt_t
     dt_json_key(&j, "loading");
     loading_json(&s->loading, &j);
     dt_json_key(&j, "preprocess");
-    preprocess_json(&s->loading, &j);
+    preprocess_json(s, &j);
     dt_json_kv_int(&j, "ranks", s->ranks);
     dt_json_kv_int(&j, "memory_max_bytes", s->memory_max_bytes);
     dt_json_key(&j, "memory");

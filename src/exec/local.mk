@@ -138,6 +138,8 @@ libdtexec_a_SOURCES = \
 	src/exec/program/placement.h \
 	src/exec/train/prefetch.c \
 	src/exec/train/prefetch.h \
+	src/exec/train/prefetch_decode.c \
+	src/exec/train/prefetch_decode.h \
 	src/exec/train/prefetch_fetch.c \
 	src/exec/train/prefetch_fetch.h \
 	src/exec/train/profiler.c \

@@ -30,6 +30,7 @@ struct maker {
     const struct dt_loader_options *o;
     const struct dt_shard_sample *s;
     struct dt_document *d;
+    bool pixels;
     struct dt_error err;
 };
 
@@ -126,7 +127,7 @@ static enum dt_status read_image(struct maker *m, const struct dt_shard_member *
         kind = DT_BAD_IMAGE_SIZE;
         st = dt_image_size(f->data, f->len, &o->limits, &m->err, &w, &h);
     }
-    if (st == DT_OK && o->sizes_only) {
+    if (st == DT_OK && !m->pixels) {
         dt_image_fitted_size(spec, w, h, &d->w, &d->h);
     } else if (st == DT_OK) {
         kind = DT_BAD_IMAGE;
@@ -209,10 +210,10 @@ static enum dt_status make(struct maker *m, const struct dt_shard_index *ix, uin
 }
 
 void dt_document_read(const struct dt_loader_options *o, const struct dt_shard_index *ix,
-                      uint64_t i, int64_t epoch, struct dt_shard_sample *scratch,
+                      uint64_t i, int64_t epoch, bool pixels, struct dt_shard_sample *scratch,
                       struct dt_document *out)
 {
-    struct maker m = {.o = o, .s = scratch, .d = out};
+    struct maker m = {.o = o, .s = scratch, .d = out, .pixels = pixels};
     struct dt_document d = {.sample = i, .label = -1};
     m.d = &d;
     d.status = make(&m, ix, i, epoch, scratch);

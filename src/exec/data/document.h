@@ -23,9 +23,10 @@ struct dt_document {       /* zero-initialised is valid */
     int64_t place; /* in the loader's order, from the beginning of the first epoch */
 };
 
-/* Reads sample i as a document of `epoch`.  `scratch` is the calling thread's own. */
+/* Reads sample i as a document of `epoch`; not `pixels`: of its image the header only.  `scratch` is
+ * the calling thread's own. */
 void dt_document_read(const struct dt_loader_options *o, const struct dt_shard_index *ix,
-                      uint64_t i, int64_t epoch, struct dt_shard_sample *scratch,
+                      uint64_t i, int64_t epoch, bool pixels, struct dt_shard_sample *scratch,
                       struct dt_document *out);
 /* LLM tokens of the whole document. */
 int dt_document_tokens(const struct dt_document *d);

@@ -12,6 +12,7 @@
 #include "exec/data/document.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,6 +40,9 @@ struct dt_loader {
     int64_t sequences;
     int64_t bad_in_a_row;
     struct dt_shard_sample scratch; /* without threads */
+    /* changed while there are no threads */
+    int64_t *whole; /* places whose pixels are read at once, whatever the options */
+    size_t n_whole, cap_whole;
     /* shared */
     pthread_mutex_t lock;
     pthread_cond_t can_issue, can_take;
@@ -46,6 +50,7 @@ struct dt_loader {
     int batch; /* places that a thread takes at a time; at most queue */
     bool stop;
     struct place *ring;
+    _Atomic int64_t *decoded;
     int n_threads;
     pthread_t threads[THREADS_MAX];
 };
@@ -78,16 +83,35 @@ uint64_t dt_loader_order_at(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t 
 
 /* ---- documents ---- */
 
-void dt_loader_document(const struct dt_loader *l, int64_t place, struct dt_shard_sample *scratch,
-                        struct dt_document *out)
+static void read_place(const struct dt_loader *l, int64_t place, bool pixels,
+                       struct dt_shard_sample *scratch, struct dt_document *out)
 {
     int64_t epoch = place / l->per_epoch;
     uint64_t n = l->ix->n;
     uint64_t i = (uint64_t)(place % l->per_epoch) * (uint64_t)l->o.parts + (uint64_t)l->o.part;
     if (l->o.shuffle)
         i = dt_loader_order_at(l->o.seed, (uint64_t)epoch, n, i);
-    dt_document_read(&l->o, l->ix, i, epoch, scratch, out);
+    dt_document_read(&l->o, l->ix, i, epoch, pixels, scratch, out);
     out->place = place;
+    if (out->px)
+        atomic_fetch_add_explicit(l->decoded, 1, memory_order_relaxed);
+}
+
+void dt_loader_document(const struct dt_loader *l, int64_t place, struct dt_shard_sample *scratch,
+                        struct dt_document *out)
+{
+    read_place(l, place, true, scratch, out);
+}
+
+/* As the options want it. */
+static void read_next(const struct dt_loader *l, int64_t place, struct dt_shard_sample *scratch,
+                      struct dt_document *out)
+{
+    bool pixels = !l->o.sizes_only && !l->o.pixels_later;
+
+    for (size_t k = 0; k < l->n_whole && !pixels; k++)
+        pixels = l->whole[k] == place;
+    read_place(l, place, pixels, scratch, out);
 }
 
 /* Takes `batch` places at a time: waking a thread costs as much as a small document. */
@@ -107,7 +131,7 @@ static void *worker(void *arg)
         l->issued = end;
         pthread_mutex_unlock(&l->lock);
         for (int64_t place = first; place < end; place++) /* these are this thread's own */
-            dt_loader_document(l, l->start + place, &scratch, &l->ring[place % l->o.queue].doc);
+            read_next(l, l->start + place, &scratch, &l->ring[place % l->o.queue].doc);
         pthread_mutex_lock(&l->lock);
         for (int64_t place = first; place < end; place++)
             l->ring[place % l->o.queue].ready = true;
@@ -129,7 +153,7 @@ static enum dt_status take(struct dt_loader *l, struct dt_error *err, struct dt_
         return DT_OK;
     }
     if (l->n_threads == 0) {
-        dt_loader_document(l, l->start + l->taken++, &l->scratch, out);
+        read_next(l, l->start + l->taken++, &l->scratch, out);
         return DT_OK;
     }
     pthread_mutex_lock(&l->lock);
@@ -240,6 +264,23 @@ void dt_loader_cursor(const struct dt_loader *l, struct dt_data_cursor *out)
     int64_t at = l->has_pending ? l->pending.place : l->start + l->taken;
     *out =
         (struct dt_data_cursor){l->fingerprint, at / l->per_epoch, at % l->per_epoch, l->sequences};
+}
+
+void dt_loader_mark(const struct dt_loader *l, struct dt_loader_mark *out)
+{
+    *out = (struct dt_loader_mark){.place = l->has_pending ? l->pending.place : l->start + l->taken,
+                                   .sequences = l->sequences,
+                                   .bad_in_a_row = l->bad_in_a_row,
+                                   .report = l->report};
+    if (l->has_pending) { /* it will be counted again */
+        out->report.documents--;
+        out->report.captions_cut -= l->pending.cut;
+    }
+}
+
+int64_t dt_loader_decoded(const struct dt_loader *l)
+{
+    return atomic_load_explicit(l->decoded, memory_order_relaxed);
 }
 
 void dt_loader_sample_name(const struct dt_loader *l, uint64_t sample, char *buf, size_t size)
@@ -408,9 +449,11 @@ static enum dt_status place_cursor(struct dt_loader *l, struct dt_error *err)
 
 static enum dt_status start_threads(struct dt_loader *l, struct dt_error *err)
 {
+    l->stop = false;
     l->batch = l->o.queue / (2 * l->o.threads);
     l->batch = l->batch < 1 ? 1 : l->batch > BATCH_MAX ? BATCH_MAX : l->batch;
-    l->ring = dt_calloc((size_t)l->o.queue, sizeof *l->ring);
+    if (!l->ring)
+        l->ring = dt_calloc((size_t)l->o.queue, sizeof *l->ring);
     if (!l->ring)
         return dt_error_nomem(err, "the loader's queue");
     for (int i = 0; i < l->o.threads; i++) {
@@ -419,6 +462,46 @@ static enum dt_status start_threads(struct dt_loader *l, struct dt_error *err)
         l->n_threads++;
     }
     return DT_OK;
+}
+
+/* With all that they have read. */
+static void stop_threads(struct dt_loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_broadcast(&l->can_issue);
+    pthread_mutex_unlock(&l->lock);
+    while (l->n_threads > 0)
+        pthread_join(l->threads[--l->n_threads], NULL);
+    for (int i = 0; l->ring && i < l->o.queue; i++) {
+        if (l->ring[i].ready)
+            dt_document_free(&l->ring[i].doc);
+        l->ring[i].ready = false;
+    }
+    if (l->has_pending)
+        dt_document_free(&l->pending);
+    l->has_pending = false;
+}
+
+enum dt_status dt_loader_return(struct dt_loader *l, const struct dt_loader_mark *m,
+                                const int64_t *whole, int n, struct dt_error *err)
+{
+    void *grown = l->whole;
+
+    stop_threads(l);
+    if (dt_grow(&grown, &l->cap_whole, l->n_whole + (size_t)n, sizeof *l->whole))
+        return dt_error_nomem(err, "what is to be read again");
+    l->whole = grown;
+    for (int k = 0; k < n; k++)
+        l->whole[l->n_whole++] = whole[k];
+    if (l->end != INT64_MAX)
+        l->end += l->start - m->place;
+    l->start = m->place;
+    l->issued = l->taken = 0;
+    l->sequences = m->sequences;
+    l->bad_in_a_row = m->bad_in_a_row;
+    l->report = m->report;
+    return l->o.threads && !l->o.source ? start_threads(l, err) : DT_OK;
 }
 
 static enum dt_status open_data(struct dt_loader *l, struct dt_error *err)
@@ -448,7 +531,8 @@ enum dt_status dt_loader_open(const struct dt_loader_options *o, struct dt_error
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->can_issue, NULL);
     pthread_cond_init(&l->can_take, NULL);
-    st = check(&l->o, err);
+    l->decoded = dt_calloc(1, sizeof *l->decoded);
+    st = l->decoded ? check(&l->o, err) : dt_error_nomem(err, "a loader");
     if (st == DT_OK)
         st = open_data(l, err);
     if (st == DT_OK) {
@@ -469,22 +553,14 @@ void dt_loader_close(struct dt_loader *l)
 {
     if (!l)
         return;
-    pthread_mutex_lock(&l->lock);
-    l->stop = true;
-    pthread_cond_broadcast(&l->can_issue);
-    pthread_mutex_unlock(&l->lock);
-    for (int i = 0; i < l->n_threads; i++)
-        pthread_join(l->threads[i], NULL);
-    for (int i = 0; l->ring && i < l->o.queue; i++)
-        if (l->ring[i].ready)
-            dt_document_free(&l->ring[i].doc);
-    if (l->has_pending)
-        dt_document_free(&l->pending);
+    stop_threads(l);
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->can_issue);
     pthread_cond_destroy(&l->can_take);
     dt_shard_sample_free(&l->scratch);
     dt_shard_index_close(l->ix);
     dt_free(l->ring);
+    dt_free(l->whole);
+    dt_free(l->decoded);
     dt_free(l);
 }

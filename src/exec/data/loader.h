@@ -54,6 +54,8 @@ struct dt_loader_options {
     bool text_only;           /* samples without an image are TEXT documents, not bad */
     bool unpacked;            /* one document per sequence */
     bool sizes_only;          /* items without pixels: only headers of images are read */
+    bool pixels_later; /* likewise, but the cursor is the same as with them: dt_loader_document has
+                        * them for those who need them */
     bool shuffle;
     uint64_t seed;
     int64_t epochs;  /* 0 = endless */
@@ -73,15 +75,28 @@ enum dt_status dt_loader_open(const struct dt_loader_options *o, struct dt_error
 enum dt_status dt_loader_next(struct dt_loader *l, struct dt_error *err, struct dt_sequence **out);
 /* Where the next call continues. */
 void dt_loader_cursor(const struct dt_loader *l, struct dt_data_cursor *out);
+
+/* Where it is, to go back to within its life. */
+struct dt_loader_mark {
+    int64_t place, sequences, bad_in_a_row;
+    struct dt_data_report report;
+};
+void dt_loader_mark(const struct dt_loader *l, struct dt_loader_mark *out);
+/* Goes back there.  With pixels_later the documents of these places are read whole from now on: an
+ * image whose header is sound turned out to be none, and is passed over this time. */
+enum dt_status dt_loader_return(struct dt_loader *l, const struct dt_loader_mark *m,
+                                const int64_t *whole, int n, struct dt_error *err);
 /* "SHARD.tar:KEY" of a sample of the data set; its number where it cannot be read.  Thread-safe. */
 void dt_loader_sample_name(const struct dt_loader *l, uint64_t sample, char *buf, size_t size);
+/* Images decoded so far, by whomever. */
+int64_t dt_loader_decoded(const struct dt_loader *l);
 /* Samples in the data set, and what was wrong so far (documents delivered or passed over). */
 int64_t dt_loader_samples(const struct dt_loader *l);
 void dt_loader_report(const struct dt_loader *l, struct dt_data_report *out);
 void dt_loader_close(struct dt_loader *l);
 
-/* For producers.  The document of a place, counted from the beginning of the first epoch, whatever
- * the cursor.  Thread-safe; `scratch` is the calling thread's own. */
+/* The whole document of a place, counted from the beginning of the first epoch, whatever the cursor.
+ *  Thread-safe; `scratch` is the calling thread's own. */
 struct dt_shard_sample;
 void dt_loader_document(const struct dt_loader *l, int64_t place, struct dt_shard_sample *scratch,
                         struct dt_document *out);

@@ -242,9 +242,9 @@ enum dt_status dt_shard_prints_read(struct dt_node list, struct dt_error *err,
     size_t n = dt_seq_size(list);
     enum dt_status st = DT_OK;
 
-    if (!dt_node_is_seq(list) || n < 1 || n > INT_MAX)
-        return dt_node_error(list, err, "shards must be a list of at least one");
-    got.p = dt_calloc(n, sizeof(*got.p));
+    if (!dt_node_is_seq(list) || n > INT_MAX)
+        return dt_node_error(list, err, "shards must be a list");
+    got.p = dt_calloc(n + 1, sizeof(*got.p));
     if (!got.p)
         return dt_error_nomem(err, "fingerprints of shards");
     got.n = (int)n;

@@ -17,7 +17,8 @@ enum { NICE = 10 }; /* a tenth of a core that others want, by the kernel's table
 struct dt_prefetch {
     const struct dt_setup *s;
     struct dt_prefetch_data data;
-    struct dt_placement place; /* with a feed */
+    bool shares;               /* a loader without pixels: this rank gets those of its share */
+    struct dt_placement place; /* then */
     int64_t count;
     pthread_t thread;
     bool has_thread;
@@ -42,6 +43,7 @@ void dt_prefetch_batch_free(struct dt_prefetch_batch *b)
     for (int64_t i = 0; b->seqs && i < b->n; i++)
         dt_sequence_free(b->seqs[i]);
     dt_free(b->seqs);
+    dt_free(b->bad.place);
     dt_program_free(b->program);
     dt_assign_free(b->assignment);
     dt_free(b);
@@ -62,6 +64,7 @@ static bool stopped(struct dt_prefetch *a)
 /* Nobody waits for what is made when told to stop: leaving early is no failure. */
 static enum dt_status load(struct dt_prefetch *a, struct dt_prefetch_batch *b, struct dt_error *err)
 {
+    dt_loader_mark(a->data.loader, &b->before);
     for (int64_t i = 0; i < b->n && !stopped(a); i++) {
         DT_TRY(dt_loader_next(a->data.loader, err, &b->seqs[i]));
         if (!b->seqs[i])
@@ -123,13 +126,19 @@ static double end(struct dt_prefetch_span *s)
 static enum dt_status fetch(struct dt_prefetch *a, struct dt_prefetch_batch *b,
                             struct dt_error *err)
 {
-    struct dt_prefetch_share share = {a->s->job->model, &a->place, a->data.rank};
+    struct dt_prefetch_share share = {.model = a->s->job->model,
+                                      .place = &a->place,
+                                      .rank = a->data.rank,
+                                      .feed = a->data.feed,
+                                      .loader = a->data.loader,
+                                      .threads = a->data.threads};
     uint64_t t0 = dt_clock_ns();
     enum dt_status st;
 
-    st = dt_prefetch_fetch(&share, b->assignment, b->seqs, b->n, a->data.feed, err);
+    st = dt_prefetch_fetch(&share, b->assignment, b->seqs, b->n, err, &b->bad);
     b->load_s += (double)(dt_clock_ns() - t0) * 1e-9;
-    dt_feed_client_report(a->data.feed, &b->feed);
+    if (a->data.feed)
+        dt_feed_client_report(a->data.feed, &b->feed);
     return st;
 }
 
@@ -155,7 +164,7 @@ static enum dt_status make(struct dt_prefetch *a, int64_t k, struct dt_error *er
         s = begin(a, k, DT_DATA_ORDER);
         st = order(a, b, k == 0, err);
         b->order_s = end(s);
-        if (st == DT_OK && a->data.feed)
+        if (st == DT_OK && a->shares)
             st = fetch(a, b, err);
     }
     if (st == DT_OK)
@@ -196,7 +205,7 @@ static void *worker(void *arg)
     enum dt_status st = DT_OK;
 
     step_back();
-    for (int64_t k = 0; k < a->count && st == DT_OK && wait_for_room(a); k++) {
+    for (int64_t k = a->made; k < a->count && st == DT_OK && wait_for_room(a); k++) {
         struct dt_prefetch_batch *b = NULL;
         struct dt_error err;
 
@@ -216,6 +225,14 @@ static void *worker(void *arg)
 
 /* ---- the caller's side ---- */
 
+static enum dt_status begin_thread(struct dt_prefetch *a, struct dt_error *err)
+{
+    if (pthread_create(&a->thread, NULL, worker, a) != 0)
+        return dt_error_set(err, DT_ERR_IO, "cannot start a thread");
+    a->has_thread = true;
+    return DT_OK;
+}
+
 enum dt_status dt_prefetch_open(const struct dt_setup *s, const struct dt_prefetch_data *data,
                                 int64_t count, struct dt_error *err, struct dt_prefetch **out)
 {
@@ -226,6 +243,7 @@ enum dt_status dt_prefetch_open(const struct dt_setup *s, const struct dt_prefet
         return dt_error_nomem(err, "batches");
     a->s = s;
     a->data = *data;
+    a->shares = data->feed || data->ranks > 1;
     a->report.producers = data->feed ? s->n_producers : 0;
     a->count = count;
     pthread_mutex_init(&a->lock, NULL);
@@ -234,7 +252,7 @@ enum dt_status dt_prefetch_open(const struct dt_setup *s, const struct dt_prefet
     pthread_cond_init(&a->can_make, &clock);
     pthread_condattr_destroy(&clock);
     pthread_cond_init(&a->can_take, NULL);
-    if (data->feed) {
+    if (a->shares) {
         enum dt_status st = dt_placement_init(&a->place, &s->plan, data->ranks, err);
 
         if (st != DT_OK) {
@@ -243,11 +261,12 @@ enum dt_status dt_prefetch_open(const struct dt_setup *s, const struct dt_prefet
         }
     }
     if (count > 0) {
-        if (pthread_create(&a->thread, NULL, worker, a) != 0) {
+        enum dt_status st = begin_thread(a, err);
+
+        if (st != DT_OK) {
             dt_prefetch_close(a);
-            return dt_error_set(err, DT_ERR_IO, "cannot start a thread");
+            return st;
         }
-        a->has_thread = true;
     }
     *out = a;
     return DT_OK;
@@ -305,6 +324,7 @@ int64_t dt_prefetch_made(struct dt_prefetch *a)
 void dt_prefetch_report(const struct dt_prefetch *a, struct dt_prefetch_report *out)
 {
     *out = a->report;
+    out->decoded = dt_loader_decoded(a->data.loader);
 }
 
 void dt_prefetch_stop(struct dt_prefetch *a)
@@ -316,6 +336,23 @@ void dt_prefetch_stop(struct dt_prefetch *a)
     if (a->has_thread)
         pthread_join(a->thread, NULL);
     a->has_thread = false;
+}
+
+enum dt_status dt_prefetch_again(struct dt_prefetch *a, struct dt_prefetch_batch *b,
+                                 const int64_t *bad, int n, struct dt_error *err)
+{
+    struct dt_loader_mark before = b->before;
+
+    dt_prefetch_stop(a);
+    dt_prefetch_batch_free(b);
+    while (a->made > a->taken)
+        dt_prefetch_batch_free(a->ring[--a->made % DT_PREFETCH_BATCHES]);
+    a->made = --a->taken;
+    a->report.batches--;
+    a->stop = false;
+    a->failed = DT_OK;
+    DT_TRY(dt_loader_return(a->data.loader, &before, bad, n, err));
+    return begin_thread(a, err);
 }
 
 int dt_prefetch_spans(const struct dt_prefetch *a, struct dt_prefetch_span out[DT_PREFETCH_SPANS])

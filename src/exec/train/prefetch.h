@@ -35,6 +35,8 @@ struct dt_prefetch_batch {
      * compiling */
     double load_s, order_s;
     struct dt_feed_client_report feed; /* then */
+    struct dt_loader_mark before;      /* where the loader began with it */
+    struct dt_prefetch_bad bad;        /* in this rank's share */
 };
 void dt_prefetch_batch_free(struct dt_prefetch_batch *b);
 
@@ -45,6 +47,7 @@ struct dt_prefetch_report { /* of the batches taken so far */
     double first_s;         /* what the first was waited for: nothing runs beside it */
     double exposed_s;       /* what the others were waited for */
     int producers;          /* 0 = shards */
+    int64_t decoded;        /* images, by this rank */
     struct dt_feed_client_report feed; /* then */
 };
 
@@ -62,7 +65,8 @@ struct dt_prefetch;
 struct dt_prefetch_data {
     struct dt_loader *loader;
     struct dt_feed_client *feed; /* what the loader's documents come from; NULL = shards */
-    int rank, ranks;             /* whose share is fetched of it */
+    int rank, ranks;             /* whose share is fetched or decoded of it */
+    int threads;                 /* that decode it, if the loader leaves out pixels */
 };
 /* Makes `count` batches at most, the program of the first one checked. */
 enum dt_status dt_prefetch_open(const struct dt_setup *s, const struct dt_prefetch_data *data,
@@ -70,6 +74,11 @@ enum dt_status dt_prefetch_open(const struct dt_setup *s, const struct dt_prefet
 /* The next batch (dt_prefetch_batch_free); waits for it.  No more than `count` times. */
 enum dt_status dt_prefetch_take(struct dt_prefetch *a, struct dt_error *err,
                                 struct dt_prefetch_batch **out);
+/* Every rank reads the headers of all images and decodes those of its share: when a rank has found bad
+ * ones in its batch, all have to make that batch again without them.  Takes back `b`, the one that was
+ * taken last, and what was made since; the next dt_prefetch_take has it anew. */
+enum dt_status dt_prefetch_again(struct dt_prefetch *a, struct dt_prefetch_batch *b,
+                                 const int64_t *bad, int n, struct dt_error *err);
 /* Batches made so far, taken ones included. */
 int64_t dt_prefetch_made(struct dt_prefetch *a);
 /* Ends the thread, soon; what it was at is dropped.  Nothing may be taken afterwards. */

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "exec/feed/wire.h"
+#include "exec/train/prefetch_decode.h"
 
 struct wanted {
     int64_t *first; /* [n + 1] of each sequence's documents in `what` */
@@ -132,7 +133,7 @@ static enum dt_status put(struct dt_sequence *q, int d, struct dt_feed_fetch *f,
         doc->text.n != q->docs[d].text_n || (it && (doc->w != it->w || doc->h != it->h)))
         return dt_error_set(err, DT_ERR_PEER,
                             "document %lld of the data is not what it was when its sizes were "
-                            "asked for: do all producers have the same shards?",
+                            "asked for: do all producers and ranks have the same shards?",
                             (long long)f->place);
     if (f->what & DT_FEED_TEXT)
         dt_sequence_put_text(q, d, doc->text.id);
@@ -143,9 +144,30 @@ static enum dt_status put(struct dt_sequence *q, int d, struct dt_feed_fetch *f,
     return DT_OK;
 }
 
+/* Producers have decoded a document before they say its sizes; here only its header has been read. */
+static bool is_bad(const struct dt_prefetch_share *share, const struct dt_feed_fetch *f,
+                   struct dt_prefetch_bad *bad)
+{
+    if (share->feed || f->doc.status != DT_ERR_INPUT)
+        return false;
+    bad->place[bad->n++] = f->place;
+    return true;
+}
+
+static enum dt_status get(const struct dt_prefetch_share *share, struct wanted *w,
+                          struct dt_error *err, struct dt_prefetch_bad *bad)
+{
+    if (share->feed)
+        return dt_feed_client_fetch(share->feed, w->fetch, w->n_fetch, err);
+    bad->place = dt_calloc((size_t)w->n_fetch + 1, sizeof *bad->place);
+    if (!bad->place)
+        return dt_error_nomem(err, "what to fetch");
+    return dt_prefetch_decode(share->loader, share->threads, w->fetch, w->n_fetch, err);
+}
+
 enum dt_status dt_prefetch_fetch(const struct dt_prefetch_share *share,
                                  const struct dt_assignment *a, struct dt_sequence **seqs,
-                                 int64_t n, struct dt_feed_client *feed, struct dt_error *err)
+                                 int64_t n, struct dt_error *err, struct dt_prefetch_bad *bad)
 {
     struct wanted w = {.n_fetch = 0};
     enum dt_status st = new_wanted(seqs, n, err, &w);
@@ -154,16 +176,16 @@ enum dt_status dt_prefetch_fetch(const struct dt_prefetch_share *share,
     if (st == DT_OK) {
         want_share(share, a, seqs, &w);
         list(seqs, n, &w);
-        st = dt_feed_client_fetch(feed, w.fetch, w.n_fetch, err);
+        st = get(share, &w, err, bad);
     }
     for (int64_t i = 0; st == DT_OK && i < n; i++)
         for (int d = 0; d < seqs[i]->n_docs && st == DT_OK; d++)
-            if (w.what[w.first[i] + d])
-                st = put(seqs[i], d, &w.fetch[k++], err);
+            if (w.what[w.first[i] + d] && !is_bad(share, &w.fetch[k++], bad))
+                st = put(seqs[i], d, &w.fetch[k - 1], err);
     for (int j = 0; j < w.n_fetch; j++)
         dt_document_free(&w.fetch[j].doc);
-    if (st == DT_OK && n > 0 && seqs[n - 1]->n_docs > 0)
-        dt_feed_client_release(feed, seqs[n - 1]->docs[seqs[n - 1]->n_docs - 1].place + 1);
+    if (st == DT_OK && share->feed && n > 0 && seqs[n - 1]->n_docs > 0)
+        dt_feed_client_release(share->feed, seqs[n - 1]->docs[seqs[n - 1]->n_docs - 1].place + 1);
     free_wanted(&w);
     return st;
 }

@@ -13,10 +13,18 @@ struct dt_prefetch_share {
     const struct dt_model *model;
     const struct dt_placement *place;
     int rank;
+    struct dt_feed_client *feed;    /* where they are fetched from; or NULL: */
+    const struct dt_loader *loader; /* from the shards, by so many threads */
+    int threads;
 };
-/* Text of the samples of its LLM lanes, pixels of the items of its encoder and generator lanes. */
+struct dt_prefetch_bad { /* places whose images turned out to be none; dt_free */
+    int64_t *place;
+    int n;
+};
+/* Text of the samples of its LLM lanes that is not there yet, pixels of the items of its encoder and
+ * generator lanes. */
 enum dt_status dt_prefetch_fetch(const struct dt_prefetch_share *share,
                                  const struct dt_assignment *a, struct dt_sequence **seqs,
-                                 int64_t n, struct dt_feed_client *feed, struct dt_error *err);
+                                 int64_t n, struct dt_error *err, struct dt_prefetch_bad *bad);
 
 #endif

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "core/model/shape.h"
 #include "base/clock.h"
+#include "exec/train/train_agree.h"
 #include "exec/train/train_folder.h"
 #include "exec/train/train_log.h"
 #include "exec/train/train_memory.h"
@@ -134,6 +135,7 @@ static enum dt_status open_loader(struct train *t, struct dt_error *err)
 
     DT_TRY(open_feed(t, &l, err));
     l.cursor = t->state.cursor;
+    l.pixels_later = t->sum.ranks > 1 && !t->feed;
     l.changed = t->o->changed_data;
     return dt_loader_open(&l, err, &t->loader);
 }
@@ -164,7 +166,7 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
         count = INT64_MAX; /* steps are made again, of other batches */
     data =
         (struct dt_prefetch_data){t->loader, t->feed, t->o->transport ? t->o->transport->rank : 0,
-                                  t->o->transport ? t->o->transport->size : 1};
+                                  t->sum.ranks, t->run->data_threads};
     DT_TRY(dt_prefetch_open(t->s, &data, count, err, &t->prefetch));
     if (!t->first)
         return DT_OK;
@@ -209,6 +211,38 @@ static enum dt_status same_program(struct train *t, struct dt_error *err)
     return dt_supervisor_agree(t->o->supervisor, &fact, 1, err);
 }
 
+/* Images that one rank cannot decode are bad for all, and the batch is made again without them. */
+static enum dt_status take_agreed(struct train *t, struct dt_error *err,
+                                  struct dt_prefetch_batch **out)
+{
+    int rank = t->o->transport ? t->o->transport->rank : 0;
+
+    for (;;) {
+        struct dt_prefetch_batch *b;
+        enum dt_status st;
+        int64_t *bad;
+        int n;
+
+        DT_TRY(dt_prefetch_take(t->prefetch, err, &b));
+        if (t->sum.ranks == 1 || t->feed) {
+            *out = b;
+            return DT_OK;
+        }
+        st = dt_train_gather(t->x, rank, t->sum.ranks, b->bad.place, b->bad.n, err, &bad, &n);
+        if (st == DT_OK && n == 0) {
+            *out = b;
+            return DT_OK;
+        }
+        if (st != DT_OK) {
+            dt_prefetch_batch_free(b);
+            return st;
+        }
+        st = dt_prefetch_again(t->prefetch, b, bad, n, err);
+        dt_free(bad);
+        DT_TRY(st);
+    }
+}
+
 /* The program stays until the next: the runs file keeps the last one. */
 static enum dt_status take_batch(struct train *t, struct dt_error *err,
                                  struct dt_prefetch_batch **out)
@@ -216,7 +250,7 @@ static enum dt_status take_batch(struct train *t, struct dt_error *err,
     struct dt_prefetch_batch *b;
     enum dt_status st = DT_OK;
 
-    DT_TRY(dt_prefetch_take(t->prefetch, err, &b));
+    DT_TRY(take_agreed(t, err, &b));
     drop_program(t);
     t->sum.program = b->program;
     t->sum.assignment = b->assignment;
@@ -568,6 +602,16 @@ static enum dt_status read_data(struct train *t, struct dt_error *err)
     return st;
 }
 
+/* Of every rank. */
+static enum dt_status read_decoded(struct train *t, struct dt_error *err)
+{
+    t->sum.decoded = dt_calloc((size_t)t->sum.ranks, sizeof(*t->sum.decoded));
+    if (!t->sum.decoded)
+        return dt_error_nomem(err, "what ranks have decoded");
+    t->sum.decoded[t->o->transport ? t->o->transport->rank : 0] = (double)t->sum.loading.decoded;
+    return dt_exec_sum(t->x, t->sum.decoded, (size_t)t->sum.ranks, err);
+}
+
 static enum dt_status finish(struct train *t, struct dt_error *err)
 {
     double steps = (double)t->executed;
@@ -581,6 +625,7 @@ static enum dt_status finish(struct train *t, struct dt_error *err)
     t->sum.share_outside = t->step_s > 0 ? 1 - t->compute_s / t->step_s : 0;
     t->sum.share_waited = t->step_s > 0 ? t->waited_s / t->step_s : 0;
     dt_prefetch_report(t->prefetch, &t->sum.loading);
+    DT_TRY(read_decoded(t, err));
     DT_TRY(read_memory(t, err));
     if (!t->sum.program)
         return DT_OK;
@@ -626,6 +671,8 @@ void dt_train_summary_free(struct dt_train_summary *s)
     dt_free(s->memory);
     dt_free(s->lanes);
     dt_free(s->beside);
+    dt_free(s->decoded);
+    s->decoded = NULL;
     s->beside = NULL;
     s->memory = NULL;
     s->lanes = NULL;

@@ -79,6 +79,7 @@ struct dt_train_summary {
     struct dt_ckpt_init_report init;     /* when weights were read */
     struct dt_data_report data;
     struct dt_prefetch_report loading; /* of this rank */
+    double *decoded;                   /* [ranks] images */
     /* The last iteration, for the runs file; dt_train_summary_free. */
     struct dt_program *program;
     struct dt_assignment *assignment;

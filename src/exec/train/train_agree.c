@@ -62,6 +62,54 @@ enum dt_status dt_train_agree(struct dt_exec *x, int rank, int ranks, enum dt_st
     return sum;
 }
 
+/* Numbers below 2^53 are the same as doubles. */
+static enum dt_status join(struct dt_exec *x, const int64_t *mine, int n, int at, int total,
+                           struct dt_error *err, int64_t *all)
+{
+    double *v = dt_calloc((size_t)total, sizeof(*v));
+    enum dt_status st = v ? DT_OK : dt_error_nomem(err, "what ranks tell each other");
+
+    for (int i = 0; i < n && st == DT_OK; i++)
+        v[at + i] = (double)mine[i];
+    if (st == DT_OK)
+        st = dt_exec_sum(x, v, (size_t)total, err);
+    for (int i = 0; i < total && st == DT_OK; i++)
+        all[i] = (int64_t)v[i];
+    dt_free(v);
+    return st;
+}
+
+enum dt_status dt_train_gather(struct dt_exec *x, int rank, int ranks, const int64_t *mine, int n,
+                               struct dt_error *err, int64_t **all, int *n_all)
+{
+    double *counts = dt_calloc((size_t)ranks, sizeof(*counts));
+    enum dt_status st = DT_OK;
+    int at = 0, total = 0;
+
+    if (!counts)
+        return dt_error_nomem(err, "what ranks tell each other");
+    counts[rank] = n;
+    st = dt_exec_sum(x, counts, (size_t)ranks, err);
+    for (int r = 0; r < ranks && st == DT_OK; r++) {
+        at += r < rank ? (int)counts[r] : 0;
+        total += (int)counts[r];
+    }
+    dt_free(counts);
+    DT_TRY(st);
+    *all = NULL;
+    *n_all = total;
+    if (total == 0)
+        return DT_OK;
+    *all = dt_calloc((size_t)total, sizeof(**all));
+    st = *all ? join(x, mine, n, at, total, err, *all)
+              : dt_error_nomem(err, "what ranks tell each other");
+    if (st != DT_OK) {
+        dt_free(*all);
+        *all = NULL;
+    }
+    return st;
+}
+
 enum dt_status dt_train_tell(struct dt_exec *x, int rank, void *bytes, size_t n,
                              struct dt_error *err)
 {

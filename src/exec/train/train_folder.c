@@ -116,8 +116,6 @@ static enum dt_status same_data(const struct dt_train_folder *f, const struct dt
         return dt_error_at(err, DT_ERR_INPUT, f->path, 0, 0,
                            "this checkpoint does not say which data it was trained on; "
                            "--changed-data resumes with the present data, from its beginning");
-    if (o->setup->n_producers > 0) /* the cursor's fingerprint is what the data is told by */
-        return DT_OK;
     return dt_ckpt_read_data(f->path, o->changed_data ? NULL : o->warn, err, was);
 }
 
@@ -132,8 +130,10 @@ static enum dt_status check_data(struct dt_train_folder *f, const struct dt_trai
         st = same_data(f, o, state, &was, err);
     if (st != DT_OK && o->changed_data && st == DT_ERR_INPUT)
         st = DT_OK;
-    if (s->n_producers > 0)
+    if (s->n_producers > 0) { /* the shards of before stay known: training may go back to them */
+        f->data = was;
         return st;
+    }
     if (st == DT_OK)
         st = dt_shard_prints_take((const char *const *)s->shards, s->n_shards, &was, 0, err,
                                   &f->data, NULL);
@@ -156,7 +156,7 @@ enum dt_status dt_train_folder_data(struct dt_train_folder *f, const struct dt_t
     if (rank == 0)
         st = check_data(f, o, state, &mine);
     DT_TRY(dt_train_agree(x, rank, ranks, st, &mine, err));
-    state->data = rank == 0 && f->data.n > 0 ? &f->data : NULL;
+    state->data = rank == 0 && (f->data.n > 0 || o->setup->n_producers > 0) ? &f->data : NULL;
     return DT_OK;
 }
 
