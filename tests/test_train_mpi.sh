@@ -40,12 +40,22 @@ check "each rank has written its own" '[ -f two/step-00000004/model-00002-of-000
 expect 0 "" "$DISTTRAIN" train --ranks 4 --json job.yaml run.checkpoint.dir=four
 check "four ranks, same loss" '[ "$(field loss)" = "$loss" ] && [ "$(field ranks)" = 4 ]'
 check "the run is kept" '[ -s disttrain-runs.db ]'
-expect 0 "" "$DISTTRAIN" train --ranks 2 --runs beside.db job.yaml run.steps=2 run.checkpoint.dir=beside "$colocated" \
-    train.global_batch=64 model.modules.llm.hidden=128 model.modules.llm.ffn=512
-expect 0 "" "$DISTTRAIN" trace export last --runs beside.db
-check "what each rank loaded beside the last step" \
-    '(for r in 0 1; do pid=$(sed -n "s/.*process_name\", \"pid\": \([0-9]*\), .*\"rank $r\".*/\1/p" trace.json)
-        grep -q "\"load batch [34]\", \"pid\": ${pid:-none}," trace.json || exit 1; done)'
+# (on a busy machine a batch may be there before the last step begins: five tries)
+loaded_beside() {
+    for r in 0 1; do
+        pid=$(sed -n "s/.*process_name\", \"pid\": \([0-9]*\), .*\"rank $r\".*/\1/p" trace.json)
+        grep -q "\"load batch [34]\", \"pid\": ${pid:-none}," trace.json || return 1
+    done
+}
+beside=1
+for try in 1 2 3 4 5; do
+    rm -rf beside beside.db
+    expect 0 "" "$DISTTRAIN" train --ranks 2 --runs beside.db job.yaml run.steps=2 run.checkpoint.dir=beside \
+        "$colocated" train.global_batch=64 model.modules.llm.hidden=128 model.modules.llm.ffn=512
+    expect 0 "" "$DISTTRAIN" trace export last --runs beside.db
+    loaded_beside && beside=0 && break
+done
+check "what each rank loaded beside the last step" '[ $beside -eq 0 ]'
 expect 0 "" "$DISTTRAIN" train --ranks 2 --no-runs --json job.yaml run.checkpoint.dir=dp "$colocated"
 check "replicas, about the same loss" \
     'awk -v a="$(field loss)" -v b="$loss" "BEGIN { exit !(a - b < 1e-3 * b && b - a < 1e-3 * b) }"'

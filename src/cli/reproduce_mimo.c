@@ -3,8 +3,9 @@
  * The evaluation of heterogeneous parallelism in Megatron MIMO (arXiv 2605.27678): layouts and times of its tables A2 (colocated, 8K),
  * A3 (colocated, long context) and A4 (noncolocated), about half of their rows, and the bytes at the boundary between encoder and
  * LLM.  Layouts, batches, times and memory are published; shapes of the nominal sizes are assumed, all of them before the first
- * comparison, and one token of the LLM per patch (the paper's own LLaVA example merges none).  H is the homogeneous layout, C the
- * colocated one, N the noncolocated one. */
+ * comparison.  One token of the LLM per patch is assumed, too (the paper's own LLaVA example merges none); that was settled when
+ * the first comparison had been seen (doc/reproduction.md).  Bytes at the boundary are not published: what stands in that column
+ * is computed from the published layouts.  H is the homogeneous layout, C the colocated one, N the noncolocated one. */
 #include "cli/reproduce.h"
 
 #include "base/mem.h"

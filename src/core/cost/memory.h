@@ -24,8 +24,8 @@ struct dt_pipe_lane dt_memory_pipe_lane(const struct dt_plan *p, const struct dt
                                         int module, int stage, int64_t n);
 /* In-flight microbatches of (module, stage) for n microbatches per replica, of chunks where a stage has several: the
  * in_flight of the plan's schedule (core/pipeline).  Of an encoder whose microbatches may be in two parts
- * (dt_plan_defers) these are one, from its first forward to its last backward, and one more is held.  The schedule compiler keeps the same bound and dt_program_check
- * proves it. */
+ * (dt_plan_defers) these are one, from its first forward to its last backward, and one more is held.  The schedule
+ * compiler keeps the same bound and dt_program_check proves it. */
 int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
                         int64_t n_microbatches);
 /* Microbatches of (module, stage) between the backward and the weight gradient that is put off, at most; 0: backwards
