@@ -69,8 +69,8 @@ void dt_mem_keep_more(size_t most)
 #ifdef __GLIBC__
     enum { PAGE = 4096 };
     struct mallinfo2 now = mallinfo2();
-    size_t n =
-        now.keepcost + (now.arena < most ? now.arena : most); /* beside what is free at its end */
+    size_t n = now.keepcost +
+               (now.arena < most / 2 ? 2 * now.arena : most); /* beside what is free at its end */
     volatile char *p = in_large_pages(malloc(n), n);
 
     for (size_t i = 0; p && i < n; i += PAGE)

@@ -23,8 +23,9 @@ uint64_t dt_mem_count(void);
  * next large array does not have its pages cleared again.  Does nothing where the C library has no
  * such setting. */
 void dt_mem_keep(void);
-/* After it: the heap becomes twice as large, by `most` bytes at most, and its pages are there.  For a process that has done
- * what it will do again, perhaps with more. */
+/* After it: the heap becomes three times as large, by `most` bytes at most, and its pages are there: twice the need,
+ * and as much again for the gaps between what stays.  For a process that has done what it will do again, perhaps with
+ * more. */
 void dt_mem_keep_more(size_t most);
 
 /* Grow an array geometrically to hold at least `need` elements of `elem` bytes.
