@@ -148,6 +148,14 @@ static const struct {
      "entrain zb-h1 recompute=full zero=0 mb=3 batch=24 data=pictured full"},
     {"entrain, dropout, on 3 ranks", "1/2/2 1/2/2 1/1/2",
      "entrain dropout=0.1 ranks=3 mb=3 batch=24 data=pictured"},
+    /* encoders in phases on the LLM's GPUs */
+    {"phases, pp 2 over the LLM's", "1/2/2 1/2/2 1/1/1", "with=l-- phases=p-- mb=1"},
+    {"phases, zb-h1, tp 2", "2/2/1 2/2/1 1/1/1", "with=l-- phases=p-- zb-h1 full"},
+    {"phases, frozen encoder", "1/2/1 1/2/1 1/1/1", "with=l-- phases=p-- frozen=ftt full"},
+    /* eager forwards: as without them to the last bit */
+    {"eager, dp 2 pp 2", "1/2/2 1/2/2 1/1/2", "ahead=3"},
+    {"eager, zb-h1, LLM pp 3", "1/1/1 1/3/1 1/1/1", "ahead=2 zb-h1 full"},
+    {"eager, entrain", "1/2/2 1/2/2 1/1/2", "ahead=2 entrain mb=3 batch=24 data=pictured"},
     /* recomputation */
     {"selective", "1/1/1 1/2/1 1/1/1", "recompute=selective full"},
     {"full recompute", "1/1/2 1/2/1 1/1/1", "recompute=full"},
@@ -338,6 +346,10 @@ static void read_option(const char *s, struct ranks_case *c)
         c->reorder = true;
     else if (word_is(s, "entrain", &v))
         c->entrain = true;
+    else if (word_is(s, "phases=", &v)) /* of each module: p in phases */
+        memcpy(c->phases, v, MODULES);
+    else if (word_is(s, "ahead=", &v))
+        c->ahead = atoi(v);
     else if (word_is(s, "full", &v)) /* with DT_CHECK_FULL only */
         c->full = true;
     else if (word_is(s, "mpi", &v)) /* over MPI without it, too */

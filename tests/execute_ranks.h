@@ -31,7 +31,9 @@ struct ranks_case {
     bool apart;               /* no overlap with compute */
     int chunks;               /* of collectives of tensor parallelism and their products */
     bool reorder;
-    bool entrain; /* assignment entrain */
+    bool entrain;             /* assignment entrain */
+    char phases[MODULES + 1]; /* 'p': in phases */
+    int ahead;                /* warmup eager: microbatches that every stage holds beyond 1F1B's */
     enum ef_data data;
     double dropout;
     bool bf16;

@@ -34,6 +34,12 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
         ef_reorder(f);
     if (c->entrain)
         f->plan.policy.assignment = DT_ASSIGNMENT_ENTRAIN;
+    for (int m = 0; m < f->model->n_modules; m++)
+        f->plan.modules[m].phases = c->phases[m] == 'p';
+    f->plan.policy.warmup = c->ahead ? DT_WARMUP_EAGER : DT_WARMUP_1F1B;
+    for (int m = 0; m < f->model->n_modules; m++)
+        for (int s = 0; s < f->plan.modules[m].layout.pp; s++)
+            f->plan.modules[m].ahead[s] = (uint16_t)c->ahead;
     dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
 }
 
@@ -162,6 +168,8 @@ void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, st
     one.window = 0;
     one.schedule = DT_SCHED_1F1B;
     one.reorder = one.entrain = false;
+    one.ahead = 0;
+    memset(one.phases, 0, sizeof(one.phases));
     open_case(f, &one);
     ef_open(f);
     for (int i = 0; i < steps; i++) {

@@ -80,6 +80,8 @@ check_PROGRAMS += \
 	tests/test_outliers \
 	tests/test_overlap \
 	tests/test_placement \
+	tests/test_mix \
+	tests/test_phases \
 	tests/test_plan \
 	tests/test_png \
 	tests/test_point \
@@ -112,6 +114,7 @@ check_PROGRAMS += \
 	tests/test_split \
 	tests/test_staged \
 	tests/test_step_memory \
+	tests/test_supply \
 	tests/test_sweep \
 	tests/test_tcp_frames \
 	tests/test_tensorboard \
@@ -121,6 +124,7 @@ check_PROGRAMS += \
 	tests/test_transport \
 	tests/test_classes \
 	tests/test_with \
+	tests/test_warmup \
 	tests/test_zb_h1 \
 	tests/test_zero
 tests_test_rows_SOURCES = tests/test_rows.c src/cli/rows.c src/cli/table.c
@@ -136,19 +140,25 @@ tests_test_point_SOURCES = \
 	src/cli/rows.c \
 	src/cli/session.c \
 	src/cli/session_json.c \
+	src/cli/data_facts.c \
 	src/cli/table.c
 tests_mutate_SOURCES = tests/mutate.c tests/mutate.h tests/mutate_bytes.c
 tests_test_cores_SOURCES = tests/test_cores.c tests/synth.c tests/synth.h
 tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 tests_test_outliers_SOURCES = tests/test_outliers.c tests/synth.c tests/synth.h
+tests_test_entrain_SOURCES = tests/test_entrain.c tests/entrain_samples.h
 tests_test_program_SOURCES = tests/test_program.c tests/random_plan.h
+tests_test_supply_SOURCES = tests/test_supply.c tests/random_plan.h
 tests_test_makespan_SOURCES = tests/test_makespan.c tests/random_plan.h
 tests_test_replicas_SOURCES = tests/test_replicas.c tests/random_plan.h
 tests_test_program_mutants_SOURCES = \
 	tests/test_program_mutants.c tests/program_oracle.c tests/program_oracle.h tests/random_plan.h
 tests_test_serve_LDADD = libdtserve.a $(LDADD)
 tests_test_zb_h1_SOURCES = tests/test_zb_h1.c tests/random_plan.h
+tests_test_warmup_SOURCES = tests/test_warmup.c tests/random_plan.h
+tests_test_mix_SOURCES = tests/test_mix.c tests/sched_fixture.h
+tests_test_phases_SOURCES = tests/test_phases.c tests/sched_fixture.h
 tests_test_zero_SOURCES = tests/test_zero.c tests/random_plan.h
 tests_test_run_view_SOURCES = tests/test_run_view.c tests/synth.c tests/synth.h
 tests_test_runs_hostile_SOURCES = tests/test_runs_hostile.c tests/synth.c tests/synth.h
@@ -265,6 +275,7 @@ SHELL_TESTS = \
 	tests/test_cli.sh \
 	tests/test_effort.sh \
 	tests/test_entrain_plans.sh \
+	tests/test_mix_train.sh \
 	tests/test_cluster_keys.sh \
 	tests/test_compare.sh \
 	tests/test_completion.sh \
@@ -308,6 +319,7 @@ SHELL_TESTS = \
 	tests/test_profile_job.sh \
 	tests/test_preprocess.sh \
 	tests/test_preprocess_kills.sh \
+	tests/test_preprocess_simulated.sh \
 	tests/test_python.sh \
 	tests/test_reproduction.sh \
 	tests/test_run_algorithms.sh \
@@ -329,6 +341,7 @@ TEST_EXTENSIONS = .sh
 EXTRA_DIST += $(SHELL_TESTS) \
 	tests/bench/pair.py \
 	tests/bench/peers.sh \
+	tests/bench/producers.sh \
 	tests/bench/ranks.sh \
 	tests/bench/roofline.py \
 	tests/bench/torch_step.py \
@@ -516,6 +529,7 @@ check-full: all $(check_PROGRAMS)
 	    for t in checkpoint_kills checkpoint_ranks device_delays faults hosts mutants preprocess_kills; do \
 	        $(SHELL) $(srcdir)/tests/test_$$t.sh || test $$? -eq 77 || exit 1; \
 	    done
+	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 ./tests/test_search$(EXEEXT)
 	@for seed in 1 2 3; do \
 	    $(AM_TESTS_ENVIRONMENT) DT_SEED=$$seed DT_CASES=50 $(SHELL) $(srcdir)/tests/test_never_slower.sh || exit 1; \
 	done
@@ -532,6 +546,7 @@ BENCHES = \
 	tests/bench/bench_assign \
 	tests/bench/bench_cost \
 	tests/bench/bench_data \
+	tests/bench/bench_documents \
 	tests/bench/bench_engine \
 	tests/bench/bench_job \
 	tests/bench/bench_kernels \
@@ -558,6 +573,7 @@ bench: all $(BENCHES)
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/ranks.sh
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/peers.sh
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/whatif.sh
+	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/producers.sh
 
 # ---- the tests under valgrind, and line coverage of what is pure ----
 check-valgrind:

@@ -393,6 +393,18 @@ static bool share_gpu(const struct dt_program *p, const struct dt_op *a, const s
     return x->first_gpu < y->first_gpu + y->gpus && y->first_gpu < x->first_gpu + x->gpus;
 }
 
+/* Of two on one GPU, must y come behind x as an encoder in phases is there: its forwards, the others' work, its backwards? */
+static bool later_phase(const struct dt_program *p, const struct dt_op *x, const struct dt_op *y)
+{
+    bool mine = p->plan->modules[x->module].phases, theirs = p->plan->modules[y->module].phases;
+
+    if (!work(x) || !work(y))
+        return false;
+    if (mine)
+        return x->kind == DT_OP_FORWARD && !(theirs && y->kind == DT_OP_FORWARD);
+    return theirs && y->kind != DT_OP_FORWARD;
+}
+
 /* Every SEND names its producer second and comes behind it, after other SENDs of it at most. */
 static const char *sends(const struct judge *j)
 {
@@ -412,6 +424,10 @@ static const char *sends(const struct judge *j)
 
 static const char *pairs(const struct judge *j, bool split)
 {
+    bool phases = false;
+
+    for (int m = 0; m < j->p->plan->n_modules; m++)
+        phases |= j->p->plan->modules[m].phases;
     for (uint32_t a = 0; a < j->p->n_ops; a++)
         for (uint32_t b = 0; b < j->p->n_ops; b++) {
             const struct dt_op *x = &j->ops[a], *y = &j->ops[b];
@@ -423,6 +439,8 @@ static const char *pairs(const struct judge *j, bool split)
             if (a < b && computes(x) && computes(y) && share_gpu(j->p, x, y) &&
                 !has_ended(j, a, b) && !has_ended(j, b, a))
                 return "two at once on a GPU";
+            if (phases && share_gpu(j->p, x, y) && later_phase(j->p, x, y) && has_ended(j, b, a))
+                return "in a later phase";
             if (a < b && x->kind == DT_OP_SEND && y->kind == DT_OP_SEND && x->lane == y->lane &&
                 j->ops[x->peer].lane == j->ops[y->peer].lane && x->peer > y->peer)
                 return "messages overtake each other";

@@ -96,7 +96,54 @@ static inline void sf_random_entrain(struct sched_fixture *s, uint64_t seed, int
         p->modules[m].layout.dp = p->modules[s->f.model.llm].layout.dp;
         p->modules[m].with = 0;
         p->modules[m].window = 0;
+        p->modules[m].phases = false;
         p->modules[m].zero = p->modules[m].zero > 1 ? 1 : p->modules[m].zero;
+    }
+}
+
+/* Now and then encoders on GPUs of others that run in phases. */
+static inline void sf_random_phases(struct sched_fixture *s, uint64_t seed, int round)
+{
+    struct dt_plan *p = &s->plan;
+    struct dt_rng r;
+
+    dt_rng_init(&r, seed, 4900000 + (uint64_t)round);
+    for (int m = 0; m < p->n_modules; m++)
+        if (p->modules[m].layout.vpp > 1)
+            return;
+    for (int m = 0; m < s->f.model.llm; m++)
+        p->modules[m].phases = sf_below(&r, 2) && p->modules[m].window == 0 &&
+                               (p->colocated || dt_plan_host(p, m) != m);
+}
+
+/* Now and then eager forwards, as far ahead as chance will have it. */
+static inline void sf_random_warmup(struct sched_fixture *s, uint64_t seed, int round)
+{
+    struct dt_plan *p = &s->plan;
+    struct dt_rng r;
+
+    dt_rng_init(&r, seed, 3900000 + (uint64_t)round);
+    for (int m = 0; m < p->n_modules; m++)
+        if (p->modules[m].window != 0)
+            return;
+    if (dt_plan_shares(p) || sf_below(&r, 2) > 0 ||
+        (p->policy.schedule != DT_SCHED_1F1B && p->policy.schedule != DT_SCHED_ZB_H1))
+        return;
+    p->policy.warmup = DT_WARMUP_EAGER;
+    for (int m = 0; m < p->n_modules; m++) {
+        int most = 1 + sf_below(&r, 6);
+
+        for (int e = 0; e < s->f.model.n_edges; e++) {
+            const struct dt_plan_module *src = &p->modules[s->f.model.edges[e].src];
+            int theirs = src->ahead[src->layout.pp - 1];
+
+            if (s->f.model.edges[e].dst == m && theirs < most)
+                most = theirs;
+        }
+        for (int k = 0; k < p->modules[m].layout.pp; k++) {
+            most -= most > 0 && sf_below(&r, 3) == 0;
+            p->modules[m].ahead[k] = (uint16_t)most;
+        }
     }
 }
 
@@ -150,6 +197,8 @@ static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, 
     if (sf_below(&r, 3) == 0)
         sf_experts(s, llm, 4 << sf_below(&r, 2), 1 << sf_below(&r, 3), sf_below(&r, 2) + 1);
     sf_random_entrain(s, seed, round);
+    sf_random_phases(s, seed, round);
+    sf_random_warmup(s, seed, round);
 }
 
 #endif

@@ -161,4 +161,17 @@ static inline double set_memory(struct world *w, double fraction)
     return bytes;
 }
 
+/* Seconds of a plan on the timeline, placed first; HUGE_VAL where it cannot be. */
+static inline double timeline_of(const struct dt_search_input *in, struct dt_plan *p)
+{
+    struct dt_error err;
+    double s = HUGE_VAL;
+
+    if (dt_plan_place(p, in->cluster, &err) != DT_OK ||
+        dt_plan_validate(p, in->model, in->cluster, &err) != DT_OK ||
+        dt_orch_plan_timeline_s(in, p, 0, &err, &s, NULL) != DT_OK)
+        return HUGE_VAL;
+    return s;
+}
+
 #endif

@@ -156,6 +156,7 @@ static void finish(struct builder *b, struct synth *out)
     out->order = own(p, b->n, sizeof *out->order);
     out->dur.ns = own(p, b->n, sizeof *out->dur.ns);
     out->dur.alpha_ns = own(p, b->n, sizeof *out->dur.alpha_ns);
+    out->dur.core_ns = own(p, b->n, sizeof *out->dur.core_ns);
 
     for (size_t i = 0; i < b->n; i++)
         b->lanes[b->ops[i].lane].n++;
@@ -176,6 +177,7 @@ static void finish(struct builder *b, struct synth *out)
         p->ops[out->order[i]] = o;
         out->dur.ns[out->order[i]] = b->ns[i];
         out->dur.alpha_ns[out->order[i]] = b->alpha[i];
+        out->dur.core_ns[out->order[i]] = b->ns[i] - b->alpha[i];
     }
     for (size_t i = 0; i < b->n_deps; i++)
         p->deps[i] = mapped(out->order, b->deps[i]);
@@ -425,6 +427,23 @@ void synth_random(uint64_t seed, int gpus, struct synth *out)
     finish(&b, out);
 }
 
+void synth_release(uint64_t seed, struct synth *s)
+{
+    int64_t *release = DT_ARENA_NEW(&s->p.arena, int64_t, s->p.n_ops + 1), all = 1;
+    struct dt_rng r;
+
+    if (!release)
+        abort();
+    dt_rng_init(&r, seed, 79);
+    for (uint32_t i = 0; i < s->p.n_ops; i++)
+        all += s->dur.ns[i];
+    for (uint32_t i = 0; i < s->p.n_ops; i++)
+        if (s->p.ops[i].kind == DT_OP_FETCH)
+            release[i] = (int64_t)dt_rng_below(&r, 4) * (all / 4) +
+                         (int64_t)dt_rng_below(&r, 2) * (int64_t)dt_rng_below(&r, (uint64_t)all);
+    s->p.release_ns = release;
+}
+
 /* ---- the rules, plainly ---- */
 
 static int64_t end_of_deps(const struct dt_program *p, const struct dt_op *o, const int64_t *end)
@@ -449,6 +468,8 @@ void synth_reference(const struct synth *s, int64_t *begin, int64_t *end)
         const struct dt_op *o = &p->ops[i];
         begin[i] = end_of_deps(p, o, end);
         end[i] = begin[i] + s->dur.ns[i];
+        if (o->kind == DT_OP_FETCH && p->release_ns && begin[i] < p->release_ns[i])
+            end[i] = p->release_ns[i] + s->dur.ns[i];
         if (o->kind == DT_OP_RECV) {
             begin[i] = begin[o->peer] > begin[i] ? begin[o->peer] : begin[i];
             end[i] = end[o->peer] > begin[i] ? end[o->peer] : begin[i];

@@ -30,6 +30,8 @@ void synth_1f1b(const struct synth_pipeline *c, struct synth *out);
 /* A random valid program: lanes of several widths, all kinds of ops, extra dependencies, groups,
  * many ties and zero durations. */
 void synth_random(uint64_t seed, int gpus, struct synth *out);
+/* Input of every other FETCH or so comes late, with ties; the last ones come long after everything else could end. */
+void synth_release(uint64_t seed, struct synth *s);
 
 /* The timing rules of core/schedule/program.h written down a second time, as plainly as possible. */
 void synth_reference(const struct synth *s, int64_t *begin_ns, int64_t *end_ns);

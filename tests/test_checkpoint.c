@@ -105,7 +105,7 @@ static void world_fill(struct world *w, int64_t step)
                                       .samples = INT64_C(9007199254740993) + step,
                                       .tokens = 12345 * step,
                                       .train_s = 17.25,
-                                      .cursor = {UINT64_MAX, 3, 1000 + step, 77},
+                                      .cursor = {UINT64_MAX, 3, 1000 + step, 77, step % 3},
                                       .job_digest = "0badcafe-123"};
 }
 

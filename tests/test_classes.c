@@ -60,18 +60,6 @@ static void assert_class(const struct dt_plan *p, int llm)
 
 /* ---- search and enumeration ---- */
 
-static double timeline(const struct dt_search_input *in, struct dt_plan *p)
-{
-    struct dt_error err;
-    double s = HUGE_VAL;
-
-    if (dt_plan_place(p, in->cluster, &err) != DT_OK ||
-        dt_plan_validate(p, in->model, in->cluster, &err) != DT_OK ||
-        dt_orch_plan_timeline_s(in, p, 0, &err, &s, NULL) != DT_OK)
-        return HUGE_VAL;
-    return s;
-}
-
 /* Seconds of the best plan; all plans are of the class, and take what is said of them. */
 static double search(enum dt_plan_strategy strategy, const struct dt_search_input *in)
 {
@@ -81,13 +69,13 @@ static double search(enum dt_plan_strategy strategy, const struct dt_search_inpu
 
     if (dt_orch_find_plans(strategy, in, &err, &r) != DT_OK)
         return HUGE_VAL;
-    best = timeline(in, &r.plans[0]);
+    best = timeline_of(in, &r.plans[0]);
     for (int i = 0; i < r.n; i++) {
         if (strategy != DT_STRATEGY_BEST)
             ck_assert_int_eq(r.plans[i].strategy, strategy);
         assert_class(&r.plans[i], in->model->llm);
         if (r.plans[i].predicted.timeline_s > 0 && !in->opt.free_intra)
-            ck_assert_double_eq_tol(timeline(in, &r.plans[i]), r.plans[i].predicted.timeline_s,
+            ck_assert_double_eq_tol(timeline_of(in, &r.plans[i]), r.plans[i].predicted.timeline_s,
                                     1e-9);
     }
     if (strategy == DT_STRATEGY_BEST) {
@@ -115,7 +103,7 @@ static void time_it(struct brute *b)
 {
     struct dt_plan p = b->p;
 
-    b->best = fmin(b->best, timeline(b->in, &p));
+    b->best = fmin(b->best, timeline_of(b->in, &p));
 }
 
 /* All ways of dealing the LLM's blocks to its stages. */

@@ -26,6 +26,8 @@ START_TEST(a_core_each_changes_nothing)
         struct synth s;
 
         synth_random(seed + (uint64_t)k, GPUS, &s);
+        if (k % 2)
+            synth_release(seed + (uint64_t)k, &s);
         dt_assert_ok(dt_timeline_topo_build(&s.p, &err, &topo), err);
         dt_assert_ok(dt_timeline_eval(&s.p, &topo, s.dur.ns, &err, &want), err);
         dt_assert_ok(dt_sim_cores_run(&s.p, &s.dur, GPUS, MANY, 0, &err, &got), err);
@@ -118,8 +120,7 @@ START_TEST(ops_that_begin_together_end_by_the_closed_form)
 END_TEST
 
 /* n lanes of one op of t on n cores, each with b <= t beside it: at half the speed until b is done,
- * so all end at t + b; with two cores each, at t; with b > t, at 2 t.  A lane without anything to
- * do leaves its core to the others' batches. */
+ * so all end at t + b; with two cores each, at t; with b > t, at 2 t.  All on one core: n times that. */
 START_TEST(batches_are_made_beside_compute)
 {
     uint64_t seed = synth_seed(5);
@@ -148,15 +149,19 @@ START_TEST(batches_are_made_beside_compute)
             dt_sim_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, 2 * n, b, &err, &t),
             err);
         ck_assert_int_eq(t.makespan_ns, most);
-        if (n > 1 &&
-            2 * b <= most) { /* n batches and n - 1 ops at (n / (2 n - 1)) until b is done */
-            ns[0] = 0;
-            dt_assert_ok(
-                dt_sim_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, n, b, &err, &t),
-                err);
-            ck_assert_double_eq_tol((double)t.makespan_ns, (double)most + (double)b * (n - 1.0) / n,
-                                    2);
-        }
+        ns[0] = 0; /* a rank without anything to do keeps its core all the same */
+        dt_assert_ok(
+            dt_sim_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, n, b, &err, &t),
+            err);
+        if (n > 1)
+            ck_assert_double_eq_tol((double)t.makespan_ns,
+                                    (double)(b <= most ? most + b : 2 * most), 2);
+        ns[0] = most; /* one core for all ranks */
+        dt_assert_ok(
+            dt_sim_cores_run(&l.p, &(struct dt_durations){.ns = ns}, LANES_MAX, 1, b, &err, &t),
+            err);
+        ck_assert_double_eq_tol((double)t.makespan_ns,
+                                n * (double)(b <= most ? most + b : 2 * most), 2 + n);
         for (int i = 1; i < n; i++) /* colocated: one rank, one batch */
             l.lane[i].first_gpu = 0;
         for (int i = 0; i < n; i++)
@@ -170,6 +175,46 @@ START_TEST(batches_are_made_beside_compute)
 }
 END_TEST
 
+/* Rank 0 sends at once and then computes for t, rank 1 computes for t; both ends of the message have their core work
+ * for m, the receiver's after the latency a.  With a core each both are held up by m, with two each by nothing; so are
+ * they where the message is to another host. */
+START_TEST(both_ends_carry_a_message)
+{
+    enum { T = 1000000, A = 100000, M = 200000 };
+    int64_t ns[] = {A + M, T, 0, T}, core[] = {M, 0, 0, 0};
+    struct dt_durations d = {.ns = ns, .core_ns = core};
+    struct dt_timeline t = {0};
+    struct dt_error err;
+    struct lonely l;
+
+    lonely_lanes(&l, 2);
+    l.p.n_ops = 4;
+    for (int i = 2; i < 4; i++)
+        l.op[i] = l.op[0];
+    l.lane[0].n = l.lane[1].n = 2;
+    l.lane[1].first = 2;
+    l.op[0].kind = DT_OP_SEND;
+    l.op[0].peer = 2;
+    l.op[2].kind = DT_OP_RECV;
+    l.op[2].peer = 0;
+    l.op[2].lane = l.op[3].lane = 1;
+    l.op[1].lane = 0;
+    dt_assert_ok(dt_sim_cores_run(&l.p, &d, 2, 2, 0, &err, &t), err);
+    ck_assert_int_eq(t.end_ns[1], T + M);
+    ck_assert_int_eq(t.end_ns[2], A + 2 * M);
+    ck_assert_int_eq(t.end_ns[3], T + M);
+    dt_assert_ok(dt_sim_cores_run(&l.p, &d, 2, 4, 0, &err, &t), err);
+    ck_assert_int_eq(t.end_ns[1], T);
+    ck_assert_int_eq(t.end_ns[2], A + M);
+    ck_assert_int_eq(t.end_ns[3], T);
+    dt_assert_ok(dt_sim_cores_run(&l.p, &d, 1, 1, 0, &err, &t), err);
+    ck_assert_int_eq(t.end_ns[1], T);
+    ck_assert_int_eq(t.end_ns[2], A + M);
+    ck_assert_int_eq(t.end_ns[3], T);
+    dt_timeline_free(&t);
+}
+END_TEST
+
 /* What compute ops and messages have a core do, collectives as their slowest member. */
 static double needs_core(const struct synth *s, uint32_t i)
 {
@@ -179,7 +224,7 @@ static double needs_core(const struct synth *s, uint32_t i)
     if (op->kind == DT_OP_RECV || op->kind == DT_OP_FETCH)
         return 0;
     if (op->kind == DT_OP_SEND)
-        return (double)(ns - s->dur.alpha_ns[i]);
+        return (double)(ns - s->dur.alpha_ns[i]); /* the sender's may go on after the end */
     if (dt_op_resource((enum dt_op_kind)op->kind) == DT_RES_COLL)
         for (uint32_t k = 0; k < s->p.groups[op->peer].n; k++) {
             int64_t one = s->dur.ns[s->p.group_ops[s->p.groups[op->peer].first + k]];
@@ -234,6 +279,7 @@ int main(void)
     tcase_add_test(c, a_core_each_changes_nothing);
     tcase_add_test(c, ops_that_begin_together_end_by_the_closed_form);
     tcase_add_test(c, batches_are_made_beside_compute);
+    tcase_add_test(c, both_ends_carry_a_message);
     tcase_add_test(c, work_is_conserved);
     return dt_test_run(s);
 }

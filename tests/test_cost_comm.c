@@ -289,6 +289,83 @@ START_TEST(test_optimizer)
 }
 END_TEST
 
+/* A processor's caches may be faster than the bandwidth that its cluster states, which holds only beyond the rows; a
+ * GPU's rows are not believed. */
+START_TEST(test_optimizer_in_a_cache)
+{
+    const double times_faster = 10;
+    struct fixture f;
+    struct dt_cost_time t;
+    struct dt_cost *c;
+
+    fx_init(&f);
+    for (int64_t p = 1 << 10; p <= 1 << 20; p *= 4)
+        fx_row(&f, DT_KOP_ADAMW, DT_PHASE_FWD, DT_ROW_MEASURED, &p, 1,
+               30 * (double)p / f.cluster.hbm_bytes_per_s / times_faster * 1e9);
+    fx_index(&f);
+    for (int cpu = 0; cpu < 2; cpu++) {
+        f.cluster.cores_per_node = cpu ? 8 : 0;
+        c = cost_of(&f, &plain);
+        for (int64_t p = 1 << 12; p <= 3 << 20; p *= 3) {
+            double roof = 30 * (double)p / f.cluster.hbm_bytes_per_s * 1e9;
+            bool inside = p <= 1 << 20;
+
+            dt_cost_optimizer(c, (double)p, &t);
+            assert_near(t.ns, cpu && inside ? roof / times_faster : roof, 1e-9,
+                        cpu ? "as measured" : "as memory allows");
+            ck_assert(inside && cpu ? t.prov[DT_PROV_COMPUTED] == 0
+                                    : t.prov[DT_PROV_COMPUTED] == t.ns);
+        }
+        dt_cost_free(c);
+    }
+    fx_free(&f);
+}
+END_TEST
+
+/* What cores do for messages and collectives: rows themselves, in between for sizes and members in between, the smallest
+ * row's below it; without rows, not known. */
+START_TEST(test_carried)
+{
+    static const enum dt_kop_family family[] = {DT_KOP_SEND_RECV, DT_KOP_ALL_GATHER,
+                                                DT_KOP_REDUCE_SCATTER, DT_KOP_ALL_REDUCE};
+    struct fixture f;
+    struct dt_cost *c;
+
+    fx_init(&f);
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    ck_assert_double_lt(dt_cost_carry_ns(c, DT_KOP_SEND_RECV, 1, 4096), 0);
+    dt_cost_free(c);
+    for (int64_t n = 1; n <= 4; n *= 2)
+        for (int64_t sums = 0; sums <= (n > 1 ? 2 : 0); sums++)
+            for (int64_t bytes = 4096; bytes <= 1 << 20; bytes *= 16) {
+                const int64_t d[] = {n, sums, bytes};
+
+                fx_row(&f, DT_KOP_CARRY, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3,
+                       (double)n * (20000 + (double)bytes * (double)(sums + 1) / 10));
+            }
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    for (int k = 0; k < 4; k++) {
+        int n = k == 0 ? 1 : 2, sums = k == 0 ? 0 : k - 1;
+        double small = n * (20000 + 409.6 * (sums + 1)), large = n * (20000 + 6553.6 * (sums + 1));
+        double between = dt_cost_carry_ns(c, family[k], n, 20000);
+
+        assert_near(dt_cost_carry_ns(c, family[k], n, 4096), small, 1e-9, "a row");
+        assert_near(dt_cost_carry_ns(c, family[k], n, 65536), large, 1e-9, "another");
+        assert_near(dt_cost_carry_ns(c, family[k], n, 1), small, 1e-9, "below the rows");
+        ck_assert_double_gt(between, small);
+        ck_assert_double_lt(between, large);
+        if (n > 1) {
+            ck_assert_double_gt(dt_cost_carry_ns(c, family[k], 3, 65536), large);
+            ck_assert_double_lt(dt_cost_carry_ns(c, family[k], 3, 65536), 2 * large);
+        }
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("communication cost");
@@ -301,5 +378,7 @@ int main(void)
     tcase_add_test(t, test_stated_latencies);
     tcase_add_test(t, test_point_to_point);
     tcase_add_test(t, test_optimizer);
+    tcase_add_test(t, test_optimizer_in_a_cache);
+    tcase_add_test(t, test_carried);
     return dt_test_run(s);
 }

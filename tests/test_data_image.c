@@ -294,6 +294,25 @@ START_TEST(grey_png)
 }
 END_TEST
 
+/* The middle of what is smaller than the wanted square is enlarged. */
+START_TEST(smaller_than_the_crop)
+{
+    struct dt_image_spec crop = {DT_FIT_CROP, 16, DT_FILTER_AUTO};
+    struct dt_image img = fixture_picture(9, 5, 1), out, middle;
+    size_t len;
+    uint8_t *bytes = fixture_png(&img, &len);
+
+    dt_assert_ok(dt_image_load(bytes, len, NULL, &crop, &err, &out), err);
+    ck_assert(out.w == 16 && out.h == 16);
+    dt_assert_ok(dt_image_resize(&img, 2, 0, 5, 5, 16, 16, DT_FILTER_BILINEAR, &err, &middle), err);
+    ck_assert_int_eq(difference(&out, &middle), 0);
+    dt_image_free(&out);
+    dt_image_free(&middle);
+    dt_image_free(&img);
+    dt_free(bytes);
+}
+END_TEST
+
 START_TEST(out_of_memory)
 {
     struct dt_image img = fixture_picture(40, 30, 0);
@@ -337,6 +356,7 @@ int main(void)
     tcase_add_test(c, transparency);
     tcase_add_test(c, cmyk_and_grey_jpeg);
     tcase_add_test(c, grey_png);
+    tcase_add_test(c, smaller_than_the_crop);
     tcase_add_test(c, out_of_memory);
     return dt_test_run(s);
 }

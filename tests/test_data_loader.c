@@ -517,6 +517,68 @@ START_TEST(bad_data)
 }
 END_TEST
 
+/* Sequences up to the error; the cursors before each, and what was wrong. */
+static int until_error(const struct dt_loader_options *o, struct dt_data_cursor *c, int max,
+                       char *why, size_t size)
+{
+    struct dt_loader *l = open_loader(o);
+    struct dt_sequence *s;
+    int n = 0;
+
+    why[0] = '\0';
+    for (;;) {
+        ck_assert_int_lt(n, max);
+        dt_loader_cursor(l, &c[n]);
+        if (dt_loader_next(l, &err, &s) != DT_OK) {
+            snprintf(why, size, "%.*s", (int)size - 1, err.message);
+            break;
+        }
+        if (!s)
+            break;
+        dt_sequence_free(s);
+        n++;
+    }
+    dt_loader_close(l);
+    return n;
+}
+
+/* Ten of twelve samples are bad: nine may not be, ten may, in every epoch anew, wherever it is gone on from. */
+START_TEST(bad_samples_up_to_a_limit)
+{
+    struct dt_loader_options o = options();
+    struct dt_data_cursor c[32], again[32];
+    char path[600], why[256], text[256];
+    const char *paths[1] = {path};
+    int n, behind = 0;
+
+    bad_shard(path, sizeof path);
+    o.shards = paths;
+    o.n_shards = 1;
+    o.epochs = 3;
+    o.unpacked = true; /* a document each */
+    o.threads = 2;
+    o.bad_max = 10;
+    n = until_error(&o, c, 32, why, sizeof why);
+    ck_assert_str_eq(why, "");
+    ck_assert_int_eq(n, 6);
+    o.bad_max = 9;
+    for (o.seed = 1; o.seed < 9; o.seed++) {
+        memset(&o.cursor, 0, sizeof o.cursor);
+        n = until_error(&o, c, 32, why, sizeof why);
+        ck_assert_int_le(n, 2);
+        dt_assert_has(why, "10 samples of epoch 1 cannot be used, and 9 may be (bad_samples)");
+        dt_assert_has(why, ".tar, sample ");
+        for (int k = 1; k <= n; k++) { /* the same end from every cursor */
+            o.cursor = c[k];
+            ck_assert_int_eq(until_error(&o, again, 32, text, sizeof text), n - k);
+            ck_assert_str_eq(text, why);
+            behind += c[k].bad > 0;
+        }
+    }
+    ck_assert_int_gt(behind, 0);
+}
+END_TEST
+
 START_TEST(limits)
 {
     struct dt_loader_options o = options();
@@ -640,6 +702,7 @@ int main(void)
     tcase_add_test(c, sizes);
     tcase_add_test(c, agrees_with_planner);
     tcase_add_test(c, bad_data);
+    tcase_add_test(c, bad_samples_up_to_a_limit);
     tcase_add_test(c, limits);
     tcase_add_test(c, closing_early);
     tcase_add_test(c, order);

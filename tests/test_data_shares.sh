@@ -52,4 +52,17 @@ train 2 parts run.steps=5
 train 2 parts run.steps=12
 check "as after a break" 'cmp -s damaged-1.sums parts.sums'
 expect 2 "incorrect data check" "$DISTTRAIN" train --ranks 2 --no-runs job.yaml "plan=$plan" run.steps=12 run.bad_data=fatal
+
+# ---- as many as may be, and one more; on one rank and two, and with a break in the epoch ----
+train 2 limit run.steps=12 run.bad_samples=7
+check "seven may be" 'cmp -s damaged-1.sums limit.sums'
+train 2 limit-parts run.steps=5 run.bad_samples=6
+for ranks in 1 2; do
+    expect 2 "7 samples of epoch 1 cannot be used, and 6 may be (bad_samples); the last: two-000000.tar" \
+        "$DISTTRAIN" train --ranks $ranks --no-runs job.yaml "plan=$plan" run.steps=12 run.bad_samples=6
+    sed -n 's/.*the last: \(two-000000.tar[^:]*\):.*/\1/p' err | head -n 1 >last-$ranks
+done
+check "which is the same one" '[ -s last-1 ] && cmp -s last-1 last-2'
+expect 2 "7 samples of epoch 1 cannot be used" \
+    "$DISTTRAIN" train --ranks 2 --no-runs job.yaml "plan=$plan" run.steps=12 run.bad_samples=6 run.checkpoint.dir=limit-parts
 totals

@@ -172,10 +172,14 @@ START_TEST(equals_the_rules_and_the_topological_evaluation)
         struct dt_timeline_topo topo = {0};
         struct dt_error err = {0};
         synth_random(base + k, GPUS, &s);
+        if (k % 2)
+            synth_release(base + k, &s);
         int64_t *ref = dt_calloc(2 * (size_t)s.p.n_ops, sizeof *ref);
         synth_reference(&s, ref, ref + s.p.n_ops);
         run(e, &s, NULL, NULL, &t);
         expect(&s, &t, ref, ref + s.p.n_ops, base + k);
+        ck_assert_int_eq(dt_timeline_once(&s.p, s.dur.ns, &err, &eval), DT_OK);
+        expect(&s, &eval, ref, ref + s.p.n_ops, base + k);
         ck_assert_msg(dt_timeline_topo_build(&s.p, &err, &topo) == DT_OK, "%s", err.message);
         ck_assert_int_eq(dt_timeline_eval(&s.p, &topo, s.dur.ns, &err, &eval), DT_OK);
         expect(&s, &eval, ref, ref + s.p.n_ops, base + k);

@@ -4,6 +4,7 @@
  * (another program, in Python), and what must hold of any batch. */
 #include "core/schedule/assign_entrain.h"
 #include "base/rng.h"
+#include "entrain_samples.h"
 #include "test_util.h"
 
 #include <math.h>
@@ -255,6 +256,58 @@ START_TEST(equals_the_reference)
 }
 END_TEST
 
+/* Forward FLOPs of a sample in a vision encoder of 32 layers and a 1B LLM of 16, whole numbers below 2^53. */
+static void flops(const int *sample, double *enc, double *llm)
+{
+    double x = sample[0], s = sample[1];
+
+    *enc = 2 * x * (4 * 1280 * 1280 + 3 * 1280 * 3420) * 32 + 4 * x * x * 1280 * 32;
+    *llm = 2 * s * 16 * (2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 8192) +
+           2 * s * s * 2048 * 16 + 2 * s * 2048 * 128256;
+}
+
+static double variation(const double *v, int n)
+{
+    double sum = 0, squares = 0;
+
+    for (int i = 0; i < n; i++) {
+        sum += v[i] / n;
+        squares += v[i] * v[i] / n;
+    }
+    return sqrt(fmax(0, squares / sum / sum - 1));
+}
+
+/* Samples as a data set has them, 4 replicas of at most 32 microbatches.  Which samples go along with a matching is not
+ * pinned: several reach T*. */
+START_TEST(equals_the_reference_on_images_and_text)
+{
+    static const struct {
+        int samples;
+        double most, cv_enc, cv_before, cv_after;
+    } of[] = {{128, 72689837408256, 0.005926651464, 0.130349485498, 0.0516},
+              {129, 74061534134272, 0.007129751434, 0.134380406902, 0.0571},
+              {129, 72821588885504, 0.005820431581, 0.120237150673, 0.0493},
+              {126, 72616125923328, 0.006748475483, 0.130896250033, 0.0432}};
+    static struct batch b = {.in.n = 512, .dp = 4, .k = 32};
+    int deferred = 0;
+
+    for (int i = 0; i < 512; i++)
+        flops(entrain_samples[i], &b.enc[i], &b.llm[i]);
+    assign(&b);
+    for (int r = 0; r < 4; r++) {
+        ck_assert_int_eq(b.out.of[r].samples, of[r].samples);
+        ck_assert_int_eq(b.out.of[r].positions, 18);
+        ck_assert_double_eq_tol(b.out.of[r].most, of[r].most, 1e-12 * of[r].most);
+        ck_assert_double_eq_tol(variation(b.e[r], 18), of[r].cv_enc, 1e-9);
+        ck_assert_double_eq_tol(variation(b.before[r], 18), of[r].cv_before, 1e-9);
+        ck_assert_double_le(variation(b.after[r], 18), of[r].cv_after + 0.015);
+        deferred += b.out.of[r].deferred;
+    }
+    ck_assert(deferred > 40 && deferred < 70); /* the reference: 53 */
+    dt_arena_free(&b.arena);
+}
+END_TEST
+
 /* ---- what must hold of any batch ---- */
 
 static void draw(struct batch *b, struct dt_rng *r, int t)
@@ -394,6 +447,89 @@ START_TEST(deferral_equals_trying_everything)
 }
 END_TEST
 
+/* The least largest load of k bins, by trying every bin of every item; `bound` is known to be reached. */
+static double best_makespan(const double *v, int n, double *bin, int k, double so_far, double bound)
+{
+    if (so_far >= bound)
+        return bound;
+    if (n == 0)
+        return so_far;
+    for (int j = 0; j < k; j++) {
+        double with = bin[j] + v[0];
+
+        bin[j] = with;
+        bound = best_makespan(v + 1, n - 1, bin, k, fmax(so_far, with), bound);
+        bin[j] = with - v[0];
+        if (bin[j] <= 0) /* the other empty ones are the same */
+            break;
+    }
+    return bound;
+}
+
+START_TEST(encoder_within_its_bound_of_every_way)
+{
+    static struct batch b;
+    struct dt_rng r;
+    int many = 0, worse = 0;
+
+    dt_rng_init(&r, dt_test_seed(), 6);
+    for (int t = 0; t < ROUNDS / 2; t++) {
+        double v[12], bin[8] = {0}, best, got;
+        int n = 0, k;
+
+        draw(&b, &r, t);
+        b.dp = 1;
+        b.k = 1 + (int)dt_rng_below(&r, 8);
+        b.in.n = 1 + (int)dt_rng_below(&r, 10);
+        assign(&b);
+        k = b.out.of[0].positions;
+        for (int i = 0; i < b.in.n; i++)
+            if (b.enc[i] > 0)
+                v[n++] = b.enc[i];
+        got = most_of(b.e[0], k);
+        best = best_makespan(v, n, bin, k, 0, got * (1 + 1e-12));
+        ck_assert_double_le(got, (2 - 1.0 / k) * best * (1 + 1e-9));
+        many += k >= 3;
+        worse += got > best * (1 + 1e-9);
+        dt_arena_free(&b.arena);
+    }
+    ck_assert_int_gt(many, ROUNDS / 20);
+    ck_assert_int_gt(worse, 0); /* there is something to bound */
+}
+END_TEST
+
+/* One sample with all the encoder's work: one position; two with half of it each: two, and the heavy one defers. */
+START_TEST(few_positions)
+{
+    static struct batch b = {.in.n = 6, .dp = 1, .k = 8};
+    static const double llm[] = {4, 1, 1, 1, 1, 1};
+
+    memcpy(b.llm, llm, sizeof(llm));
+    b.enc[1] = 10;
+    assign(&b);
+    ck_assert(b.out.of[0].positions == 1 && b.out.of[0].deferred == 0);
+    ck_assert_double_eq(b.out.of[0].most, 9);
+    dt_arena_free(&b.arena);
+    b = (struct batch){.in.n = 6, .dp = 1, .k = 8};
+    memcpy(b.llm, (double[]){5, 4, 1, 1, 0.5, 0.5}, 6 * sizeof(double));
+    memcpy(b.enc, (double[]){1, 1, 10, 10, 0.5, 0.5}, 6 * sizeof(double));
+    assign(&b);
+    ck_assert_int_eq(b.out.of[0].positions, 2);
+    ck_assert_double_le(most_of(b.after[0], 2), most_of(b.before[0], 2));
+    dt_arena_free(&b.arena);
+    /* fewer samples than microbatches, and a replica that gets none */
+    b = (struct batch){.in.n = 7, .dp = 3, .k = 9};
+    memcpy(b.llm, (double[]){9, 8, 1, 1, 1, 1, 1}, 7 * sizeof(double));
+    memcpy(b.enc, (double[]){7, 6, 5, 5, 5, 5, 5}, 7 * sizeof(double));
+    assign(&b);
+    for (int r = 0; r < 3; r++)
+        ck_assert_int_le(b.out.of[r].positions, b.out.of[r].samples);
+    ck_assert_int_eq(b.out.of[0].samples + b.out.of[1].samples + b.out.of[2].samples, 7);
+    ck_assert_int_eq(b.out.of[0].samples, 1);
+    dt_arena_free(&b.arena);
+}
+END_TEST
+
 START_TEST(order_of_samples_does_not_matter)
 {
     static struct batch a, b;
@@ -499,8 +635,11 @@ int main(void)
     tcase_add_test(tc, nearest_subset_of_all_subsets);
     tc = dt_test_case(suite, "batches", 60);
     tcase_add_test(tc, equals_the_reference);
+    tcase_add_test(tc, equals_the_reference_on_images_and_text);
     tcase_add_test(tc, holds_of_any_batch);
     tcase_add_test(tc, deferral_equals_trying_everything);
+    tcase_add_test(tc, encoder_within_its_bound_of_every_way);
+    tcase_add_test(tc, few_positions);
     tcase_add_test(tc, order_of_samples_does_not_matter);
     tcase_add_test(tc, equal_samples_stay);
     tcase_add_test(tc, text_alone_is_balanced_by_the_llm);

@@ -30,6 +30,30 @@ check "another seed draws others" "! cmp -s seed.1 seed.2"
 # Largest microbatches that are assigned need more recomputation than the mean one.
 expect 0 "encoder full" $job search.dp=4 samples.distribution.image_side.sigma=0.4 samples.distribution.image_side.mu=6.4
 
+# Eager forwards: as far ahead as the memory of each batch allows, or as a plan file says.
+entrain="mllm-3b-entrain-64 search.dp=4"
+expect 0 "strategy entrain" "$DISTTRAIN" plan $entrain train.warmup=eager -o eager.json
+check "it says so" "grep -q '\"warmup\": \"eager\"' eager.json"
+expect 0 "^iteration" "$DISTTRAIN" simulate $entrain train.warmup=eager --no-runs
+grep '^iteration' out >eager.found
+expect 0 "^iteration" "$DISTTRAIN" simulate mllm-3b-entrain-64 --no-runs -p eager.json
+check "the file gives the same" "grep '^iteration' out | cmp -s - eager.found"
+seconds() { sed -n 's/^iteration *\([0-9.]*\) s.*/\1/p' "$1"; }
+expect 0 "^iteration" "$DISTTRAIN" simulate $entrain --no-runs
+check "no slower than 1f1b" "awk 'BEGIN { exit !($(seconds eager.found) <= $(seconds out)) }'"
+expect 2 "goes with modules that have GPUs of their own" $plan train.warmup=eager
+expect 0 "^encoder .* 32  " "$DISTTRAIN" plan $entrain train.warmup=eager train.recompute=full --explain
+sed 's/"zero": 1,/"zero": 1, "ahead": [2, 2, 2, 2],/' eager.json >ahead.json
+expect 0 "^iteration" "$DISTTRAIN" simulate mllm-3b-entrain-64 --no-runs -p ahead.json
+expect 2 "train.warmup: eager" "$DISTTRAIN" plan mllm-3b-entrain-64 -p ahead.json train.warmup=1f1b
+
+# DIP's layout: the LLM's stages over the same GPUs, in phases, and every microbatch held.
+expect 0 "with llm: tp2 pp8 dp4 = 64  tp2 pp8 dp4 = 64" "$DISTTRAIN" plan $entrain -s dip -o dip.json
+check "in phases" "grep -q '\"phases\": true' dip.json"
+expect 0 "^encoder .* 32  " "$DISTTRAIN" plan $entrain -s dip --explain
+expect 0 "strategy dip" $plan -s dip
+expect 2 "has no encoder" "$DISTTRAIN" plan llama-70b-96 -s dip
+
 # What does not go together, a message each.
 expect 2 "has an order of its own" $plan -s entrain train.reorder=both
 expect 2 "use search.strategy: entrain" $plan train.assignment=entrain

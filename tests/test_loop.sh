@@ -46,6 +46,11 @@ expect 0 "ops joined, 0 only in a, 0 only in b" "$DISTTRAIN" compare --runs runs
 check "predicted, then measured" 'grep -q "^a  run 1: .*, simulated on" out && grep -q "^b  run 2: .*, executed on" out'
 expect 0 "median |error|" "$DISTTRAIN" loop --anyway job.yaml --ranks 1 --steps 1 --warm-up 0 --seconds 0
 expect 5 "failed; its last output was" env PATH=/none "$DISTTRAIN" loop --anyway job.yaml --ranks 2 --steps 1 --warm-up 0 --seconds 0
+# orders of samples; Entrain's assignment where modules have GPUs of their own
+expect 0 "^both reorderings: .*x predicted" "$DISTTRAIN" loop --anyway --orders job.yaml --steps 1 --warm-up 0 --seconds 0
+check "not Entrain's on shared GPUs" '! grep -q "Entrain" out'
+expect 0 "^Entrain's assignment: .*x predicted, .*x measured" "$DISTTRAIN" loop --anyway --orders job.yaml --steps 1 \
+    --warm-up 0 --seconds 0 "plan={encoder: {}, llm: {}, generator: {}}"
 # Every core busy: no table.  All but one, or a test beside this one: a table of the others, or none.
 burners=
 burn() { (exec sh -c 'while :; do :; done') & burners="$burners $!"; }

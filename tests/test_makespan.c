@@ -100,8 +100,10 @@ START_TEST(makespans_without_programs)
 
         sf_random(&s, seed, round, round % 2);
         if (round % 3) /* most plans share no GPUs */
-            for (int m = 0; m < s.plan.n_modules; m++)
+            for (int m = 0; m < s.plan.n_modules; m++) {
                 s.plan.modules[m].with = 0;
+                s.plan.modules[m].phases = false;
+            }
         if (round % 3)
             s.plan.colocated = false;
         cost = new_cost();

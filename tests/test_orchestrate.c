@@ -257,6 +257,48 @@ START_TEST(bound_of_timelines)
 }
 END_TEST
 
+/* Seconds of a module's syncs and gathers on its busiest lane, by the durations of a program's ops. */
+static double program_collectives_s(const struct dt_program *prog, const struct dt_durations *dur,
+                                    int m)
+{
+    double most = 0;
+
+    for (int l = 0; l < prog->n_lanes; l++) {
+        double sum = 0;
+
+        for (uint32_t i = prog->lanes[l].first; i < prog->lanes[l].first + prog->lanes[l].n; i++)
+            if (prog->ops[i].kind == DT_OP_GRAD_SYNC || prog->ops[i].kind == DT_OP_PARAM_GATHER)
+                sum += prog->ops[i].flags & DT_OPF_TIED ? 0 : 1e-9 * (double)dur->ns[i];
+        if (prog->lanes[l].module == m)
+            most = fmax(most, sum);
+    }
+    return most;
+}
+
+/* What the formula says that a module exchanges is what its program does, and no plan is faster by it than these
+ * collectives one after the other, but for the first slot. */
+static void check_exchange(const struct world *w, const struct dt_plan *p,
+                           const struct dt_program *prog, const struct dt_durations *dur)
+{
+    double slots = (double)dt_plan_slots(p, w->in.model->llm);
+    struct dt_plan_prediction q;
+
+    dt_orch_formula(&w->in, p, &q);
+    for (int m = 0; m < p->n_modules; m++) {
+        double each = dt_orch_plan_exchange_s(&w->in, p, m), all;
+
+        if (p->modules[m].zero < 2) {
+            ck_assert_double_eq(each, 0);
+            continue;
+        }
+        all = program_collectives_s(prog, dur, m);
+        ck_assert_msg(fabs(each * slots - all) <= 1e-6 * all + 1e-6,
+                      "seed %" PRIu64 " module %d: %g s in %g slots, the program's take %g s", seed,
+                      m, each, slots, all);
+        ck_assert_double_ge(q.staged_s, all * (slots - 1) / slots * (1 - 1e-6));
+    }
+}
+
 /* What ranking asks for is what the program gives, with guests, collectives of each microbatch and list schedules, and no
  * lane's collectives take longer than that. */
 static void check_makespan(const struct world *w, const struct dt_plan *p, int *guests, int *each)
@@ -293,6 +335,7 @@ static void check_makespan(const struct world *w, const struct dt_plan *p, int *
         *each += least > 0;
     }
     *guests += dt_plan_shares(p);
+    check_exchange(w, p, prog, &dur);
     dt_timeline_free(&line);
     dt_timeline_topo_free(&topo);
     dt_durations_free(&dur);

@@ -52,4 +52,6 @@ else
 fi
 # and where nothing fits with stages alike, a plan is found
 check "24 GPUs" "$(seconds llama-70b-96 cluster.nodes=3 train.schedule=1f1b train.recompute=selective train.zero=1 cluster.memory=64GiB)" 82
+# what ZeRO exchanges decides where links are slow: deeper pipelines with fewer replicas
+check "ZeRO 3 on slow links" "$(seconds llama-70b-96 train.zero=3 cluster.nic_bandwidth=25Gb/s)" 24
 exit $failed

@@ -113,6 +113,68 @@ START_TEST(blocks_cost_what_was_measured)
 }
 END_TEST
 
+/* Iterations are sums, and so blocks cost their means: 30 % of the 10th, 40 % of the 50th, 30 % of the 90th percentile. */
+START_TEST(blocks_cost_their_means)
+{
+    struct dt_block b[BLOCKS];
+    struct dt_cost_stage even, tailed;
+    struct fixture f;
+
+    fx_init(&f);
+    make_model(&f, b);
+    add_rows(&f, b, DT_RECOMPUTE_NONE);
+    even = cost_of(&f, DT_RECOMPUTE_NONE, &alone, 256, true);
+    for (int64_t i = 0; i < f.profile.n_rows; i++) {
+        f.profile.rows[i].p10_ns *= 0.9;
+        f.profile.rows[i].p90_ns *= 1.5;
+    }
+    tailed = cost_of(&f, DT_RECOMPUTE_NONE, &alone, 256, true);
+    ck_assert_double_eq_tol(tailed.fwd.ns, (0.3 * 0.9 + 0.4 + 0.3 * 1.5) * even.fwd.ns,
+                            1e-6 * even.fwd.ns);
+    free(f.profile.rows);
+}
+END_TEST
+
+/* A member of context parallelism has its share of the rows, and gathers keys and values, in bf16, forwards and
+ * backwards, where it sums gradients, too; one of image parallelism has its images. */
+START_TEST(members_cost_their_share)
+{
+    const struct dt_block_shard cut = {.tp = 1, .cp = 2, .ep = 1, .ip = 1};
+    const struct dt_block_shard dealt = {.tp = 1, .cp = 1, .ep = 1, .ip = 4};
+    const struct dt_cost_options o = {.allow_analytical = true};
+    struct dt_cost_time gather, sum;
+    struct dt_block b[BLOCKS];
+    struct dt_cost_stage got;
+    struct dt_error err;
+    struct fixture f;
+    struct dt_cost *c;
+
+    fx_init(&f);
+    make_model(&f, b);
+    add_rows(&f, b, DT_RECOMPUTE_NONE);
+    dt_assert_ok(dt_cost_new(&f.model, &f.cluster, &f.profile, &o, &err, &c), err);
+    dt_cost_collective(c, DT_KOP_ALL_GATHER, 2, 2, 1, 2 * 512 * 2 * b[0].kv_heads * b[0].head_dim,
+                       &gather);
+    dt_cost_collective(c, DT_KOP_REDUCE_SCATTER, 2, 2, 1,
+                       2 * 512 * 2 * b[0].kv_heads * b[0].head_dim, &sum);
+    dt_cost_free(c);
+    got = cost_of(&f, DT_RECOMPUTE_NONE, &cut, 512, true);
+    ck_assert_double_eq_tol(got.fwd.ns,
+                            2 * time_of(0, 0, 256) + time_of(1, 0, 256) + BLOCKS * gather.ns,
+                            1e-6 * got.fwd.ns);
+    ck_assert_double_eq_tol(
+        got.dgrad.ns, 2 * time_of(0, 1, 256) + time_of(1, 1, 256) + BLOCKS * (gather.ns + sum.ns),
+        1e-6 * got.dgrad.ns);
+    ck_assert_double_eq_tol(got.wgrad.ns, 2 * time_of(0, 2, 256) + time_of(1, 2, 256),
+                            1e-6 * got.wgrad.ns);
+    /* one image, which is not cut, is at one of the four */
+    got = cost_of(&f, DT_RECOMPUTE_NONE, &dealt, 256, true);
+    ck_assert_double_eq_tol(got.fwd.ns, 2 * time_of(0, 0, 256) + time_of(1, 0, 256),
+                            1e-6 * got.fwd.ns);
+    free(f.profile.rows);
+}
+END_TEST
+
 /* Rows of another split, or of another kind of recomputation, are rows of another block. */
 START_TEST(other_blocks_are_not_taken)
 {
@@ -206,7 +268,7 @@ static void *measure_messages(void *arg)
     return NULL;
 }
 
-/* Sizes 4 and 16 KiB of every op, among 2 and among all ranks. */
+/* Sizes 4 and 16 KiB of every op, among 2 and among all ranks, each with what a core did for it. */
 START_TEST(messages_between_ranks_are_measured)
 {
     struct dt_transport *t[RANKS];
@@ -240,13 +302,21 @@ START_TEST(messages_between_ranks_are_measured)
         ck_assert_double_gt(row->p10_ns, 0);
         ck_assert_int_ge(row->d[p2p ? 1 : 2], 4096 - 4096 % (3 * 4));
         ck_assert_int_le(row->d[p2p ? 1 : 2], MESSAGES_MAX);
-        ck_assert(p2p ? row->d[0] == 2 : row->d[0] == row->d[1]);
+        /* one end, or a member of a collective that adds 0, 1 or 2 times */
+        if (row->family == DT_KOP_CARRY)
+            ck_assert(row->d[0] == 1 ? row->d[1] == 0 : row->d[0] <= RANKS && row->d[1] <= 2);
+        else
+            ck_assert(p2p ? row->d[0] == 2 : row->d[0] == row->d[1]);
+        /* no more than the time of what it is a part of */
+        if (i > 0 && row->family == DT_KOP_CARRY)
+            ck_assert_double_le(row->p10_ns, out.rows[i - 1].r.p90_ns * (row->d[0] == 1 ? 2 : 1));
     }
     ck_assert_int_eq(seen[DT_KOP_SEND_RECV], 2);
     ck_assert_int_eq(seen[DT_KOP_ALL_REDUCE], 4);
     ck_assert_int_eq(seen[DT_KOP_REDUCE_SCATTER], 4);
     ck_assert_int_eq(seen[DT_KOP_ALL_GATHER], 4);
-    ck_assert_uint_eq(out.n_rows, 14);
+    ck_assert_int_eq(seen[DT_KOP_CARRY], 14);
+    ck_assert_uint_eq(out.n_rows, 28);
     dt_profile_table_free(&out);
 }
 END_TEST
@@ -269,6 +339,8 @@ int main(void)
     TCase *c = dt_test_case(s, "profiler", 0);
 
     tcase_add_test(c, blocks_cost_what_was_measured);
+    tcase_add_test(c, blocks_cost_their_means);
+    tcase_add_test(c, members_cost_their_share);
     tcase_add_test(c, other_blocks_are_not_taken);
     tcase_add_test(c, keys_tell_blocks_apart);
     tcase_add_test(c, statistics_are_order_statistics);

@@ -3,6 +3,8 @@
  * The planner's search against exhaustive enumeration of small random worlds. */
 #include "small_world.h"
 
+#include <stdlib.h>
+
 /* ---- exhaustive enumeration: lays out, splits and asks by itself ---- */
 
 struct brute {
@@ -10,6 +12,7 @@ struct brute {
     struct dt_orch_work_stats work[DT_MAX_MODULES];
     struct dt_plan p;
     int gpus;
+    bool stated_space; /* replicas around the LLM: the fewest of each number of samples alone */
     int64_t slot;
     double best, least_formula;
     int64_t tried, fit;
@@ -69,7 +72,7 @@ static void split_module(struct brute *b, int m)
 
 static void brute_module(struct brute *b, int m, int left);
 
-/* Powers of two that divide the replicas and every layer's experts. */
+/* Powers of two that divide the replicas, times cp, and every layer's experts. */
 static bool ep_allowed(const struct brute *b, int m, int ep, int dp)
 {
     const struct dt_module *mod = &b->in->model->modules[m];
@@ -83,23 +86,35 @@ static bool ep_allowed(const struct brute *b, int m, int ep, int dp)
     return ep == 1 || (experts > 0 && dp % ep == 0 && (ep & (ep - 1)) == 0);
 }
 
-static void brute_layouts(struct brute *b, int m, int left, int tp, int dp)
+/* One shape of a module, with every level of ZeRO. */
+static void brute_zero(struct brute *b, int m, int left)
+{
+    struct dt_plan_module *mp = &b->p.modules[m];
+
+    split_module(b, m);
+    for (int z = 0; z <= DT_ZERO_MAX; z++)
+        if (in_set(b->in->opt.zero[m], z, b->in->zero[m])) {
+            mp->zero = z;
+            brute_module(b, m == b->in->model->llm ? 0 : m + 1, left);
+        }
+}
+
+static void brute_layouts(struct brute *b, int m, int left, int tp, int cp, int dp)
 {
     const struct dt_search_options *o = &b->in->opt;
     struct dt_plan_module *mp = &b->p.modules[m];
     int n = b->in->model->modules[m].n_blocks, vpp = m == b->in->model->llm ? mp->layout.vpp : 1;
 
     for (int r = 0; r < 3; r++)
-        for (int pp = vpp > 1 ? 2 : 1; pp * vpp <= n && pp * dp * tp <= left; pp++) {
+        for (int pp = vpp > 1 ? 2 : 1; pp * vpp <= n && pp * dp * tp * cp <= left; pp++) {
             if (!in_set(o->recompute[m], r, (int)b->in->recompute[m]))
                 continue;
-            for (int ep = 1; ep <= dp; ep++) {
-                if (!ep_allowed(b, m, ep, dp))
+            for (int ep = 1; ep <= dp * cp; ep++) {
+                if (!ep_allowed(b, m, ep, dp * cp))
                     continue;
-                mp->layout = (struct dt_plan_layout){tp, 1, ep, pp, vpp, dp, 1, 0};
+                mp->layout = (struct dt_plan_layout){tp, cp, ep, pp, vpp, dp, 1, 0};
                 mp->recompute = (enum dt_block_recompute)r;
-                split_module(b, m);
-                brute_module(b, m == b->in->model->llm ? 0 : m + 1, left - pp * dp * tp);
+                brute_zero(b, m, left - pp * dp * tp * cp);
             }
         }
 }
@@ -122,8 +137,12 @@ static void brute_module(struct brute *b, int m, int left)
         return;
     }
     for (int tp = 1; tp <= 8; tp *= 2)
-        for (int dp = 1; dp <= b->slot && dp * tp <= left && tp_allowed(b, m, tp); dp++)
-            brute_layouts(b, m, left, tp, dp);
+        for (int dp = 1; dp <= b->slot && dp * tp <= left && tp_allowed(b, m, tp); dp++) {
+            int64_t each = (b->slot + dp - 1) / dp;
+
+            if (!b->stated_space || dp == (b->slot + each - 1) / each)
+                brute_layouts(b, m, left, tp, 1, dp);
+        }
 }
 
 static void brute_llm(struct brute *b)
@@ -135,15 +154,19 @@ static void brute_llm(struct brute *b)
         for (int dp = 1; dp * tp <= b->gpus && tp_allowed(b, llm, tp); dp++) {
             b->slot = (int64_t)dp * y->microbatch;
             b->p.modules[llm].layout.dp = dp;
-            if (y->global_batch % b->slot == 0)
-                brute_layouts(b, llm, b->gpus, tp, dp);
+            if (y->global_batch % b->slot != 0)
+                continue;
+            for (int cp = 1; cp <= (b->in->opt.max_cp ? b->in->opt.max_cp : 1); cp *= 2)
+                if (b->in->cluster->gpus_per_node % (tp * cp) == 0 && tp * cp * dp <= b->gpus)
+                    brute_layouts(b, llm, b->gpus, tp, cp, dp);
         }
 }
 
-static void brute_force(struct brute *b, const struct dt_search_input *in)
+static void brute_force(struct brute *b, const struct dt_search_input *in, bool stated_space)
 {
     memset(b, 0, sizeof(*b));
     b->in = in;
+    b->stated_space = stated_space;
     b->gpus = in->opt.gpus;
     b->best = b->least_formula = HUGE_VAL;
     dt_plan_init(&b->p, in->model, &in->policy);
@@ -208,14 +231,14 @@ static void check_result(const struct dt_search_input *in, const struct dt_searc
     }
 }
 
-static void compare_with_brute_force(struct world *w, int encoders)
+static void compare(struct world *w, int encoders, bool stated_space)
 {
     struct dt_search_result r;
     struct dt_error err;
     struct brute b;
     enum dt_status st;
 
-    brute_force(&b, &w->in);
+    brute_force(&b, &w->in, stated_space);
     st = dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w->in, &err, &r);
     if (isinf(b.best)) {
         ck_assert_msg(st == DT_ERR_INFEASIBLE, "seed %" PRIu64 ": found what does not fit", seed);
@@ -230,6 +253,11 @@ static void compare_with_brute_force(struct world *w, int encoders)
     ck_assert_double_gt(r.stats.lower_bound_s, 0.05 * b.least_formula);
     check_result(&w->in, &r);
     dt_search_result_free(&r);
+}
+
+static void compare_with_brute_force(struct world *w, int encoders)
+{
+    compare(w, encoders, false);
 }
 
 START_TEST(search_is_exhaustive)
@@ -312,8 +340,42 @@ START_TEST(heavy_generators_are_exhausted)
 }
 END_TEST
 
+/* Long sequences dealt to several GPUs, and any ZeRO of any module, which exchanges more than computing takes where links are
+ * slow. */
+START_TEST(context_and_zero_are_exhausted)
+{
+    static const int64_t batches[] = {4, 6, 8};
+    int around = _i % 3;
+    struct world w;
+
+    dt_rng_init(&rng, seed, 600 + (uint64_t)_i);
+    build_world(&w, around == 1, around == 2, batches[_i / 3 % 3]);
+    if (_i % 4 == 3)
+        add_experts(&w);
+    w.fx.cluster.nic_bytes_per_s *= _i % 2 ? 1 : uniform(0.05, 0.5);
+    w.fx.cluster.nvlink_bytes_per_s *= _i % 5 ? 1 : uniform(0.05, 0.5);
+    w.in.policy.seq_len = 32768;
+    for (int64_t i = 0; i < w.samples.n; i++)
+        w.tokens[i] = 32768;
+    w.in.opt.max_cp = 1 << below(3);
+    w.in.opt.gpus = 4 + below(around ? 5 : 13);
+    w.in.opt.schedules = 1U << DT_SCHED_1F1B | 1U << DT_SCHED_INTERLEAVED;
+    w.in.opt.max_vpp = 2;
+    for (int m = 0; m < w.in.model->n_modules; m++) {
+        w.in.opt.recompute[m] = 7;
+        w.in.opt.zero[m] = below(3) ? 0 : 0xcU;
+        w.in.zero[m] = below(DT_ZERO_MAX + 1);
+    }
+    set_memory(&w, uniform(0.15, 0.9));
+    compare(&w, around == 1, true);
+    free_world(&w);
+}
+END_TEST
+
 int main(void)
 {
+    int most = getenv("DT_CHECK_FULL") ? 400 : 24;
+
     Suite *s = suite_create("search");
     TCase *c = dt_test_case(s, "all", 120);
 
@@ -321,5 +383,6 @@ int main(void)
     tcase_add_loop_test(c, search_is_exhaustive, 0, 36);
     tcase_add_loop_test(c, wide_search_is_exhaustive, 0, 24);
     tcase_add_loop_test(c, heavy_generators_are_exhausted, 0, 32);
+    tcase_add_loop_test(c, context_and_zero_are_exhausted, 0, most);
     return dt_test_run(s);
 }

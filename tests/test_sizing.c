@@ -153,6 +153,56 @@ START_TEST(a_boundary_is_said)
 }
 END_TEST
 
+/* Draws that the test makes for itself give the division as often; on a boundary half of them do; and moving a little less
+ * than the margin changes nothing, a little more does. */
+START_TEST(stability_is_that_of_other_draws)
+{
+    for (int near = 0; near < 2; near++) {
+        struct dt_orch_loads in = drawn(1, 0.8, 9);
+        struct dt_orch_sizing z;
+        struct dt_rng r;
+        double sum[2] = {0}, share[2], same = 0;
+        int of[2], was[2];
+
+        for (int i = 0; i < SAMPLES; i++) {
+            sum[0] += load[i];
+            sum[1] += load[SAMPLES + i];
+        }
+        for (int i = 0; i < SAMPLES; i++) /* 4.5 : 3.5, or 4 : 4, of 8 */
+            load[i] *= (near ? 4.5 / 3.5 : 1) * sum[1] / sum[0];
+        dt_orch_size(&in, 8, &z);
+        dt_orch_size_stable(&in, 256, &z);
+        dt_rng_init(&r, dt_test_seed(), 4);
+        for (int t = 0; t < 1000; t++) {
+            double s[2] = {0};
+
+            for (int k = 0; k < 256; k++) {
+                uint64_t i = dt_rng_below(&r, SAMPLES);
+
+                s[0] += load[i];
+                s[1] += load[SAMPLES + i];
+            }
+            dt_orch_allocate(2, s, 8, of);
+            same += of[0] == z.units[0];
+        }
+        ck_assert_double_eq_tol((double)z.stable.same / z.stable.draws, same / 1000, 0.1);
+        ck_assert(near ? same < 700 : same > 950);
+        ck_assert(near ? z.stable.n_others > 0 && z.stable.margin < 0.001
+                       : fabs(z.stable.margin - 0.5 / 8) < 1e-6);
+        dt_orch_allocate(2, z.share, 8, was);
+        for (int more = 0; more < 2 && !near; more++) { /* nothing is less than no distance */
+            double by = z.stable.margin * (more ? 1 + 1e-6 : 1 - 1e-6);
+
+            memcpy(share, z.share, sizeof(share));
+            share[z.stable.from] -= by;
+            share[z.stable.to] += by;
+            dt_orch_allocate(2, share, 8, of);
+            ck_assert_int_eq(of[0] != was[0], more);
+        }
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("sizing");
@@ -162,5 +212,6 @@ int main(void)
     tcase_add_test(tc, equal_samples_need_one);
     tcase_add_test(tc, enough_samples_are_enough);
     tcase_add_test(tc, a_boundary_is_said);
+    tcase_add_test(tc, stability_is_that_of_other_draws);
     return dt_test_run(suite);
 }

@@ -8,18 +8,6 @@
 
 enum { WORLDS = 12, BATCH = 8 };
 
-static double timeline(const struct dt_search_input *in, struct dt_plan *p)
-{
-    struct dt_error err;
-    double s = HUGE_VAL;
-
-    if (dt_plan_place(p, in->cluster, &err) != DT_OK ||
-        dt_plan_validate(p, in->model, in->cluster, &err) != DT_OK ||
-        dt_orch_plan_timeline_s(in, p, 0, &err, &s, NULL) != DT_OK)
-        return HUGE_VAL;
-    return s;
-}
-
 /* The split that the search takes; which one is best is the matter of test_search. */
 static bool split(struct dt_orch_table *t, struct dt_plan *p, int m)
 {
@@ -63,7 +51,7 @@ static void brute_module(struct brute *b, int m, int left, unsigned set)
     bool guest = set >> m & 1;
 
     if (m == b->in->model->n_modules) {
-        double s = timeline(b->in, &b->p);
+        double s = timeline_of(b->in, &b->p);
 
         if (s < b->guests && fits(b))
             b->guests = s;
@@ -117,7 +105,7 @@ static double search(const struct dt_search_input *in, unsigned guests)
     best = r.plans[0].predicted.timeline_s;
     for (int i = 0; i < r.n; i++) /* what is said of a plan is true of it */
         if (r.plans[i].predicted.timeline_s > 0)
-            ck_assert_double_eq_tol(timeline(&own, &r.plans[i]), r.plans[i].predicted.timeline_s,
+            ck_assert_double_eq_tol(timeline_of(&own, &r.plans[i]), r.plans[i].predicted.timeline_s,
                                     1e-9);
     dt_search_result_free(&r);
     return best;

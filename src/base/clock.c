@@ -18,6 +18,14 @@ uint64_t dt_clock_process_ns(void)
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
+uint64_t dt_clock_thread_ns(void)
+{
+    struct timespec t = {0};
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
 static struct timespec from_now(clockid_t clock, int64_t ns)
 {
     struct timespec t;

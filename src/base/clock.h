@@ -12,6 +12,7 @@
 uint64_t dt_clock_ns(void);
 /* Time that this process has had of cores, all threads together. */
 uint64_t dt_clock_process_ns(void);
+uint64_t dt_clock_thread_ns(void); /* of the thread that asks */
 /* The instant `ns` from now, of that clock and, for locks, which know no other, of the wall's. */
 struct timespec dt_clock_in(int64_t ns);
 struct timespec dt_clock_wall_in(int64_t ns);

@@ -103,10 +103,9 @@ static enum dt_status look_at_job(struct dt_loop *l, struct dt_error *err)
 
     DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof(found)));
     DT_TRY(dt_job_read(found, l->cli->args + 1, l->cli->n_args - 1, err, &job));
-    st = job->run.stated ? dt_cli_open_device(job, NULL, err, &device)
-                         : dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
-                                       "the job has no run: map, which says what to train on; see "
-                                       "disttrain-job(5)");
+    st = dt_cli_need_run(job, "what to train on", err);
+    if (st == DT_OK)
+        st = dt_cli_open_device(job, NULL, err, &device);
     if (st == DT_OK) {
         st = dt_setup_open(job, device, true, err, &setup);
         if (st == DT_OK) {
@@ -116,7 +115,7 @@ static enum dt_status look_at_job(struct dt_loop *l, struct dt_error *err)
             if (st == DT_OK)
                 st = time_batches(l, &setup, err);
             if (st == DT_OK)
-                st = dt_cli_flag(l->cli, "orders") ? dt_loop_orders(l, &setup.plan, err)
+                st = dt_cli_flag(l->cli, "orders") ? dt_loop_orders(l, job->model, &setup.plan, err)
                                                    : dt_loop_layouts(l, job, err);
             dt_setup_close(&setup);
         }
@@ -297,10 +296,13 @@ static void print_table(const struct dt_loop *l, const struct outcome *o)
            l->cores == 1 ? "" : "s", 100 * o->median_abs_error, 100 * o->bias);
     print_cores(l);
     if (dt_cli_flag(l->cli, "orders")) {
-        const struct dt_loop_layout *given = &l->layout[0], *both = &l->layout[l->n - 1];
+        const struct dt_loop_layout *given = &l->layout[0];
 
-        printf("both reorderings: %.3fx predicted, %.3fx measured\n",
-               given->predicted_s / both->predicted_s, given->measured_s / both->measured_s);
+        for (int k = LOOP_ORDERS - 1; k < l->n; k++)
+            printf("%s: %.3fx predicted, %.3fx measured\n",
+                   k == LOOP_ORDERS ? "Entrain's assignment" : "both reorderings",
+                   given->predicted_s / l->layout[k].predicted_s,
+                   given->measured_s / l->layout[k].measured_s);
         return;
     }
     printf("predicted best: %s, %.1f %% slower than the measured best (%s)\n",

@@ -38,6 +38,7 @@ static enum dt_status print_json(const struct dt_session *s, const struct dt_orc
     dt_cli_plans_json(&s->search, &j);
     dt_json_key(&j, "search");
     dt_cli_search_json(s, &j);
+    dt_cli_data_plan(&(struct dt_cli_facts){.json = &j}, s);
     dt_cli_json_advice(&j, advice);
     if (explain)
         st = dt_cli_plan_explanation_json(s, &j, err);
@@ -89,6 +90,7 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
     dt_cli_plans_print(&s->search);
     dt_cli_search_print(s);
     dt_cli_print_reorder(s);
+    dt_cli_data_plan(&(struct dt_cli_facts){.width = 16}, s);
     dt_cli_print_advice(&advice);
     dt_cli_print_cost_note(s);
     dt_cli_print_assumed(s->job->model);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "cli/cli.h"
+#include "cli/ranks.h"
 #include "core/job/job.h"
 #include "base/file.h"
 #include "exec/feed/server.h"
@@ -130,10 +131,7 @@ static enum dt_status with_job(struct dt_cli *cli, const struct dt_job *job, str
     struct dt_setup setup;
     enum dt_status st;
 
-    if (!job->run.stated)
-        return dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
-                           "the job has no run: map, which says what to train on; see "
-                           "disttrain-job(5)");
+    DT_TRY(dt_cli_need_run(job, "what to train on", err));
     DT_TRY(dt_device_open(&cpu, &o, err, &device));
     st = dt_setup_open(job, device, true, err, &setup);
     if (st == DT_OK) {

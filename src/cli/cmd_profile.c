@@ -8,6 +8,9 @@
 static const struct dt_cli_option options[] = {
     {"output", 'o', DT_OPT_STRING, "FILE", "the profile, .sql text or SQLite (default local.sql)"},
     {"device", 0, DT_OPT_STRING, "NAME", "device name in it (default: the cluster's device)"},
+    {"data", 0, DT_OPT_FLAG, NULL,
+     "measure what a core preprocesses of the job's data instead (default file cpu-prep.sql)"},
+    {"samples", 0, DT_OPT_INT, "N", "data: so many, evenly spread (default 400)"},
     {"ranks", 0, DT_OPT_INT, "N", "start N ranks under mpirun, and measure messages between them"},
     {"sequences", 0, DT_OPT_INT, "N", "largest microbatch measured (default: the global batch)"},
     {"repeats", 0, DT_OPT_INT, "N", "of each measurement, at least (default 15)"},
@@ -27,7 +30,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
         return dt_cmd_profile_fit(cli, err);
     if (strcmp(cli->args[0], "import") == 0)
         return dt_cmd_profile_import(cli, err);
-    return dt_cmd_profile_job(cli, err);
+    return dt_cli_flag(cli, "data") ? dt_cmd_profile_data(cli, err) : dt_cmd_profile_job(cli, err);
 }
 
 const struct dt_cli_command dt_cmd_profile = {

@@ -31,10 +31,11 @@ static char *curve_name(const struct dt_curve *c, char *buf, size_t size)
 /* rate is per ns: 1 = 1 G/s */
 static const char *rate_unit(const struct dt_curve *c)
 {
-    return c->flops                    ? "GFLOP/s"
-           : c->family == DT_KOP_ADAMW ? "Gparameters/s"
-           : c->family == DT_KOP_BLOCK ? "Gtokens/s"
-                                       : "GB/s";
+    return c->flops                       ? "GFLOP/s"
+           : c->family == DT_KOP_ADAMW    ? "Gparameters/s"
+           : c->family == DT_KOP_BLOCK    ? "Gtokens/s"
+           : c->family == DT_KOP_CPU_PREP ? "Gunits/s"
+                                          : "GB/s";
 }
 
 static enum dt_status write_pictures(const struct dt_profile_table *t, const struct dt_curves *c,

@@ -125,10 +125,7 @@ static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *jo
     struct dt_device *device;
     enum dt_status st;
 
-    if (!job->run.stated)
-        return dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
-                           "the job has no run: map, which says what data to measure with; see "
-                           "disttrain-job(5)");
+    DT_TRY(dt_cli_need_run(job, "what data to measure with", err));
     DT_TRY(dt_cli_open_device(job, ranks, err, &device));
     st = dt_setup_open(job, device, true, err, &s.setup);
     if (st == DT_OK) {

@@ -28,6 +28,8 @@ static const struct {
     {'e', "StepCCL on one LLM pipeline stage", dt_cmd_reproduce_stepccl},
     {'f', "time of the plan search, MLLM-72B", dt_cmd_reproduce_search},
     {'g', "how unlike modules are, MLLM-72B", dt_cmd_reproduce_modules},
+    {'h', "waiting for data: 16 images of 1,024² a sequence, 1,296 A800 GPUs",
+     dt_cmd_reproduce_data},
     {'i', "Entrain: Qwen2.5-VL's encoder and Llama 3, 64 A40", dt_cmd_reproduce_entrain},
     {'j', "Megatron MIMO: colocated encoders (C) and homogeneous layouts (H), 8K, H100",
      dt_cmd_reproduce_colocated},

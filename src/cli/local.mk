@@ -19,6 +19,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_plan.c \
 	src/cli/cmd_preprocess.c \
 	src/cli/cmd_profile.c \
+	src/cli/cmd_profile_data.c \
 	src/cli/cmd_profile_fit.c \
 	src/cli/cmd_profile_import.c \
 	src/cli/cmd_profile_job.c \
@@ -33,6 +34,7 @@ disttrain_SOURCES = \
 	src/cli/cmd_train.c \
 	src/cli/cmd_whatif.c \
 	src/cli/commands.c \
+	src/cli/data_facts.c \
 	src/cli/compare.h \
 	src/cli/compare_check.c \
 	src/cli/compare_ops.c \
@@ -79,6 +81,7 @@ disttrain_SOURCES = \
 	src/cli/ranks.h \
 	src/cli/reproduce.h \
 	src/cli/reproduce_cases.c \
+	src/cli/reproduce_data.c \
 	src/cli/reproduce_entrain.c \
 	src/cli/reproduce_figures.c \
 	src/cli/reproduce_mimo.c \

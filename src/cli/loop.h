@@ -52,8 +52,11 @@ struct dt_loop {
 
 /* Layouts of up to ranks_max ranks that the job's batch allows (loop_layouts.c). */
 enum dt_status dt_loop_layouts(struct dt_loop *l, const struct dt_job *job, struct dt_error *err);
-/* Instead: the job's own plan with each way of reordering samples. */
-enum dt_status dt_loop_orders(struct dt_loop *l, const struct dt_plan *plan, struct dt_error *err);
+/* Instead: the job's own plan with each way of reordering samples, without first and both last, and behind these with
+ * Entrain's assignment, if it goes with the plan. */
+enum { LOOP_ORDERS = 4 };
+enum dt_status dt_loop_orders(struct dt_loop *l, const struct dt_model *m,
+                              const struct dt_plan *plan, struct dt_error *err);
 
 /* Keeps to the cores that others leave alone (loop_cores.c). */
 enum dt_status dt_loop_settle(struct dt_loop *l, struct dt_error *err);

@@ -101,12 +101,23 @@ enum dt_status dt_loop_layouts(struct dt_loop *l, const struct dt_job *job, stru
     return DT_OK;
 }
 
-enum dt_status dt_loop_orders(struct dt_loop *l, const struct dt_plan *plan, struct dt_error *err)
+/* With Entrain's assignment, would it be a plan? */
+static bool may_defer(const struct dt_model *m, const struct dt_plan *plan)
 {
-    static const char *const names[] = {"as they come", "intra", "inter", "intra and inter"};
+    struct dt_plan p = *plan;
+
+    p.policy.assignment = DT_ASSIGNMENT_ENTRAIN;
+    return dt_plan_check_entrain(&p, m, NULL) == DT_OK;
+}
+
+enum dt_status dt_loop_orders(struct dt_loop *l, const struct dt_model *m,
+                              const struct dt_plan *plan, struct dt_error *err)
+{
+    static const char *const names[] = {"as they come", "intra", "inter", "intra and inter",
+                                        "entrain"};
     int ranks = dt_plan_gpus(plan);
 
-    l->n = 4;
+    l->n = LOOP_ORDERS + may_defer(m, plan);
     if (dt_grow((void **)&l->layout, &l->cap, (size_t)l->n, sizeof(*l->layout)))
         return dt_error_nomem(err, "layouts");
     for (int k = 0; k < l->n; k++) {
@@ -116,8 +127,11 @@ enum dt_status dt_loop_orders(struct dt_loop *l, const struct dt_plan *plan, str
         x->ranks = ranks;
         x->threads = threads_each(l, ranks);
         snprintf(x->name, sizeof(x->name), "%s", names[k]);
-        snprintf(x->over, sizeof(x->over), "train.reorder={intra: %s, inter: %s}",
-                 k & 1 ? "true" : "false", k & 2 ? "true" : "false");
+        if (k == LOOP_ORDERS)
+            snprintf(x->over, sizeof(x->over), "train.assignment=entrain");
+        else
+            snprintf(x->over, sizeof(x->over), "train.reorder={intra: %s, inter: %s}",
+                     k & 1 ? "true" : "false", k & 2 ? "true" : "false");
     }
     return DT_OK;
 }

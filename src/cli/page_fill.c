@@ -37,7 +37,7 @@ static enum dt_status memory(struct dt_report_page_run *r, const struct dt_sessi
     int n, more;
 
     for (int m = 0; m < p->n_modules; m++)
-        micro[m] = dt_report_largest(c, &res->assignment->m[m], &work[m]);
+        micro[m] = dt_report_largest(p, c, res->assignment, m, &work[m]);
     DT_TRY(dt_run_view_of(res->program, s->job->model, &res->timeline, err, &v));
     enum dt_status st = dt_run_view_rows(&v, err, &rows, &n, &more);
     if (st == DT_OK)

@@ -44,6 +44,44 @@ static void steps(struct dt_cli_rows *r, const struct dt_session *s)
     }
 }
 
+/* The divisions of the global batches that were drawn; the plan's first. */
+static void divisions(struct dt_cli_rows *r, const struct dt_session *s)
+{
+    const struct dt_orch_sizing *z = &s->search.sizing;
+    const struct dt_orch_sizing_stable *x = &z->stable;
+
+    for (int k = -1; k < x->n_others; k++) {
+        const int *units = k < 0 ? z->units : x->other[k].units;
+        char gpus[DT_MAX_MODULES * (DT_NAME_MAX + 16)];
+        size_t used = 0;
+
+        for (int m = 0; m < z->n_modules && used < sizeof(gpus); m++)
+            used += (size_t)snprintf(gpus + used, sizeof(gpus) - used, "%s%s %d", m ? ", " : "",
+                                     s->search.plans[0].module_names[m], units[m] * z->unit);
+        dt_cli_row(r);
+        dt_cli_row_text(r, "gpus", "GPUs of a replica", gpus);
+        dt_cli_row_number(r, "share", "global batches that ask for it [%]", "%.1f", 100,
+                          (double)(k < 0 ? x->same : x->other[k].draws) / x->draws);
+    }
+}
+
+static void print_stable(const struct dt_session *s)
+{
+    const struct dt_orch_sizing *z = &s->search.sizing;
+    const struct dt_orch_sizing_stable *x = &z->stable;
+    struct dt_cli_rows r;
+
+    printf("\nstability: %.1f %% of %d global batches drawn (%lld samples each) ask for the plan's "
+           "division; another one is asked for when %.2f %% of the load move from %s to %s\n",
+           100.0 * x->same / x->draws, x->draws, (long long)x->batch, 100 * x->margin,
+           s->search.plans[0].module_names[x->from], s->search.plans[0].module_names[x->to]);
+    if (x->n_others == 0)
+        return;
+    dt_cli_rows_table(&r);
+    divisions(&r, s);
+    dt_cli_rows_end(&r, stdout);
+}
+
 static void print_sizing(const struct dt_session *s)
 {
     const struct dt_orch_sizing *z = &s->search.sizing;
@@ -66,11 +104,12 @@ static void print_sizing(const struct dt_session *s)
     dt_cli_rows_table(&r);
     modules(&r, s);
     dt_cli_rows_end(&r, stdout);
-    if (z->n_steps == 0)
-        return;
-    dt_cli_rows_table(&r);
-    steps(&r, s);
-    dt_cli_rows_end(&r, stdout);
+    if (z->n_steps > 0) {
+        dt_cli_rows_table(&r);
+        steps(&r, s);
+        dt_cli_rows_end(&r, stdout);
+    }
+    print_stable(s);
 }
 
 static void json_sizing(const struct dt_session *s, struct dt_json *j)
@@ -91,6 +130,12 @@ static void json_sizing(const struct dt_session *s, struct dt_json *j)
     dt_cli_rows_end(&r, NULL);
     dt_cli_rows_json(&r, j, "draws");
     steps(&r, s);
+    dt_cli_rows_end(&r, NULL);
+    dt_json_kv_double(j, "margin", z->stable.margin);
+    dt_json_kv_string(j, "margin_from", s->search.plans[0].module_names[z->stable.from]);
+    dt_json_kv_string(j, "margin_to", s->search.plans[0].module_names[z->stable.to]);
+    dt_cli_rows_json(&r, j, "divisions");
+    divisions(&r, s);
     dt_cli_rows_end(&r, NULL);
     dt_json_end_object(j);
 }
@@ -113,6 +158,7 @@ static void variability(struct dt_cli_rows *r, const struct dt_session *s,
         dt_cli_row_number(r, "std_s", "deferred: std [ms]", "%.1f", 1e3, of[2].std_s);
         dt_cli_row_number(r, "cv", "cv", "%.3f", 1, of[2].cv);
         dt_cli_row_number(r, "max_over_mean", "max/mean", "%.3f", 1, of[2].max_over_mean);
+        dt_cli_row_number(r, "within_cv", "of a replica: cv", "%.3f", 1, of[2].within_cv);
     }
 }
 

@@ -69,17 +69,24 @@ static enum dt_status json_steady(const struct dt_session *s, struct dt_json *j,
 
 /* ---- memory ---- */
 
-/* The largest microbatch of every module. */
-static enum dt_status largest(const struct dt_session *s, struct dt_error *err,
-                              struct dt_work work[DT_MAX_MODULES])
-{
-    struct dt_assignment *a;
+struct charged {
+    struct dt_work work[DT_MAX_MODULES]; /* the largest microbatch of every module */
+    struct dt_plan *ahead;               /* dt_sched_ahead */
+};
 
-    DT_TRY(dt_assign(&s->search.plans[0], s->job->model, s->cost, s->job->samples, 0, err, &a));
+/* With the first global batch. */
+static enum dt_status largest(const struct dt_session *s, struct dt_error *err, struct charged *x)
+{
+    const struct dt_plan *p = &s->search.plans[0];
+    struct dt_assignment *a;
+    enum dt_status st;
+
+    DT_TRY(dt_assign(p, s->job->model, s->cost, s->job->samples, 0, err, &a));
     for (int m = 0; m < a->n_modules; m++)
-        dt_report_largest(&s->job->cluster, &a->m[m], &work[m]);
+        dt_report_largest(p, &s->job->cluster, a, m, &x->work[m]);
+    st = dt_sched_ahead(p, s->job->model, &s->job->cluster, a, err, &x->ahead);
     dt_assign_free(a);
-    return DT_OK;
+    return st;
 }
 
 static void stage(struct dt_cli_rows *r, const struct dt_cluster *c, const struct dt_plan *p,
@@ -109,26 +116,26 @@ static void stage(struct dt_cli_rows *r, const struct dt_cluster *c, const struc
                       mem->total);
 }
 
-static void stages(struct dt_cli_rows *r, const struct dt_session *s, const struct dt_work *work)
+static void stages(struct dt_cli_rows *r, const struct dt_session *s, const struct charged *x)
 {
-    const struct dt_plan *p = &s->search.plans[0];
+    const struct dt_plan *p = x->ahead ? x->ahead : &s->search.plans[0];
     const struct dt_cluster *c = &s->job->cluster;
     struct dt_memory mem;
 
     for (int m = 0; m < p->n_modules; m++)
         for (int k = 0; k < p->modules[m].layout.pp; k++) {
-            dt_memory_stage(p, s->job->model, c, m, k, &work[m],
+            dt_memory_stage(p, s->job->model, c, m, k, &x->work[m],
                             dt_plan_microbatches(p, s->job->model->llm, m), &mem);
             stage(r, c, p, m, k, &mem);
         }
 }
 
-static void print_memory(const struct dt_session *s, const struct dt_work *work)
+static void print_memory(const struct dt_session *s, const struct charged *x)
 {
     struct dt_cli_rows r;
 
     dt_cli_rows_table(&r);
-    stages(&r, s, work);
+    stages(&r, s, x);
     dt_cli_rows_end(&r, stdout);
 }
 
@@ -138,7 +145,7 @@ enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s, struct 
 {
     const struct dt_plan *p = &s->search.plans[0];
     const struct dt_plan_prediction *q = &p->predicted;
-    struct dt_work work[DT_MAX_MODULES] = {{0}};
+    struct charged x = {.ahead = NULL};
     struct dt_orch_decisions *decided;
 
     printf("\nbest plan: formula %.3f s = warm-up %.3f s + steady %.3f s", q->total_s, q->warmup_s,
@@ -158,8 +165,9 @@ enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s, struct 
     printf("\nmemory per %s, largest microbatch (limit %.2f GiB):\n",
            dt_cluster_is_cpu(&s->job->cluster) ? "process" : "GPU",
            dt_memory_limit(&s->job->cluster) / (1024.0 * 1024 * 1024));
-    DT_TRY(largest(s, err, work));
-    print_memory(s, work);
+    DT_TRY(largest(s, err, &x));
+    print_memory(s, &x);
+    dt_free(x.ahead);
     DT_TRY(dt_cli_plan_entrain_print(s, err));
     DT_TRY(dt_cli_plan_decisions(s, err, &decided));
     dt_cli_plan_decisions_print(s, decided);
@@ -171,18 +179,19 @@ enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct d
                                             struct dt_error *err)
 {
     struct dt_cli_rows r;
-    struct dt_work work[DT_MAX_MODULES] = {{0}};
+    struct charged x = {.ahead = NULL};
     double bound = s->search.stats.lower_bound_s;
     struct dt_orch_decisions *decided;
     enum dt_status st;
 
-    DT_TRY(largest(s, err, work));
     DT_TRY(dt_cli_plan_decisions(s, err, &decided));
     dt_json_key(j, "explain");
     dt_json_begin_object(j);
     st = json_steady(s, j, err);
     if (st == DT_OK)
         st = dt_cli_plan_entrain_json(s, j, err);
+    if (st == DT_OK)
+        st = largest(s, err, &x);
     if (st != DT_OK) {
         dt_free(decided);
         return st;
@@ -195,8 +204,9 @@ enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct d
     dt_json_kv_int(j, "gpus", dt_cluster_gpus(&s->job->cluster));
     dt_json_kv_double(j, "memory_limit_bytes", dt_memory_limit(&s->job->cluster));
     dt_cli_rows_json(&r, j, "memory");
-    stages(&r, s, work);
+    stages(&r, s, &x);
     dt_cli_rows_end(&r, NULL);
+    dt_free(x.ahead);
     dt_cli_plan_decisions_json(s, decided, j);
     dt_free(decided);
     dt_json_end_object(j);

@@ -9,6 +9,9 @@
 /* profile JOB [KEY=VALUE...]: args[0] is the job. */
 enum dt_status dt_cmd_profile_job(struct dt_cli *cli, struct dt_error *err);
 
+/* profile --data JOB [KEY=VALUE...]: args[0] is the job. */
+enum dt_status dt_cmd_profile_data(struct dt_cli *cli, struct dt_error *err);
+
 /* profile fit PROFILE: args[0] is "fit". */
 enum dt_status dt_cmd_profile_fit(struct dt_cli *cli, struct dt_error *err);
 

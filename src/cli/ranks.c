@@ -117,6 +117,14 @@ static void say(void *ctx, const char *line)
     fprintf(stderr, "disttrain: warning: %s\n", line);
 }
 
+enum dt_status dt_cli_need_run(const struct dt_job *job, const char *what, struct dt_error *err)
+{
+    if (job->run.stated)
+        return DT_OK;
+    return dt_error_at(err, DT_ERR_INPUT, job->name, 0, 0,
+                       "the job has no run: map, which says %s; see disttrain-job(5)", what);
+}
+
 enum dt_status dt_cli_open_device(const struct dt_job *job, const struct dt_cli_ranks *ranks,
                                   struct dt_error *err, struct dt_device **out)
 {

@@ -27,6 +27,8 @@ enum dt_status dt_cli_ranks_begin(const char *job, int64_t ranks, struct dt_erro
 enum dt_status dt_cli_on_ranks(const struct dt_job *job, int64_t ranks, dt_cli_ranks_fn *fn,
                                void *ctx, struct dt_error *err);
 
+/* DT_ERR_INPUT unless the job has a run: map, which says `what` ("what to train on"). */
+enum dt_status dt_cli_need_run(const struct dt_job *job, const char *what, struct dt_error *err);
 /* The device that the job names, for this rank; NULL: alone. */
 enum dt_status dt_cli_open_device(const struct dt_job *job, const struct dt_cli_ranks *ranks,
                                   struct dt_error *err, struct dt_device **out);

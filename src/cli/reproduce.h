@@ -45,6 +45,7 @@ enum dt_status dt_cmd_reproduce_freezing(struct dt_cli_results *r, struct dt_err
 enum dt_status dt_cmd_reproduce_stepccl(struct dt_cli_results *r, struct dt_error *err);
 enum dt_status dt_cmd_reproduce_search(struct dt_cli_results *r, struct dt_error *err);
 enum dt_status dt_cmd_reproduce_modules(struct dt_cli_results *r, struct dt_error *err);
+enum dt_status dt_cmd_reproduce_data(struct dt_cli_results *r, struct dt_error *err);
 enum dt_status dt_cmd_reproduce_samples(struct dt_cli_results *r, struct dt_error *err);
 /* Megatron MIMO's (arXiv 2605.27678). */
 enum dt_status dt_cmd_reproduce_colocated(struct dt_cli_results *r, struct dt_error *err);

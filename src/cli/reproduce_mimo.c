@@ -36,7 +36,7 @@ static const struct size *size_of(const struct size *list, size_t n, const char 
     for (size_t i = 0; i < n; i++)
         if (strcmp(list[i].name, name) == 0)
             return &list[i];
-    return &list[0];
+    return NULL;
 }
 
 struct layout {
@@ -141,15 +141,21 @@ enum { TEXT = 512, PARTS = 32 };
 static enum dt_status try_run(const struct run *r, struct dt_error *err, struct got *out)
 {
     static const char *const recompute[] = {"none", "full", "full"};
+    const struct size *of_encoder =
+        size_of(encoders, sizeof encoders / sizeof encoders[0], r->encoder);
+    const struct size *of_llm = size_of(llms, sizeof llms / sizeof llms[0], r->llm);
     char encoder[TEXT], llm[TEXT], plan[TEXT], other[6][TEXT], *parts[PARTS], *save;
     const char *o[PARTS];
     int n = 0, text = (int)lround(1024 * (100 - r->vision) / r->vision);
     int first = strcmp(r->encoder, "1") != 0;
     enum dt_status st = DT_ERR_INFEASIBLE;
 
-    write_module(encoder, sizeof encoder, "encoder",
-                 size_of(encoders, sizeof encoders / sizeof encoders[0], r->encoder));
-    write_module(llm, sizeof llm, "llm", size_of(llms, sizeof llms / sizeof llms[0], r->llm));
+    if (!of_encoder || !of_llm)
+        return dt_error_set(err, DT_ERR_INTERNAL,
+                            "a run of encoder %s and LLM %s, which have no sizes", r->encoder,
+                            r->llm);
+    write_module(encoder, sizeof encoder, "encoder", of_encoder);
+    write_module(llm, sizeof llm, "llm", of_llm);
     for (char *p = strtok_r(encoder, " ", &save); p; p = strtok_r(NULL, " ", &save))
         parts[n++] = p;
     for (char *p = strtok_r(llm, " ", &save); p; p = strtok_r(NULL, " ", &save))

@@ -69,6 +69,11 @@ void dt_cli_plan_text(const struct dt_plan *p, char *buf, size_t size);
 /* The numbers of a simulation: lines of its report, members of its JSON. */
 void dt_cli_report_facts(const struct dt_cli_facts *f, const struct dt_session *s,
                          const struct dt_sim_result *res);
+/* What preprocessing takes, and how many cores keep the GPUs fed: of a simulation, and of the best plan, where the job's
+ * simulate.preprocess has a mode (data_facts.c). */
+void dt_cli_data_facts(const struct dt_cli_facts *f, const struct dt_session *s,
+                       const struct dt_sim_data *d);
+void dt_cli_data_plan(const struct dt_cli_facts *f, const struct dt_session *s);
 /* The members that `simulate --json` documents, into an open object. */
 void dt_cli_json_report(struct dt_json *j, const struct dt_session *s, const struct dt_plan *p,
                         const struct dt_sim_result *r);

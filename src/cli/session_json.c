@@ -112,6 +112,8 @@ void dt_cli_report_facts(const struct dt_cli_facts *f, const struct dt_session *
                        r->bubble_fraction);
     dt_cli_fact_number(f, "exposed_comm_s", "exposed comm.",
                        "%10.3f s   mean over GPUs, outside kernels\n", 1, r->exposed_comm_s);
+    if (s->job->sim.preprocess.mode != DT_SCHED_SUPPLY_NONE)
+        dt_cli_data_facts(f, s, &res->data);
     if (s->job->sim.failures) /* the last line, an earlier member */
         dt_cli_fact_number(f, NULL, "goodput",
                            "%10.2f %%   of wall time, failures and checkpoints included\n", 100,

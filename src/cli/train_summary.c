@@ -313,6 +313,13 @@ enum dt_status dt_cli_train_json(const struct dt_setup *setup, const struct dt_t
     speed(&facts, s);
     dt_json_key(&j, "loading");
     loading_json(&s->loading, &j);
+    if (s->mix) {
+        dt_json_key(&j, "mix");
+        dt_json_begin_object(&j);
+        dt_json_kv_int(&j, "step", s->mix_step);
+        dt_orch_mix_json(s->mix, &j);
+        dt_json_end_object(&j);
+    }
     dt_json_key(&j, "preprocess");
     preprocess_json(s, &j);
     dt_json_kv_int(&j, "ranks", s->ranks);

@@ -39,24 +39,19 @@ static enum dt_status read_job(const struct dt_cli *cli, struct dt_error *err, s
 {
     const char *path = cli->args[0];
     char found[4096];
+    enum dt_status st;
 
     if (strcmp(path, "-") != 0) {
         DT_TRY(dt_file_find("jobs", path, ".yaml", err, found, sizeof(found)));
         path = found;
     }
     DT_TRY(dt_job_read(path, cli->args + 1, cli->n_args - 1, err, out));
-    if ((*out)->run.stated) {
-        enum dt_status st = dt_cli_job_folders(*out, err);
-
-        if (st != DT_OK)
-            dt_job_free(*out);
-        return st;
-    }
-    dt_error_at(err, DT_ERR_INPUT, (*out)->name, 0, 0,
-                "the job has no run: map, which says what it was trained with; see "
-                "disttrain-job(5)");
-    dt_job_free(*out);
-    return DT_ERR_INPUT;
+    st = dt_cli_need_run(*out, "what it was trained with", err);
+    if (st == DT_OK)
+        st = dt_cli_job_folders(*out, err);
+    if (st != DT_OK)
+        dt_job_free(*out);
+    return st;
 }
 
 static void on_warning(void *ctx, const char *line)

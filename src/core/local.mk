@@ -16,6 +16,7 @@ libdtcore_a_SOURCES = \
 	src/core/cost/cost_whole.c \
 	src/core/cost/memory.c \
 	src/core/cost/memory.h \
+	src/core/cost/memory_ahead.c \
 	src/core/cost/memory_card.c \
 	src/core/cost/memory_cpu.c \
 	src/core/cost/memory_impl.h \
@@ -79,8 +80,11 @@ libdtcore_a_SOURCES = \
 	src/core/model/plan.h \
 	src/core/model/plan_entrain.c \
 	src/core/model/plan_json.c \
+	src/core/model/plan_phases.c \
 	src/core/model/plan_place.c \
 	src/core/model/plan_split.c \
+	src/core/model/plan_warmup.c \
+	src/core/model/plan_write.c \
 	src/core/model/samples.c \
 	src/core/model/samples.h \
 	src/core/model/samples_build.h \
@@ -106,12 +110,15 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_convex.c \
 	src/core/orchestrate/orchestrate_decide.c \
 	src/core/orchestrate/orchestrate_effort.c \
+	src/core/orchestrate/orchestrate_exchange.c \
 	src/core/orchestrate/orchestrate_explain.c \
 	src/core/orchestrate/orchestrate_front.c \
 	src/core/orchestrate/orchestrate_hosted.c \
 	src/core/orchestrate/orchestrate_hosted.h \
 	src/core/orchestrate/orchestrate_internal.h \
 	src/core/orchestrate/orchestrate_memory.c \
+	src/core/orchestrate/orchestrate_mix.c \
+	src/core/orchestrate/orchestrate_mix.h \
 	src/core/orchestrate/orchestrate_moves.c \
 	src/core/orchestrate/orchestrate_moves.h \
 	src/core/orchestrate/orchestrate_own.c \
@@ -133,6 +140,7 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/strategy_best.c \
 	src/core/orchestrate/strategy_colocated.c \
 	src/core/orchestrate/strategy_distmm.c \
+	src/core/orchestrate/strategy_dip.c \
 	src/core/orchestrate/strategy_disttrain.c \
 	src/core/orchestrate/strategy_entrain.c \
 	src/core/orchestrate/strategy_homogeneous.c \
@@ -174,6 +182,8 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/assign_spread.h \
 	src/core/schedule/assign_slots.c \
 	src/core/schedule/durations.c \
+	src/core/schedule/supply.c \
+	src/core/schedule/supply.h \
 	src/core/schedule/program.c \
 	src/core/schedule/program.h \
 	src/core/schedule/program_check.c \

@@ -145,6 +145,8 @@ libdtexec_a_SOURCES = \
 	src/exec/train/profiler.c \
 	src/exec/train/profiler.h \
 	src/exec/train/profiler_comm.c \
+	src/exec/train/profiler_data.c \
+	src/exec/train/profiler_data.h \
 	src/exec/train/profiler_comm.h \
 	src/exec/train/profiler_notes.c \
 	src/exec/train/profiler_notes.h \

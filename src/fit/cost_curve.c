@@ -19,11 +19,12 @@ static bool same_curve(const struct dt_profile_table_row *a, const struct dt_pro
     if (a->device != b->device || a->dtype != b->dtype || a->r.family != b->r.family ||
         a->r.phase != b->r.phase)
         return false;
-    if (a->r.family == DT_KOP_SEND_RECV)
+    if (a->r.family == DT_KOP_SEND_RECV || a->r.family == DT_KOP_CPU_PREP)
         return a->r.d[0] == b->r.d[0];
     if (a->r.family == DT_KOP_BLOCK)
         return a->r.d[1] == b->r.d[1];
-    return !collective || (a->r.d[0] == b->r.d[0] && a->r.d[1] == b->r.d[1]);
+    return !(collective || a->r.family == DT_KOP_CARRY) ||
+           (a->r.d[0] == b->r.d[0] && a->r.d[1] == b->r.d[1]);
 }
 
 static int by_x(const void *a, const void *b)

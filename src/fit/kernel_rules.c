@@ -76,6 +76,8 @@ static int family_dims(int family)
     case DT_KOP_XENT:
     case DT_KOP_SEND_RECV:
     case DT_KOP_BLOCK:
+    case DT_KOP_CPU_PREP:
+    case DT_KOP_CARRY:
     case DT_KOP_FAMILY_N:
         break;
     }

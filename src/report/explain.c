@@ -48,6 +48,7 @@ enum dt_report_error_family dt_explain_contribution_family(const struct dt_expla
 {
     switch (c->kind) {
     case DT_CONTRIB_HOST:
+    case DT_CONTRIB_DATA:
         return DT_ERRF_HOST;
     case DT_CONTRIB_TRANSFER:
     case DT_CONTRIB_WAIT:
@@ -70,7 +71,7 @@ void dt_explain_contribution_text(const struct dt_explain_contribution *c, char 
         [DT_CONTRIB_HOST] = "waiting for the host",     [DT_CONTRIB_TRANSFER] = "transfer",
         [DT_CONTRIB_GRAD_SYNC] = "gradient sync",       [DT_CONTRIB_GRAD_NORM] = "gradient norm",
         [DT_CONTRIB_PARAM_GATHER] = "parameter gather", [DT_CONTRIB_STEP] = "optimizer step",
-        [DT_CONTRIB_WAIT] = "waiting for links",
+        [DT_CONTRIB_WAIT] = "waiting for links",        [DT_CONTRIB_DATA] = "waiting for data",
     };
 
     if (c->kind != DT_CONTRIB_KERNEL)
@@ -258,6 +259,8 @@ static void others_of(struct explain *e, int module, enum dt_explain_contributio
             continue;
         if (kind == DT_CONTRIB_TRANSFER)
             key.direction = back ? DT_DIR_DGRAD : DT_DIR_FWD;
+        if (kind == DT_CONTRIB_DATA)
+            o.source = "simulate.preprocess";
         if (kind == DT_CONTRIB_STEP) {
             key.family = DT_KOP_ADAMW;
             o = origin_of(e, &(struct dt_kop){.family = DT_KOP_ADAMW, .d = {1 << 30}},
@@ -267,11 +270,29 @@ static void others_of(struct explain *e, int module, enum dt_explain_contributio
     }
 }
 
+/* Of ns that op i takes, those until its input is there. */
+static int64_t late_ns(const struct explain *e, uint32_t i, int64_t ns)
+{
+    int64_t begin = e->t->begin_ns[i], late = dt_program_released(e->p, i, begin) - begin;
+
+    return late < ns ? late : ns;
+}
+
 static void on_path(void *ctx, uint32_t i, int64_t ns, bool waiting)
 {
     struct explain *e = ctx;
     const struct dt_op *op = &e->p->ops[i];
     struct other_ns *other;
+    int64_t late = waiting ? 0 : late_ns(e, i, ns);
+
+    if (late > 0) {
+        other = &e->other[op->module][DT_CONTRIB_DATA][0];
+        other->critical += (double)late;
+        other->any = true;
+        ns -= late;
+        if (ns == 0)
+            return;
+    }
 
     if (compute(op) && !waiting) {
         stage_of(e, op)->critical[op->kind != DT_OP_FORWARD] += (double)ns;

@@ -61,6 +61,8 @@ enum dt_report_error_family dt_report_error_family_of(int op_family)
     case DT_KOP_XENT:
     case DT_KOP_ADAMW:
     case DT_KOP_BLOCK:
+    case DT_KOP_CPU_PREP:
+    case DT_KOP_CARRY:
     case DT_KOP_FAMILY_N:
         break;
     }

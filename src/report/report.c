@@ -67,24 +67,23 @@ void dt_report_flops(const struct dt_plan *p, const struct dt_model *m,
     *hardware_flops = hardware;
 }
 
-int64_t dt_report_largest(const struct dt_cluster *c, const struct dt_assignment_module *a,
-                          struct dt_work *most)
+int64_t dt_report_largest(const struct dt_plan *p, const struct dt_cluster *c,
+                          const struct dt_assignment *a, int module, struct dt_work *most)
 {
-    bool each = dt_cluster_is_cpu(c);
+    const struct dt_assignment_module *ma = &a->m[module];
     int64_t n = 0;
 
     *most = (struct dt_work){0};
-    for (uint32_t i = 0; i < a->mb_first[a->n_replicas]; i++) {
-        struct dt_work w = dt_assignment_held(a, i);
+    if (!dt_cluster_is_cpu(c))
+        *most = dt_assignment_charged(p, a, module);
+    for (uint32_t i = 0; dt_cluster_is_cpu(c) && i < ma->mb_first[ma->n_replicas]; i++) {
+        struct dt_work w = dt_assignment_held(ma, i);
 
-        if (each)
-            dt_work_most(most, &w);
-        else if (w.tokens > most->tokens)
-            *most = w;
+        dt_work_most(most, &w);
     }
-    for (int r = 0; r < a->n_replicas; r++)
-        if (dt_assignment_positions(a, r) > n)
-            n = dt_assignment_positions(a, r);
+    for (int r = 0; r < ma->n_replicas; r++)
+        if (dt_assignment_positions(ma, r) > n)
+            n = dt_assignment_positions(ma, r);
     return n;
 }
 
@@ -93,7 +92,7 @@ static double memory_of_stages(const struct dt_program *prog, const struct dt_mo
                                const struct dt_cluster *c, int module, double *of_stage)
 {
     struct dt_work most;
-    int64_t n = dt_report_largest(c, &prog->assignment->m[module], &most);
+    int64_t n = dt_report_largest(prog->plan, c, prog->assignment, module, &most);
     double max = 0;
 
     for (int s = 0; s < prog->plan->modules[module].layout.pp; s++) {

@@ -33,10 +33,10 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
                               struct dt_report *out);
 /* The same on a cluster of so many GPUs, of which the plan uses as many as it did. */
 void dt_report_set_gpus(struct dt_report *r, int gpus);
-/* The largest microbatch of a module, which its memory is charged for; a process keeps room for the most of each of its
+/* The largest microbatch of a module, which its memory is charged for (dt_assignment_charged); a process keeps room for the most of each of its
  * sizes.  Returns the most microbatches that a replica has. */
-int64_t dt_report_largest(const struct dt_cluster *c, const struct dt_assignment_module *a,
-                          struct dt_work *most);
+int64_t dt_report_largest(const struct dt_plan *p, const struct dt_cluster *c,
+                          const struct dt_assignment *a, int module, struct dt_work *most);
 /* out[n_lanes]: bytes per GPU that the memory model charges each lane, for the largest microbatch of its module; of a
  * process without the scratch of kernels, which its lanes share. */
 enum dt_status dt_report_lane_memory(const struct dt_program *prog, const struct dt_model *m,

@@ -86,6 +86,8 @@ void dt_run_facts_of(const struct dt_model *m, const struct dt_plan *p, const ch
     dt_run_facts_add(out, "precision", y->fp32 ? "fp32" : y->half_grads ? "fp16" : "bf16");
     dt_run_facts_add(out, "recompute", dt_plan_recompute_text(p, text, sizeof(text)));
     dt_run_facts_add(out, "schedule", dt_pipe_schedule_names[y->schedule]);
+    if (y->warmup != DT_WARMUP_1F1B)
+        dt_run_facts_add(out, "warmup", dt_plan_warmup_names[y->warmup]);
     dt_run_facts_add(out, "zero", dt_plan_zero_text(p, text, sizeof(text)));
     if (y->assignment != DT_ASSIGNMENT_SLOTS)
         dt_run_facts_add(out, "assignment", dt_plan_assignment_names[y->assignment]);

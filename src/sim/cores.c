@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Every host has a clock that runs at its rate: an op that begins when it shows v is over when it
- * shows v + its duration, however often the rate changes meanwhile.  Whole nanoseconds stay whole
+ * Every pool of cores has a clock that runs at its rate: an op that begins when it shows v is over when
+ * it shows v + its duration, however often the rate changes meanwhile.  Whole nanoseconds stay whole
  * as long as the rate is 1. */
 #include "sim/cores.h"
 
@@ -12,7 +12,8 @@
 #include <math.h>
 #include <string.h>
 
-struct host {
+struct pool { /* of a rank's own cores, or of all of a host with fewer cores than ranks */
+    int cores;
     double shown;  /* by its clock */
     uint32_t *op;  /* that need a core and are under way */
     double *until; /* when its clock shows this they are over */
@@ -24,10 +25,11 @@ struct event { /* the end of anything that needs no core, the latency of message
 };
 struct cores {
     const struct dt_program *p;
-    const int64_t *ns, *alpha_ns;
-    int gpus_per_node, cores, n_hosts;
+    const int64_t *ns, *core_ns;
+    int gpus_per_node, cores, n_pools;
     int64_t batch_ns;
-    struct host *host;
+    struct pool *pool;
+    int *pool_of;                /* [n_lanes] */
     uint32_t *left;              /* [n_ops] dependencies still to end */
     uint32_t *next_first, *next; /* who waits for op i: next[next_first[i] .. next_first[i+1]) */
     uint32_t *met;               /* [n_groups] members that are ready, then those still at work */
@@ -112,7 +114,7 @@ static bool first_of_rank(const struct dt_program *p, int lane)
 static void begin_batches(struct cores *c)
 {
     for (int l = 0; l < c->p->n_lanes && c->batch_ns > 0; l++) {
-        struct host *h = &c->host[host_number(c, (uint32_t)l)];
+        struct pool *h = &c->pool[c->pool_of[l]];
 
         if (!first_of_rank(c->p, l))
             continue;
@@ -121,29 +123,73 @@ static void begin_batches(struct cores *c)
     }
 }
 
+/* Ranks of one host, whose first GPU is `gpu`: each gets its share of the cores, as an executor's rank binds
+ * itself to (comm/cores.h), or all share them where there are too few.  Lanes of a rank share what it has. */
+static void pools_of_host(struct cores *c, uint32_t gpu, bool *used)
+{
+    int n = c->gpus_per_node, ranks = 0, k = 0;
+
+    for (int g = 0; g < n; g++)
+        ranks += used[gpu + (uint32_t)g];
+    for (int g = 0; g < n; g++) {
+        if (!used[gpu + (uint32_t)g])
+            continue;
+        for (int l = 0; l < c->p->n_lanes; l++)
+            if (c->p->lanes[l].first_gpu == gpu + (uint32_t)g)
+                c->pool_of[l] = c->n_pools;
+        if (ranks <= c->cores)
+            c->pool[c->n_pools++].cores =
+                (int)((int64_t)(k + 1) * c->cores / ranks) - (int)((int64_t)k * c->cores / ranks);
+        k++;
+    }
+    if (ranks > c->cores)
+        c->pool[c->n_pools++].cores = c->cores;
+}
+
+static int make_pools(struct cores *c)
+{
+    const struct dt_program *p = c->p;
+    uint32_t gpus = 0, node = (uint32_t)c->gpus_per_node;
+    bool *used;
+
+    for (int l = 0; l < p->n_lanes; l++) {
+        uint32_t end = p->lanes[l].first_gpu + (p->lanes[l].gpus > 0 ? p->lanes[l].gpus : 1);
+
+        gpus = end > gpus ? end : gpus;
+    }
+    gpus = (gpus + node - 1) / node * node;
+    used = DT_ARENA_NEW(&c->arena, bool, gpus + 1);
+    c->pool = DT_ARENA_NEW(&c->arena, struct pool, gpus + 1);
+    c->pool_of = DT_ARENA_NEW(&c->arena, int, p->n_lanes + 1);
+    if (!used || !c->pool || !c->pool_of)
+        return -1;
+    for (int l = 0; l < p->n_lanes; l++)
+        for (uint32_t g = 0; g == 0 || g < p->lanes[l].gpus; g++)
+            used[p->lanes[l].first_gpu + g] = true;
+    for (uint32_t g = 0; g < gpus; g += node)
+        pools_of_host(c, g, used);
+    return 0;
+}
+
 static int prepare(struct cores *c)
 {
     const struct dt_program *p = c->p;
     uint32_t n = p->n_ops, *ops;
 
-    for (int l = 0; l < p->n_lanes; l++) {
-        int h = host_number(c, (uint32_t)l);
-
-        c->n_hosts = h + 1 > c->n_hosts ? h + 1 : c->n_hosts;
-    }
-    c->host = DT_ARENA_NEW(&c->arena, struct host, c->n_hosts + 1);
+    if (make_pools(c) != 0)
+        return -1;
     c->met = DT_ARENA_NEW(&c->arena, uint32_t, p->n_groups + 1);
-    ops = DT_ARENA_NEW(&c->arena, uint32_t, c->n_hosts + 1);
+    ops = DT_ARENA_NEW(&c->arena, uint32_t, c->n_pools + 1);
     c->heap = DT_ARENA_NEW(&c->arena, struct event, n + 1);
     c->ready = DT_ARENA_NEW(&c->arena, uint32_t, n + 1);
-    if (!c->host || !c->met || !c->heap || !c->ready || !ops)
+    if (!c->met || !c->heap || !c->ready || !ops)
         return -1;
     for (int l = 0; l < p->n_lanes; l++)
-        ops[host_number(c, (uint32_t)l)] += p->lanes[l].n + (c->batch_ns > 0);
-    for (int h = 0; h < c->n_hosts; h++) {
-        c->host[h].op = DT_ARENA_NEW(&c->arena, uint32_t, ops[h] + 1);
-        c->host[h].until = DT_ARENA_NEW(&c->arena, double, ops[h] + 1);
-        if (!c->host[h].op || !c->host[h].until)
+        ops[c->pool_of[l]] += p->lanes[l].n + (c->batch_ns > 0);
+    for (int h = 0; h < c->n_pools; h++) {
+        c->pool[h].op = DT_ARENA_NEW(&c->arena, uint32_t, ops[h] + 1);
+        c->pool[h].until = DT_ARENA_NEW(&c->arena, double, ops[h] + 1);
+        if (!c->pool[h].op || !c->pool[h].until)
             return -1;
     }
     return link_ops(c);
@@ -164,40 +210,43 @@ static struct event pop(struct cores *c)
     return events_pop(NULL, c->heap, c->n_heap--);
 }
 
-static double rate(const struct cores *c, const struct host *h)
+static double rate(const struct pool *h)
 {
-    return h->n > c->cores ? (double)c->cores / h->n : 1;
+    return h->n > h->cores ? (double)h->cores / h->n : 1;
 }
 
 /* ---- beginnings and ends ---- */
 
-static void work(struct cores *c, uint32_t i, int64_t ns)
+static void work(struct cores *c, uint32_t lane, uint32_t i, int64_t ns)
 {
-    struct host *h = &c->host[host_number(c, c->p->ops[i].lane)];
+    struct pool *h = &c->pool[c->pool_of[lane]];
 
     h->op[h->n] = i;
     h->until[h->n++] = h->shown + (double)ns;
 }
 
 /* A collective takes as long as the slowest of its members. */
-static int64_t takes(const struct cores *c, uint32_t i)
+static int64_t most(const struct cores *c, const int64_t *ns, uint32_t i)
 {
     const struct dt_op *op = &c->p->ops[i];
-    int64_t ns = c->ns[i];
+    int64_t all = ns[i];
 
-    if (op->kind == DT_OP_RECV)
-        return 0; /* ends with its SEND */
     if (dt_op_resource((enum dt_op_kind)op->kind) == DT_RES_COLL)
         for (uint32_t k = 0; k < c->p->groups[op->peer].n; k++) {
-            int64_t one = c->ns[c->p->group_ops[c->p->groups[op->peer].first + k]];
+            int64_t one = ns[c->p->group_ops[c->p->groups[op->peer].first + k]];
 
-            ns = one > ns ? one : ns;
+            all = one > all ? one : all;
         }
-    return ns;
+    return all;
 }
 
-/* Of a message or collective: what a core has to do for it at each end, after its latency.  Between
- * hosts it is the network that takes the time. */
+static int64_t takes(const struct cores *c, uint32_t i)
+{
+    return c->p->ops[i].kind == DT_OP_RECV ? 0 : most(c, c->ns, i); /* ends with its SEND */
+}
+
+/* Of a message or collective: what a core has to do for it at each end, or for each member.  Between hosts it is the
+ * network that takes the time. */
 static int64_t work_of(const struct cores *c, uint32_t i)
 {
     const struct dt_program *p = c->p;
@@ -208,12 +257,12 @@ static int64_t work_of(const struct cores *c, uint32_t i)
     if (op->kind == DT_OP_RECV || op->kind == DT_OP_FETCH)
         return 0;
     if (op->kind == DT_OP_SEND)
-        return host_number(c, p->ops[op->peer].lane) == home ? c->ns[i] - c->alpha_ns[i] : 0;
+        return host_number(c, p->ops[op->peer].lane) == home ? c->core_ns[i] : 0;
     g = &p->groups[op->peer];
     for (uint32_t k = 0; k < g->n; k++)
         if (host_number(c, p->ops[p->group_ops[g->first + k]].lane) != home)
             return 0;
-    return takes(c, i) - c->alpha_ns[i];
+    return most(c, c->core_ns, i);
 }
 
 static void begin_collective(struct cores *c, uint32_t i)
@@ -231,11 +280,12 @@ static void begin_collective(struct cores *c, uint32_t i)
 static void begin_op(struct cores *c, uint32_t i)
 {
     const struct dt_op *op = &c->p->ops[i];
+    double released = (double)dt_program_released(c->p, i, 0); /* of a FETCH: its input is there */
 
     switch (dt_op_resource((enum dt_op_kind)op->kind)) {
     case DT_RES_COMPUTE:
         c->begin[i] = llround(c->now);
-        work(c, i, c->ns[i]);
+        work(c, op->lane, i, c->ns[i]);
         break;
     case DT_RES_COLL:
         begin_collective(c, i);
@@ -244,7 +294,9 @@ static void begin_op(struct cores *c, uint32_t i)
     case DT_RES_P2P_IN:
     case DT_RES_N:
         c->begin[i] = llround(c->now);
-        push(c, c->now + (double)(takes(c, i) - work_of(c, i)), i);
+        if (op->kind == DT_OP_SEND && work_of(c, i) > 0) /* whoever sends goes on */
+            work(c, op->lane, DT_NONE, work_of(c, i));
+        push(c, fmax(c->now, released) + (double)(takes(c, i) - work_of(c, i)), i);
     }
 }
 
@@ -294,36 +346,36 @@ static void end_event(struct cores *c, uint32_t i)
         return;
     }
     for (uint32_t k = 0; group && k < g->n; k++)
-        work(c, c->p->group_ops[g->first + k], ns);
-    if (!group)
-        work(c, i, ns);
+        work(c, c->p->ops[c->p->group_ops[g->first + k]].lane, c->p->group_ops[g->first + k], ns);
+    if (!group) /* it is the receiver that has a message at the end */
+        work(c, op->kind == DT_OP_SEND ? c->p->ops[op->peer].lane : op->lane, i, ns);
 }
 
-/* When the next op of a host is over, at its rate of now; INFINITY when it has none. */
-static double next_of(const struct cores *c, const struct host *h)
+/* When the next op of a pool is over, at its rate of now; INFINITY when it has none. */
+static double next_of(const struct cores *c, const struct pool *h)
 {
     double least = INFINITY;
 
     for (int k = 0; k < h->n; k++)
         least = h->until[k] < least ? h->until[k] : least;
-    return h->n > 0 ? c->now + (least - h->shown) / rate(c, h) : INFINITY;
+    return h->n > 0 ? c->now + (least - h->shown) / rate(h) : INFINITY;
 }
 
-/* Time goes on to `to`; `due`: this host's earliest op ends then, which its clock shows exactly. */
+/* Time goes on to `to`; `due`: this pool's earliest op ends then, which its clock shows exactly. */
 static void advance(struct cores *c, double to, const bool *due)
 {
-    for (int k = 0; k < c->n_hosts; k++) {
-        struct host *h = &c->host[k];
+    for (int k = 0; k < c->n_pools; k++) {
+        struct pool *h = &c->pool[k];
         double least = INFINITY;
 
         for (int i = 0; i < h->n; i++)
             least = h->until[i] < least ? h->until[i] : least;
-        h->shown = due[k] ? least : h->shown + (to - c->now) * rate(c, h);
+        h->shown = due[k] ? least : h->shown + (to - c->now) * rate(h);
     }
     c->now = to;
 }
 
-static void end_works(struct cores *c, struct host *h)
+static void end_works(struct cores *c, struct pool *h)
 {
     for (int k = 0; k < h->n;) {
         uint32_t i = h->op[k];
@@ -351,10 +403,10 @@ static void begin_ready(struct cores *c)
 
 static enum dt_status walk(struct cores *c, struct dt_error *err)
 {
-    bool *due = DT_ARENA_NEW(&c->arena, bool, c->n_hosts + 1);
+    bool *due = DT_ARENA_NEW(&c->arena, bool, c->n_pools + 1);
 
     if (!due)
-        return dt_error_nomem(err, "hosts");
+        return dt_error_nomem(err, "pools of cores");
     begin_batches(c);
     for (uint32_t i = 0; i < c->p->n_ops; i++)
         if (c->left[i] == 0)
@@ -363,8 +415,8 @@ static enum dt_status walk(struct cores *c, struct dt_error *err)
     while (c->done < c->p->n_ops) {
         double to = c->n_heap > 0 ? c->heap[0].ns : INFINITY;
 
-        for (int h = 0; h < c->n_hosts; h++) {
-            double t = next_of(c, &c->host[h]);
+        for (int h = 0; h < c->n_pools; h++) {
+            double t = next_of(c, &c->pool[h]);
 
             to = t < to ? t : to;
         }
@@ -372,14 +424,14 @@ static enum dt_status walk(struct cores *c, struct dt_error *err)
             return dt_error_set(err, DT_ERR_INTERNAL, "the program waits for itself");
         if (!(to < (double)DT_TIME_MAX_NS))
             return dt_timeline_check(DT_TIME_MAX_NS, err);
-        for (int h = 0; h < c->n_hosts; h++)
-            due[h] = next_of(c, &c->host[h]) <= to;
+        for (int h = 0; h < c->n_pools; h++)
+            due[h] = next_of(c, &c->pool[h]) <= to;
         advance(c, to, due);
         while (c->n_heap > 0 && c->heap[0].ns <= to)
             end_event(c, pop(c).op);
-        for (int h = 0; h < c->n_hosts; h++)
+        for (int h = 0; h < c->n_pools; h++)
             if (due[h])
-                end_works(c, &c->host[h]);
+                end_works(c, &c->pool[h]);
         begin_ready(c);
     }
     return DT_OK;
@@ -391,7 +443,7 @@ enum dt_status dt_sim_cores_run(const struct dt_program *p, const struct dt_dura
 {
     struct cores c = {.p = p,
                       .ns = d->ns,
-                      .alpha_ns = d->alpha_ns,
+                      .core_ns = d->core_ns,
                       .gpus_per_node = gpus_per_node,
                       .cores = cores_per_node,
                       .batch_ns = batch_ns};

@@ -182,7 +182,9 @@ INLINE void ready(struct dt_engine_run *r, uint32_t i, enum loop_mode mode, bool
 {
     switch ((enum dt_engine_class)r->node[i].class) {
     case ENGINE_PLAIN:
-        end_at(r, i, r->node[i].begin_ns + (with_noise ? noisy(r, i) : r->node[i].end_ns));
+        end_at(r, i,
+               dt_program_released(r->p, i, r->node[i].begin_ns) +
+                   (with_noise ? noisy(r, i) : r->node[i].end_ns));
         break;
     case ENGINE_SEND:
         send_begin(r, i, mode == LOOP_NET);

@@ -46,14 +46,22 @@ struct batch { /* one iteration, ready to run */
     struct dt_assignment *assignment;
     struct dt_program *program;
     struct dt_durations durations;
+    struct dt_sched_supplied supplied; /* where input is preprocessed */
 };
+
+static bool has_mode(const struct sim *s, enum dt_sched_supply_mode mode)
+{
+    return s->job->sim.preprocess.mode == mode;
+}
 
 /* Do ranks share cores with each other, or with what makes their batches? */
 static bool on_cores(const struct sim *s)
 {
     const struct dt_cluster *c = &s->job->cluster;
 
-    return dt_sim_cores_shared(s->plan, c) || (c->cores_per_node > 0 && s->job->sim.batch_s > 0);
+    return dt_sim_cores_shared(s->plan, c) ||
+           (c->cores_per_node > 0 &&
+            (s->job->sim.batch_s > 0 || has_mode(s, DT_SCHED_SUPPLY_COLOCATED)));
 }
 
 static void batch_close(struct batch *b)
@@ -65,6 +73,24 @@ static void batch_close(struct batch *b)
     }
     dt_assign_free(b->assignment);
     b->assignment = NULL;
+}
+
+/* When the batch's input is there. */
+static enum dt_status supply(const struct sim *s, struct dt_error *err, struct batch *b)
+{
+    const struct dt_job *j = s->job;
+    struct dt_program *p = b->program;
+    int64_t *release_ns;
+
+    if (has_mode(s, DT_SCHED_SUPPLY_NONE))
+        return DT_OK;
+    release_ns = DT_ARENA_NEW(&p->arena, int64_t, p->n_ops + 1);
+    if (!release_ns)
+        return dt_error_nomem(err, "releases of input");
+    DT_TRY(dt_sched_supply_release(&j->sim.preprocess, p, j->model, &j->cluster, j->samples,
+                                   b->durations.ns, err, release_ns, &b->supplied));
+    p->release_ns = release_ns;
+    return DT_OK;
 }
 
 static enum dt_status batch_open(struct sim *s, int iteration, struct dt_error *err,
@@ -82,6 +108,8 @@ static enum dt_status batch_open(struct sim *s, int iteration, struct dt_error *
     if (st == DT_OK)
         st = dt_durations_compute(b->program, j->model, &j->cluster, s->cost,
                                   s->network != NULL || on_cores(s), err, &b->durations);
+    if (st == DT_OK)
+        st = supply(s, err, b);
     if (st != DT_OK)
         batch_close(b);
     return st;
@@ -108,6 +136,15 @@ static bool is_quiet(const struct sim *s)
     return !s->network && !s->slow && !(s->job->sim.jitter > 0) && !on_cores(s);
 }
 
+/* Of a core, that each rank's next batch takes beside it: what colocated cores make, over the ranks. */
+static int64_t beside_ns(const struct sim *s, const struct batch *b)
+{
+    double made_s =
+        has_mode(s, DT_SCHED_SUPPLY_COLOCATED) ? b->supplied.core_s / dt_plan_gpus(s->plan) : 0;
+
+    return llround(1e9 * (s->job->sim.batch_s + made_s));
+}
+
 static enum dt_status run(struct sim *s, const struct batch *b, int number, struct dt_timeline *t,
                           struct dt_error *err)
 {
@@ -123,8 +160,7 @@ static enum dt_status run(struct sim *s, const struct batch *b, int number, stru
     noise.slowdown = s->slow;
     if (on_cores(s))
         return dt_sim_cores_run(b->program, &b->durations, s->job->cluster.gpus_per_node,
-                                s->job->cluster.cores_per_node, llround(1e9 * s->job->sim.batch_s),
-                                err, t);
+                                s->job->cluster.cores_per_node, beside_ns(s, b), err, t);
     DT_TRY(dt_engine_run(s->engine, b->program, &b->durations, s->network, &noise, err, t));
     s->events += dt_engine_events(s->engine);
     return DT_OK;
@@ -226,6 +262,24 @@ static enum dt_status report_median(struct sim *s, const struct batch *first,
     return DT_OK;
 }
 
+/* How much sooner the first iteration would end if all its input were there. */
+static enum dt_status data(struct sim *s, const struct batch *first, const struct dt_timeline *t,
+                           struct dt_error *err, struct dt_sim_data *out)
+{
+    struct dt_program p = *first->program;
+    struct batch without = *first;
+
+    if (has_mode(s, DT_SCHED_SUPPLY_NONE))
+        return DT_OK;
+    p.release_ns = NULL;
+    without.program = &p;
+    DT_TRY(run(s, &without, 0, &s->timeline, err));
+    out->made = first->supplied;
+    out->exposed_s = 1e-9 * (double)(t->makespan_ns - s->timeline.makespan_ns);
+    out->fed_s = 1e-9 * (double)s->timeline.makespan_ns;
+    return DT_OK;
+}
+
 /* ---- interval ---- */
 
 enum { SAMPLED_OPS_MAX = 1 << 18 }; /* beyond, one batch stands for all: its replicas are many */
@@ -252,8 +306,11 @@ static enum dt_status further_batches(struct sim *s, const struct batch *first,
     double first_s = (double)t->makespan_ns * 1e-9;
     int64_t base = t->makespan_ns, ns;
 
-    if (!is_quiet(s))
-        DT_TRY(dt_timeline_makespan(first->program, NULL, first->durations.ns, err, &base));
+    struct dt_program fed = *first->program;
+
+    fed.release_ns = NULL;
+    if (!is_quiet(s) || first->program->release_ns)
+        DT_TRY(dt_timeline_makespan(&fed, NULL, first->durations.ns, err, &base));
     for (int i = s->iterations; i < DT_SIM_BATCHES; i++) {
         DT_TRY(quiet_ns(s, i, err, &ns));
         if (ns == base)
@@ -331,6 +388,7 @@ static enum dt_status simulate(struct sim *s, dt_sim_progress_fn *progress, void
         r->iteration_s[i] = s->times[i * s->draws].makespan_ns * 1e-9;
     r->iterations = s->iterations;
     DT_TRY(report_median(s, &first, &r->timeline, err, &r->report));
+    DT_TRY(data(s, &first, &r->timeline, err, &r->data));
     DT_TRY(interval(s, &first, &r->timeline, err, r));
     DT_TRY(dt_report_check(&r->report, s->plan, &s->job->cluster, err));
     if (!(r->goodput >= 0 && r->goodput <= 1))
@@ -378,7 +436,8 @@ enum dt_status dt_sim_first_s(const struct dt_job *job, const struct dt_plan *pl
 
 void dt_sim_result_free(struct dt_sim_result *r)
 {
-    struct batch b = {r->assignment, r->program, r->durations};
+    struct batch b = {
+        .assignment = r->assignment, .program = r->program, .durations = r->durations};
 
     batch_close(&b);
     dt_timeline_free(&r->timeline);

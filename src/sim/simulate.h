@@ -8,6 +8,11 @@
 #include "core/job/job.h"
 #include "report/report.h"
 
+struct dt_sim_data {               /* where the job's simulate.preprocess has a mode; else zeros */
+    struct dt_sched_supplied made; /* of the first iteration's batch */
+    double fed_s;                  /* the first iteration with all input there from the begin */
+    double exposed_s;              /* how much longer it takes */
+};
 struct dt_sim_result {
     struct dt_report report; /* of the median iteration, percentiles over iterations */
     int iterations;
@@ -18,7 +23,8 @@ struct dt_sim_result {
     struct dt_durations durations;     /* of the first iteration, owned */
     struct dt_timeline timeline;       /* of the first iteration, owned */
     struct dt_explanation explanation; /* of the first iteration's timeline, owned */
-    uint64_t events;                   /* events processed in all */
+    struct dt_sim_data data;
+    uint64_t events; /* events processed in all */
 };
 enum {
     DT_SIM_BATCHES = 5,

@@ -153,6 +153,12 @@ void dt_cost_collective(struct dt_cost *c, enum dt_kop_family family, int gpus, 
                         int share, double bytes, struct dt_cost_time *out);
 /* What a collective inside a node takes however few its bytes. */
 double dt_cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus);
+/* What a core of one rank does for its part of it (members 1: one end of a message), from the profile's rows of
+ * `carry`, which `disttrain profile` writes of CPUs; < 0 without such rows.  SEND_RECV, ALL_GATHER, REDUCE_SCATTER or
+ * ALL_REDUCE. */
+double dt_cost_carry_ns(struct dt_cost *c, enum dt_kop_family family, int members, double bytes);
+/* The same as d[1] of such a row. */
+int64_t dt_cost_carry_sums(enum dt_kop_family family);
 /* Point-to-point between two lanes of `width` GPU pairs each moving bytes/width; inside a node or between.
  * alpha_ns and the transfer rate are also given apart for the network engine. */
 void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes,

@@ -406,7 +406,7 @@ void dt_cost_block(struct dt_cost *c, int module, int class_, const struct dt_bl
         return;
     }
     memset(out, 0, sizeof(*out));
-    if (!dt_cost_whole_block(c, &c->model->modules[module].blocks[class_], shard, work, out)) {
+    if (!dt_cost_whole_block(c, module, class_, shard, work, out)) {
         dt_cost_block_kernels(c, module, class_, shard, work, &b);
         for (int i = 0; i < b.n; i++)
             dt_cost_kernel_add(&b, i, out);

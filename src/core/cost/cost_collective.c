@@ -252,6 +252,30 @@ double dt_cost_collective_alpha_ns(struct dt_cost *c, int family, int gpus)
     return t.ns;
 }
 
+/* ---- what a core does for them ---- */
+
+int64_t dt_cost_carry_sums(enum dt_kop_family family)
+{
+    return family == DT_KOP_ALL_REDUCE ? 2 : family == DT_KOP_REDUCE_SCATTER ? 1 : 0;
+}
+
+double dt_cost_carry_ns(struct dt_cost *c, enum dt_kop_family family, int members, double bytes)
+{
+    int64_t d[6] = {members, dt_cost_carry_sums(family)};
+    struct dt_cost_surface *s;
+    enum dt_cost_prov prov;
+    bool below;
+    double u;
+
+    if (dt_cost_groups(c, DT_KOP_CARRY, DT_PHASE_FWD)->n_groups == 0)
+        return -1;
+    s = dt_cost_surface(c, DT_KOP_CARRY, DT_PHASE_FWD, d);
+    if (!s)
+        return -1;
+    u = fmax(log(fmax(bytes, 1)), s->lu[0]); /* no less than the smallest measured one */
+    return exp(u - dt_cost_surface_eval(s, u, 0, &prov, &below));
+}
+
 /* ---- across nodes ---- */
 
 /* NCCL's correction of tree bandwidth by bytes (Simple): 0.9 below 4 KB, 0.5 from 128 KB to 1 MB,

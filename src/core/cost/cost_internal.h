@@ -175,6 +175,14 @@ void dt_cost_scale(const struct dt_cost *c, int family, struct dt_cost_time *t);
 int dt_cost_family_source(struct dt_cost *c,
                           int family); /* family whose rows are used; -1 = none */
 bool dt_cost_is_collective(int family);
+/* What a row stands for.  An iteration is a sum over blocks, and sums add up means: those of measured blocks are
+ * estimated from the three quantiles by Swanson's rule (30 %, 40 %, 30 %; Hurst, Brown and Swanson, AAPG Bulletin 84,
+ * 2000).  Other rows are of kernels in a loop, or fitted, and their medians. */
+static inline double dt_cost_row_ns(const struct dt_profile_row *r)
+{
+    return r->family == DT_KOP_BLOCK ? 0.3 * r->p10_ns + 0.4 * r->median_ns + 0.3 * r->p90_ns
+                                     : r->median_ns;
+}
 static inline void dt_cost_time_set(struct dt_cost_time *t, double ns, enum dt_cost_prov p)
 {
     *t = (struct dt_cost_time){.ns = ns};
@@ -241,7 +249,7 @@ static inline bool dt_cost_stage_known(const struct dt_cost_stage_entry *e,
 }
 
 /* cost_whole.c: the same from rows of the block as a whole, into zeros; false without such rows. */
-bool dt_cost_whole_block(struct dt_cost *c, const struct dt_block *b,
+bool dt_cost_whole_block(struct dt_cost *c, int module, int class_,
                          const struct dt_block_shard *shard, const struct dt_work *work,
                          struct dt_cost_block_times *out);
 bool dt_cost_block_measured(struct dt_cost *c, const struct dt_block *b,

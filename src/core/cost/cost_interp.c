@@ -26,7 +26,7 @@ static int fast_dim(int family, int which)
 
 static double row_log_eff(const struct dt_profile_row *r)
 {
-    return log(dt_cost_units(r->family, r->d) / r->median_ns);
+    return log(dt_cost_units(r->family, r->d) / dt_cost_row_ns(r));
 }
 
 /* Log efficiency of a group at (u, v): its row there, else linear in log between its neighbours

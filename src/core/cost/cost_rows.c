@@ -33,6 +33,8 @@ const struct dt_cost_family_desc dt_cost_family[DT_KOP_FAMILY_N] = {
     [DT_KOP_ALL_TO_ALL] = {{S, N, F}, 1, false},
     [DT_KOP_SEND_RECV] = {{C, F}, 1, false},
     [DT_KOP_BLOCK] = {{F, C}, 1, false},
+    [DT_KOP_CPU_PREP] = {{C, F}, 1, false},
+    [DT_KOP_CARRY] = {{S, C, F}, 1, false},
 };
 #undef N
 #undef F
@@ -101,7 +103,7 @@ static void groups_fill(struct dt_cost_group_table *t)
     for (int i = 0; i < t->n_rows; i++) {
         const struct dt_profile_row *r = t->sorted[i];
         bool new_group = kept == 0 || !same_dims(t->sorted[kept - 1], r, true);
-        double eff = dt_cost_units(r->family, r->d) / r->median_ns;
+        double eff = dt_cost_units(r->family, r->d) / dt_cost_row_ns(r);
 
         if (!new_group && same_dims(t->sorted[kept - 1], r, false))
             continue;
@@ -115,8 +117,8 @@ static void groups_fill(struct dt_cost_group_table *t)
         }
         t->sorted[kept++] = r;
         t->groups[t->n_groups - 1].n++;
-        if (t->min_ns == 0 || r->median_ns < t->min_ns)
-            t->min_ns = r->median_ns;
+        if (t->min_ns == 0 || dt_cost_row_ns(r) < t->min_ns)
+            t->min_ns = dt_cost_row_ns(r);
         if (eff > t->max_eff)
             t->max_eff = eff;
     }

@@ -101,12 +101,10 @@ static bool varies(const struct dt_cost_block_kernels *b, int i)
 
 static void make_sheet(const struct batch *q, struct sheet *s, const struct dt_work *work)
 {
-    const struct dt_block *block = &q->c->model->modules[q->module].blocks[s->class_];
-
     s->made = true;
     s->n_live = 0;
     memset(&s->t, 0, sizeof(s->t));
-    s->whole = dt_cost_whole_block(q->c, block, &q->shard, work, &s->t);
+    s->whole = dt_cost_whole_block(q->c, q->module, s->class_, &q->shard, work, &s->t);
     if (s->whole)
         return;
     dt_cost_block_kernels(q->c, q->module, s->class_, &q->shard, work, &s->b);

@@ -3,7 +3,11 @@
  * Blocks that the profile has as a whole (op "block"): measured where they run, so nothing is
  * summed up from kernels. */
 #include "core/model/block_key.h"
+#include "core/model/block_ops.h"
 #include "core/cost/cost_internal.h"
+
+#include <math.h>
+#include <string.h>
 
 /* The surface of the block itself, if it was measured as a whole. */
 static struct dt_cost_surface *whole(struct dt_cost *c, const struct dt_block *b,
@@ -41,18 +45,55 @@ bool dt_cost_block_measured(struct dt_cost *c, const struct dt_block *b,
     return whole(c, b, s, DT_PHASE_FWD, 1) != NULL;
 }
 
-/* Times of a block that was measured where it runs: collectives of its own and what its backward
- * computes again are inside. */
-bool dt_cost_whole_block(struct dt_cost *c, const struct dt_block *b,
+/* The rows of a member of context or image parallelism: its share of the causal triangle is that of so many rows in
+ * documents of the same lengths. */
+static int64_t tokens_of(const struct dt_block *b, const struct dt_block_shard *shard,
+                         const struct dt_work *work)
+{
+    struct dt_block_share w;
+
+    dt_block_share_init(&w, b, shard, work);
+    return (int64_t)ceil(w.tokens);
+}
+
+/* What members gather and sum beside that, which was not measured with the block. */
+static void add_collectives(struct dt_cost *c, int module, int class_,
+                            const struct dt_block_shard *shard, const struct dt_work *work,
+                            struct dt_cost_block_times *out)
+{
+    struct dt_cost_block_times t;
+    struct dt_cost_block_kernels b;
+
+    memset(&t, 0, sizeof(t));
+    dt_cost_block_kernels(c, module, class_, shard, work, &b);
+    for (int i = 0; i < b.n; i++)
+        if (dt_cost_is_collective((int)b.k[i].family))
+            dt_cost_kernel_add(&b, i, &t);
+    dt_cost_time_add(&out->fwd, &t.fwd, 1);
+    dt_cost_time_add(&out->dgrad, &t.dgrad, 1);
+    dt_cost_time_add(&out->wgrad, &t.wgrad, 1);
+    if (shard->recompute == DT_RECOMPUTE_FULL)
+        dt_cost_time_add(&out->recompute, &t.fwd, 1);
+}
+
+/* Times of a block that was measured where it runs: collectives of tensor parallelism and what its backward
+ * computes again are inside.  Rows say nothing of experts dealt over ranks, nor of tensor and context parallelism
+ * together. */
+bool dt_cost_whole_block(struct dt_cost *c, int module, int class_,
                          const struct dt_block_shard *shard, const struct dt_work *work,
                          struct dt_cost_block_times *out)
 {
+    const struct dt_block *b = &c->model->modules[module].blocks[class_];
     struct dt_cost_surface *s = whole(c, b, shard, DT_PHASE_FWD, work->tokens);
+    int64_t tokens;
 
-    if (!s)
+    if (!s || (shard->ep > 1 && b->n_experts > 0) || (shard->cp > 1 && shard->tp > 1))
         return false;
-    whole_time(c, s, work->tokens, &out->fwd);
-    whole_time(c, whole(c, b, shard, DT_PHASE_DGRAD, work->tokens), work->tokens, &out->dgrad);
-    whole_time(c, whole(c, b, shard, DT_PHASE_WGRAD, work->tokens), work->tokens, &out->wgrad);
+    tokens = tokens_of(b, shard, work);
+    whole_time(c, s, tokens, &out->fwd);
+    whole_time(c, whole(c, b, shard, DT_PHASE_DGRAD, tokens), tokens, &out->dgrad);
+    whole_time(c, whole(c, b, shard, DT_PHASE_WGRAD, tokens), tokens, &out->wgrad);
+    if (shard->cp > 1)
+        add_collectives(c, module, class_, shard, work, out);
     return true;
 }

@@ -74,6 +74,9 @@ int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int m
     struct dt_pipe_lane l =
         dt_memory_pipe_lane(p, m, module, stage, n_microbatches * (window > 0 ? window : 1));
 
+    l.behind += p->modules[module].ahead[stage];
+    if (p->modules[module].phases)
+        return (int)n_microbatches;
     want = dt_pipe_of(p->policy.schedule)->in_flight(&l);
     if (window > 0) {
         want = windows_of(want, window);

@@ -53,6 +53,11 @@ double dt_memory_limit(const struct dt_cluster *c);
 void dt_memory_stage(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
                      int module, int stage, const struct dt_work *work, int64_t n_microbatches,
                      struct dt_memory *out);
+/* Eager forwards (DT_WARMUP_EAGER): sets `ahead` of every stage as far as memory goes for that `work`, the largest microbatch
+ * of each module, and for that of the messages that then wait at the stages behind it; no stage further than the one in
+ * front of it.  0 where the plan does not fit as it is.  O(stages * log microbatches) times dt_memory_stage. */
+void dt_memory_ahead(struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
+                     const struct dt_work *work /*[modules]*/);
 /* The same for a caller who asks for very many stages of one model: what was computed of its blocks is remembered. */
 struct dt_memory_memo;
 struct dt_memory_memo *dt_memory_memo_new(void); /* NULL: out of memory */

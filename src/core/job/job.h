@@ -8,6 +8,7 @@
 #include "base/keys.h"
 #include "core/job/guard.h"
 #include "core/orchestrate/orchestrate.h"
+#include "core/schedule/supply.h"
 #include "core/model/plan.h"
 #include "core/model/samples.h"
 
@@ -22,6 +23,8 @@ struct dt_job_simulate_options { /* the job's `simulate:` map */
     bool failures;       /* MTBF failures with checkpoint/restart -> goodput */
     double checkpoint_interval_s, checkpoint_write_s, restart_s;
     uint64_t seed;
+    struct dt_sched_supply preprocess; /* what makes the input */
+    char preprocess_profile[1024]; /* whose rates it has; "" = those of dt_sched_supply_defaults */
 };
 
 struct dt_job_paths {
@@ -43,6 +46,7 @@ struct dt_job_run_options {
     double caption_drop;           /* share of these that lose their text (guidance) */
     int fit; /* how images get a module's `resize`: index of dt_job_run_fit_names */
     bool packed, text_only, shuffle, fatal;
+    int64_t bad_samples; /* of an epoch, that are passed over; more are an error; -1 = any number */
     int data_threads;
     int64_t steps, warmup_steps;
     double lr, min_lr, weight_decay, beta1, beta2, eps, clip;

@@ -51,6 +51,7 @@ void dt_job_open_search(struct dt_node train, struct dt_job *j)
 
 #define HELP(id, name, help) help,
 const char *const dt_job_assignment_help[DT_ASSIGNMENT_N + 1] = {DT_ASSIGNMENTS(HELP)};
+const char *const dt_job_warmup_help[DT_WARMUP_N + 1] = {DT_WARMUPS(HELP)};
 #undef HELP
 
 /* Keys of `search` that strategy entrain does nothing with, and those that nothing else does. */
@@ -67,7 +68,7 @@ static enum dt_status check_sizing(struct dt_node search, const struct dt_job *j
 
         if (!dt_node_present(n))
             continue;
-        if (!entrain)
+        if (!entrain && !(j->strategy == DT_STRATEGY_DIP && strcmp(sizing[i], "dp") == 0))
             return dt_node_error(
                 n, err,
                 "%s: strategy %s does not size modules by samples, with one number "
@@ -89,6 +90,21 @@ static enum dt_status check_sizing(struct dt_node search, const struct dt_job *j
     return DT_OK;
 }
 
+/* Other searches take guests and chunks, whose memory is not a stage's own. */
+static enum dt_status check_warmup(struct dt_node train, const struct dt_job *j, bool planned,
+                                   struct dt_error *err)
+{
+    if (j->policy.warmup != DT_WARMUP_EAGER || planned || j->strategy == DT_STRATEGY_ENTRAIN ||
+        j->strategy == DT_STRATEGY_MANUAL)
+        return DT_OK;
+    return dt_node_error(
+        dt_map_get(train, "warmup"), err,
+        "warmup: eager goes with modules that have GPUs of their own and stages of "
+        "one chunk, which strategy %s does not keep to; use search.strategy: "
+        "entrain, or manual with a plan, or warmup: 1f1b",
+        dt_plan_strategy_names[j->strategy]);
+}
+
 /* Entrain's assignment has an order of its own, and a search of another strategy would find plans that it does not go
  * with. */
 enum dt_status dt_job_assignment(struct dt_node search, struct dt_node train, struct dt_job *j,
@@ -98,10 +114,14 @@ enum dt_status dt_job_assignment(struct dt_node search, struct dt_node train, st
     const char *word = dt_node_is_scalar(reorder) ? dt_node_text(reorder) : NULL;
     bool planned = j->has_plan || j->plan_file[0];
 
-    if (j->searched) /* as disttrain would */
+    if (j->searched) { /* as disttrain would */
         j->policy.assignment = DT_ASSIGNMENT_SLOTS;
-    else if (!planned)
-        DT_TRY(check_sizing(search, j, err));
+        j->policy.warmup = DT_WARMUP_1F1B;
+    } else {
+        DT_TRY(check_warmup(train, j, planned, err));
+        if (!planned)
+            DT_TRY(check_sizing(search, j, err));
+    }
     if (j->strategy == DT_STRATEGY_ENTRAIN && !planned && !dt_node_present(n))
         j->policy.assignment = DT_ASSIGNMENT_ENTRAIN;
     if (j->policy.assignment != DT_ASSIGNMENT_ENTRAIN)

@@ -49,6 +49,7 @@ void dt_job_defaults(struct dt_job *j)
         .restart_s = 600,
         .seed = 1,
     };
+    dt_sched_supply_defaults(&j->sim.preprocess);
 }
 
 /* ---- train ---- */
@@ -349,6 +350,12 @@ const struct dt_key dt_job_train_keys[] = {
      .glosses = dt_job_assignment_help,
      .fallback = "entrain where search.strategy is entrain, else slots",
      .help = "how samples become microbatches"},
+    {.name = "warmup",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, policy.warmup),
+     .words = dt_plan_warmup_names,
+     .glosses = dt_job_warmup_help,
+     .help = "how many forwards a stage runs before its first backward"},
     {.name = "overlap",
      .type = DT_KEY_MAP,
      .keys = overlap_keys,

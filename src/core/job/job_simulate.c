@@ -2,6 +2,9 @@
  *
  * The job's map simulate.  disttrain-job(5) documents every key and default. */
 #include "core/job/job_internal.h"
+#include "core/model/shape.h"
+
+#include <string.h>
 
 enum { ITERATIONS_MAX = 1 << 20 };
 
@@ -48,6 +51,162 @@ static enum dt_status read_slow(struct dt_node map, const struct dt_key *key, vo
             "factor counts only with fraction, which is not stated; add fraction: 0.01");
     return DT_OK;
 }
+
+/* ---- preprocess ---- */
+
+static enum dt_status read_rates(struct dt_node map, const struct dt_key *key, void *into,
+                                 struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(map, key->name);
+    struct dt_job *j = into;
+    char path[sizeof j->sim.preprocess_profile];
+    struct dt_profile *p;
+    enum dt_status st;
+
+    DT_TRY(dt_get_string(map, key->name, path, sizeof path, err));
+    if (!path[0])
+        return dt_node_error(n, err, "%s: an empty path; leave the key out to do without",
+                             key->name);
+    memcpy(j->sim.preprocess_profile, path, sizeof path);
+    if (j->shallow)
+        return DT_OK;
+    if (strpbrk(path, "/."))
+        DT_TRY(dt_preset_relative(n, path, err, j->sim.preprocess_profile, sizeof path));
+    st = dt_profile_load(j->sim.preprocess_profile, "", DT_SCHED_SUPPLY_DTYPE, err, &p);
+    if (st == DT_OK) {
+        st = dt_sched_supply_rates(p, err, &j->sim.preprocess);
+        dt_profile_free(p);
+    }
+    return dt_preset_error_place(n, st, err);
+}
+
+/* The keys of a mode: each is of one mode, and that mode needs the first ones. */
+static const struct {
+    const char *name;
+    enum dt_sched_supply_mode mode;
+    bool needed;
+} of_mode[] = {
+    {"cores_per_node", DT_SCHED_SUPPLY_COLOCATED, true},
+    {"reads", DT_SCHED_SUPPLY_COLOCATED, false},
+    {"cpu_nodes", DT_SCHED_SUPPLY_DISAGGREGATED, true},
+    {"cores_per_cpu_node", DT_SCHED_SUPPLY_DISAGGREGATED, true},
+    {"rpc_latency", DT_SCHED_SUPPLY_DISAGGREGATED, false},
+    {"rpc_bandwidth", DT_SCHED_SUPPLY_DISAGGREGATED, false},
+};
+
+static enum dt_status check_mode(struct dt_node n, const struct dt_sched_supply *s,
+                                 struct dt_error *err)
+{
+    const char *mode = dt_sched_supply_names[s->mode];
+
+    for (size_t k = 0; k < sizeof of_mode / sizeof of_mode[0]; k++) {
+        struct dt_node value = dt_map_get(n, of_mode[k].name);
+        bool there = dt_node_present(value), its = s->mode == of_mode[k].mode;
+
+        if (there && !its)
+            return dt_node_error(value, err, "%s counts with mode: %s; the mode is %s",
+                                 of_mode[k].name, dt_sched_supply_names[of_mode[k].mode], mode);
+        if (!there && its && of_mode[k].needed)
+            return dt_node_error(n, err, "preprocess: mode %s needs %s", mode, of_mode[k].name);
+    }
+    return DT_OK;
+}
+
+static enum dt_status read_preprocess(struct dt_node map, const struct dt_key *key, void *into,
+                                      struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(map, key->name);
+    struct dt_job *j = into;
+    struct dt_sched_supply *s = &j->sim.preprocess;
+    const struct dt_cluster *c = &j->cluster;
+
+    DT_TRY(dt_keys_read(n, key->name, key->keys, into, err));
+    DT_TRY(check_mode(n, s, err));
+    if (s->mode == DT_SCHED_SUPPLY_COLOCATED && c->cores_per_node > 0 &&
+        s->cores_per_node > c->cores_per_node)
+        return dt_node_error(dt_map_get(n, "cores_per_node"), err,
+                             "cores_per_node: %d for preprocessing, but a node of cluster %s has "
+                             "%d cores",
+                             s->cores_per_node, c->name, c->cores_per_node);
+    if (s->mode == DT_SCHED_SUPPLY_DISAGGREGATED &&
+        (int64_t)s->cpu_nodes * s->cores_per_cpu_node > DT_SCHED_SUPPLY_CORES_MAX)
+        return dt_node_error(dt_map_get(n, "cpu_nodes"), err,
+                             "cpu_nodes: more than %d cores in all are not simulated",
+                             DT_SCHED_SUPPLY_CORES_MAX);
+    if (s->bw_bytes_per_s == 0)
+        s->bw_bytes_per_s = c->nics_per_node * c->nic_bytes_per_s * c->nic_efficiency;
+    if (s->mode == DT_SCHED_SUPPLY_DISAGGREGATED && !(s->bw_bytes_per_s > 0))
+        return dt_node_error(n, err,
+                             "preprocess: mode disaggregated needs rpc_bandwidth, as cluster %s "
+                             "states no NICs",
+                             c->name);
+    return DT_OK;
+}
+
+static const struct dt_key preprocess_keys[] = {
+    {.name = "mode",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, sim.preprocess.mode),
+     .words = dt_sched_supply_names,
+     .help = "where images are decoded and texts tokenized: none takes no time"},
+    {.name = "cores_per_node",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, sim.preprocess.cores_per_node),
+     .min = 1,
+     .max = 4096,
+     .fallback = "none; needed for mode colocated",
+     .help = "cores of a GPU node that preprocess what the node fetches"},
+    {.name = "reads",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, sim.preprocess.reads),
+     .words = dt_sched_supply_reads_names,
+     .help =
+         "what a lane decodes: its own samples, or those of all replicas' microbatches of a slot"},
+    {.name = "cpu_nodes",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, sim.preprocess.cpu_nodes),
+     .min = 1,
+     .max = 65536,
+     .fallback = "none; needed for mode disaggregated",
+     .help = "nodes that do nothing else"},
+    {.name = "cores_per_cpu_node",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, sim.preprocess.cores_per_cpu_node),
+     .min = 1,
+     .max = 4096,
+     .fallback = "none; needed for mode disaggregated",
+     .help = "cores of each of them"},
+    {.name = "prefetch",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, sim.preprocess.prefetch),
+     .min = 0,
+     .max = DT_SCHED_SUPPLY_PREFETCH_MAX,
+     .help = "global batches that may be made ahead of the one in training"},
+    {.name = "rpc_latency",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_job, sim.preprocess.latency_s),
+     .min = 0,
+     .max = 60,
+     .unit = "s",
+     .help = "from a CPU node to a GPU node"},
+    {.name = "rpc_bandwidth",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_job, sim.preprocess.bw_bytes_per_s),
+     .min = 1,
+     .max = 1e15,
+     .unit = "bytes/s",
+     .fallback = "that of the node's NICs",
+     .help = "into a GPU node"},
+    {.name = "profile",
+     .type = DT_KEY_OWN,
+     .form = "path",
+     .file = DT_KEY_PRESET,
+     DT_KEY_INTO(struct dt_job, sim.preprocess_profile),
+     .read = read_rates,
+     .fallback = "none: assumed rates of a core",
+     .help = "measured rates of a core, by disttrain profile --data"},
+    {.name = NULL},
+};
 
 static const struct dt_key slow_keys[] = {
     {.name = "fraction",
@@ -134,6 +293,11 @@ const struct dt_key dt_job_simulate_keys[] = {
      .keys = failure_keys,
      .read = read_failures,
      .help = "failures with checkpoint and restart, reported as goodput"},
+    {.name = "preprocess",
+     .type = DT_KEY_OWN,
+     .keys = preprocess_keys,
+     .read = read_preprocess,
+     .help = "cores that make the input, which microbatches wait for"},
     {.name = NULL},
 };
 

@@ -22,10 +22,10 @@ const struct dt_block_row *dt_block_row_of(const struct dt_block *b)
 }
 
 const char *const dt_kop_family_names[DT_KOP_FAMILY_N + 1] = {
-    "gemm",           "attn_causal", "attn_full", "attn_cross", "conv2d",
-    "norm",           "groupnorm",   "act",       "add",        "rope",
-    "embed",          "xent",        "adamw",     "all_reduce", "all_gather",
-    "reduce_scatter", "all_to_all",  "send_recv", "block",
+    "gemm",      "attn_causal", "attn_full",  "attn_cross",     "conv2d",     "norm",
+    "groupnorm", "act",         "add",        "rope",           "embed",      "xent",
+    "adamw",     "all_reduce",  "all_gather", "reduce_scatter", "all_to_all", "send_recv",
+    "block",     "cpu_prep",    "carry",
 };
 
 double dt_block_level_scale(int level)

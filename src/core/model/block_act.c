@@ -79,6 +79,8 @@ static double output_elems(const struct dt_kop *k)
     case DT_KOP_ALL_TO_ALL:
     case DT_KOP_SEND_RECV:
     case DT_KOP_BLOCK:
+    case DT_KOP_CPU_PREP:
+    case DT_KOP_CARRY:
     case DT_KOP_FAMILY_N:
         break;
     }

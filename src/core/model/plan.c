@@ -242,6 +242,8 @@ enum dt_status dt_plan_validate(const struct dt_plan *p, const struct dt_model *
     }
     DT_TRY(dt_plan_check_places(p, c, err));
     DT_TRY(check_policy(p, m->llm, c, err));
+    DT_TRY(dt_plan_check_warmup(p, m, err));
+    DT_TRY(dt_plan_check_phases(p, m, err));
     return p->policy.assignment == DT_ASSIGNMENT_ENTRAIN ? dt_plan_check_entrain(p, m, err) : DT_OK;
 }
 

@@ -25,6 +25,8 @@
       "every module on all of the LLM's GPUs, encoders in windows (Megatron MIMO)")                \
     X(NONCOLOCATED, "noncolocated", dt_orch_planner_noncolocated,                                  \
       "every module on GPUs of its own (Megatron MIMO, DistTrain)")                                \
+    X(DIP, "dip", dt_orch_planner_dip,                                                             \
+      "encoders as pipelines over the LLM's GPUs, forward before it and backward behind it")       \
     X(BEST, "best", dt_orch_planner_best, "the fastest of the three before it, side by side")      \
     X(ENTRAIN, "entrain", dt_orch_planner_entrain,                                                 \
       "GPUs by the loads of enough samples, one DP for all modules (Entrain)")                     \
@@ -53,6 +55,20 @@ enum dt_plan_assignment {
     DT_ASSIGNMENT_N
 };
 extern const char *const dt_plan_assignment_names[DT_ASSIGNMENT_N + 1]; /* ended by NULL */
+
+/* How many forwards a lane runs before its first backward: X(ENUMERATOR, name in files, one line for people). */
+#define DT_WARMUPS(X)                                                                              \
+    X(1F1B, "1f1b", "as many as the schedule needs")                                               \
+    X(EAGER, "eager", "as many as memory allows")
+
+enum dt_plan_warmup {
+#define ENUMERATOR(id, name, help) DT_WARMUP_##id,
+    DT_WARMUPS(ENUMERATOR)
+#undef ENUMERATOR
+    /* not a warm-up */
+    DT_WARMUP_N
+};
+extern const char *const dt_plan_warmup_names[DT_WARMUP_N + 1]; /* ended by NULL */
 
 /* Of an iteration, of a microbatch, of a sample in tokens. */
 enum { DT_BATCH_MAX = 1 << 18, DT_MICROBATCH_MAX = 1 << 12, DT_SEQ_MAX = 1 << 20 };
@@ -101,11 +117,16 @@ struct dt_plan_module {
     bool pinned; /* layout.first_gpu is stated: dt_plan_place leaves it as it is */
     /* 1 + the module on whose GPUs this one lies, as a guest that takes turns with it; 0: it has its own */
     uint8_t with;
+    /* Of an encoder that shares GPUs: on these all of its forwards come before all other work, and all of its backwards behind
+     * it, so that it holds every microbatch (plan_phases.c) */
+    bool phases;
     /* Of an encoder: its replicas share the items (images, clips) of so many slots at a time, each a microbatch;
      * DT_PLAN_WINDOW_ALL: of the whole batch; 0: the samples of each slot (dt_plan_window) */
     int window;
     /* virtual stage v (= chunk*pp + stage) holds blocks [split[v], split[v+1]) ; split[pp*vpp] = n_blocks */
     uint16_t split[DT_MAX_VSTAGES + 1];
+    /* With DT_WARMUP_EAGER: microbatches that stage s holds beyond those that the schedule asks for (dt_memory_ahead). */
+    uint16_t ahead[DT_MAX_VSTAGES];
 };
 
 /* How a lane of the module splits and runs its blocks. */
@@ -129,6 +150,7 @@ struct dt_plan_policy {   /* what the job states about the run; copied into ever
     int seq_len;
     enum dt_pipe_schedule schedule;
     enum dt_plan_assignment assignment;
+    enum dt_plan_warmup warmup;
     bool intra_reorder, inter_reorder;
     bool stepccl;
     int stepccl_chunks; /* of every collective that goes in chunks; 0: the best number for each, and none on CPUs */
@@ -246,6 +268,15 @@ static inline bool dt_plan_defers(const struct dt_plan *p, const struct dt_model
 /* Does DT_ASSIGNMENT_ENTRAIN go with the plan; part of dt_plan_validate (plan_entrain.c). */
 enum dt_status dt_plan_check_entrain(const struct dt_plan *p, const struct dt_model *m,
                                      struct dt_error *err);
+/* Does `ahead` go with the plan: along every path no stage holds more than the one in front of it; part of
+ * dt_plan_validate (plan_warmup.c). */
+enum dt_status dt_plan_check_warmup(const struct dt_plan *p, const struct dt_model *m,
+                                    struct dt_error *err);
+/* Does the plan say how far its stages are ahead? */
+bool dt_plan_is_ahead(const struct dt_plan *p);
+/* Do `phases` go with the plan; part of dt_plan_validate. */
+enum dt_status dt_plan_check_phases(const struct dt_plan *p, const struct dt_model *m,
+                                    struct dt_error *err);
 /* Does virtual stage v of the module run its weight gradients apart from its backwards. */
 bool dt_plan_splits_backward(const struct dt_plan *p, const struct dt_model *m, int module, int v);
 /* What the modules have, for people: "selective", or "encoder full, llm none" where they differ.  Each returns buf. */
@@ -255,6 +286,9 @@ const char *dt_plan_zero_text(const struct dt_plan *p, char *buf, size_t size);
 void dt_plan_trainable(const struct dt_plan *p, const struct dt_model *m, int module,
                        unsigned char *out);
 
+/* Of plan.json.  Version 1: policy.recompute and policy.zero, of all modules; 2: each module has its own. */
+#define DT_PLAN_FORMAT "disttrain-plan"
+enum { DT_PLAN_VERSION = 2 };
 enum dt_status dt_plan_to_json(const struct dt_plan *p, struct dt_error *err, char **out);
 enum dt_status dt_plan_parse(const char *name, const char *text, size_t len, struct dt_error *err,
                              struct dt_plan *out);

@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * plan.json: written with the keys in a fixed order, read back through the document layer, so that
- * every unknown key, wrong type and impossible value is reported at its line and column.  Writing
- * what was read gives the same bytes. */
-#include "base/json.h"
+ * plan.json: read through the document layer, so that every unknown key, wrong type and impossible value is
+ * reported at its line and column.  plan_write.c writes it. */
 #include "base/mem.h"
 #include "core/model/plan.h"
 
 #include <string.h>
-
-#define PLAN_FORMAT "disttrain-plan"
-/* 1: policy.recompute and policy.zero, of all modules; 2: each module has its own. */
-enum { PLAN_VERSION = 2 };
 
 /* Widest degrees a plan may state; dt_plan_validate() then holds them against model and cluster. */
 enum { DEGREE_MAX = 1 << 20 };
@@ -79,6 +73,11 @@ static const struct dt_key module_keys[] = {
      .form = "all or number of slots",
      .fallback = "whole samples, slot by slot",
      .help = "an encoder's replicas share the items of so many slots, each as one microbatch"},
+    {.name = "phases",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_plan_module, phases),
+     .help =
+         "of an encoder on GPUs of others: all forwards before their work, all backwards behind"},
     {.name = "frozen",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_plan_module, frozen),
@@ -101,6 +100,11 @@ static const struct dt_key module_keys[] = {
      .form = "list of blocks",
      .fallback = "balanced by FLOPs",
      .help = "first block of each virtual stage, and the number of blocks"},
+    {.name = "ahead",
+     .type = DT_KEY_OWN,
+     .form = "list of numbers",
+     .fallback = "as memory allows with train.warmup eager, else none",
+     .help = "microbatches that each stage holds beyond what the schedule asks for"},
     {.name = NULL},
 };
 enum { MODULE_KEYS = sizeof(module_keys) / sizeof(module_keys[0]) - 1 };
@@ -121,109 +125,6 @@ const struct dt_key dt_plan_map_keys[] = {
      .help = "the layout of this module"},
     {.name = NULL},
 };
-
-/* ---- writing ---- */
-
-/* `host`: the module on whose GPUs it lies, or NULL. */
-static void put_module(struct dt_json *j, const char *name, const char *host,
-                       const struct dt_plan_module *mp)
-{
-    const struct dt_plan_layout *l = &mp->layout;
-
-    dt_json_begin_object(j);
-    dt_json_kv_string(j, "name", name);
-    dt_json_kv_int(j, "tp", l->tp);
-    dt_json_kv_int(j, "cp", l->cp);
-    dt_json_kv_int(j, "ep", l->ep);
-    dt_json_kv_int(j, "ip", l->ip);
-    dt_json_kv_int(j, "pp", l->pp);
-    dt_json_kv_int(j, "vpp", l->vpp);
-    dt_json_kv_int(j, "dp", l->dp);
-    dt_json_kv_int(j, "first_gpu", l->first_gpu);
-    if (host)
-        dt_json_kv_string(j, "with", host);
-    if (mp->window == DT_PLAN_WINDOW_ALL)
-        dt_json_kv_string(j, "window", "all");
-    else if (mp->window > 0)
-        dt_json_kv_int(j, "window", mp->window);
-    dt_json_kv_bool(j, "frozen", mp->frozen);
-    dt_json_kv_string(j, "recompute", dt_block_recompute_names[mp->recompute]);
-    dt_json_kv_int(j, "zero", mp->zero);
-    dt_json_key(j, "split");
-    dt_json_begin_array(j);
-    for (int v = 0; v <= l->pp * l->vpp; v++)
-        dt_json_int(j, mp->split[v]);
-    dt_json_end_array(j);
-    dt_json_end_object(j);
-}
-
-static void put_policy(struct dt_json *j, const struct dt_plan_policy *y)
-{
-    dt_json_begin_object(j);
-    dt_json_kv_int(j, "global_batch", y->global_batch);
-    dt_json_kv_int(j, "microbatch", y->microbatch);
-    dt_json_kv_int(j, "seq_len", y->seq_len);
-    dt_json_kv_string(j, "schedule", dt_pipe_schedule_names[y->schedule]);
-    if (y->assignment != DT_ASSIGNMENT_SLOTS)
-        dt_json_kv_string(j, "assignment", dt_plan_assignment_names[y->assignment]);
-    dt_json_kv_bool(j, "intra_reorder", y->intra_reorder);
-    dt_json_kv_bool(j, "inter_reorder", y->inter_reorder);
-    dt_json_kv_bool(j, "stepccl", y->stepccl);
-    if (y->stepccl_chunks)
-        dt_json_kv_int(j, "stepccl_chunks", y->stepccl_chunks);
-    dt_json_kv_bool(j, "overlap_grad", y->overlap_grad);
-    dt_json_kv_bool(j, "overlap_param", y->overlap_param);
-    if (y->half_grads)
-        dt_json_kv_bool(j, "half_grads", true);
-    if (y->bf16_grads)
-        dt_json_kv_bool(j, "bf16_grads", true);
-    if (y->fp32)
-        dt_json_kv_bool(j, "fp32", true);
-    if (y->exact_vectors)
-        dt_json_kv_bool(j, "exact_vectors", true);
-    dt_json_end_object(j);
-}
-
-static void put_predicted(struct dt_json *j, const struct dt_plan_prediction *q)
-{
-    dt_json_begin_object(j);
-    dt_json_kv_double(j, "warmup_s", q->warmup_s);
-    dt_json_kv_double(j, "steady_s", q->steady_s);
-    dt_json_kv_double(j, "total_s", q->total_s);
-    dt_json_kv_double(j, "staged_s", q->staged_s);
-    dt_json_kv_double(j, "lower_bound_s", q->lower_bound_s);
-    dt_json_kv_double(j, "timeline_s", q->timeline_s);
-    dt_json_kv_double(j, "mem_bytes_max", q->mem_bytes_max);
-    dt_json_end_object(j);
-}
-
-enum dt_status dt_plan_to_json(const struct dt_plan *p, struct dt_error *err, char **out)
-{
-    struct dt_json j;
-
-    dt_json_init(&j, true);
-    dt_json_begin_object(&j);
-    dt_json_kv_string(&j, "format", PLAN_FORMAT);
-    dt_json_kv_int(&j, "version", PLAN_VERSION);
-    dt_json_kv_string(&j, "model", p->model);
-    dt_json_kv_string(&j, "cluster", p->cluster);
-    dt_json_kv_string(&j, "strategy", dt_plan_strategy_names[p->strategy]);
-    if (p->colocated)
-        dt_json_kv_bool(&j, "colocated", true);
-    dt_json_key(&j, "policy");
-    put_policy(&j, &p->policy);
-    dt_json_key(&j, "modules");
-    dt_json_begin_array(&j);
-    for (int m = 0; m < p->n_modules; m++)
-        put_module(&j, p->module_names[m],
-                   p->modules[m].with ? p->module_names[p->modules[m].with - 1] : NULL,
-                   &p->modules[m]);
-    dt_json_end_array(&j);
-    dt_json_key(&j, "predicted");
-    put_predicted(&j, &p->predicted);
-    dt_json_end_object(&j);
-    return dt_json_finish(&j, err, out);
-}
 
 /* ---- reading ---- */
 
@@ -296,6 +197,10 @@ static const struct dt_key policy_keys[] = {
      .type = DT_KEY_WORD,
      DT_KEY_INTO(struct file, p.policy.assignment),
      .words = dt_plan_assignment_names},
+    {.name = "warmup",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct file, p.policy.warmup),
+     .words = dt_plan_warmup_names},
     {.name = "stepccl_chunks",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct file, p.policy.stepccl_chunks),
@@ -361,8 +266,8 @@ static enum dt_status read_policy(struct dt_node map, const struct dt_key *key, 
 }
 
 /* A scalar list element as an integer in [min, max]. */
-static enum dt_status seq_int(struct dt_node seq, size_t i, long min, long max, long *out,
-                              struct dt_error *err)
+static enum dt_status seq_int(struct dt_node seq, const char *key, size_t i, long min, long max,
+                              long *out, struct dt_error *err)
 {
     struct dt_node n = dt_seq_at(seq, i);
     const char *text = dt_node_text(n);
@@ -372,7 +277,7 @@ static enum dt_status seq_int(struct dt_node seq, size_t i, long min, long max, 
     for (; text && text[digits] >= '0' && text[digits] <= '9' && digits < 7; digits++)
         v = v * 10 + (text[digits] - '0');
     if (!text || digits == 0 || text[digits] || v < min || v > max)
-        return dt_node_error(n, err, "split: expected an integer from %ld to %ld", min, max);
+        return dt_node_error(n, err, "%s: expected an integer from %ld to %ld", key, min, max);
     *out = v;
     return DT_OK;
 }
@@ -390,8 +295,25 @@ static enum dt_status get_split(struct dt_node map, struct dt_error *err, struct
     for (int i = 0; i <= v; i++) {
         long min = i == 0 ? 0 : last + 1, max = i == 0 ? 0 : UINT16_MAX;
 
-        DT_TRY(seq_int(seq, (size_t)i, min, max, &last, err));
+        DT_TRY(seq_int(seq, "split", (size_t)i, min, max, &last, err));
         mp->split[i] = (uint16_t)last;
+    }
+    return DT_OK;
+}
+
+static enum dt_status get_ahead(struct dt_node map, struct dt_error *err, struct dt_plan_module *mp)
+{
+    struct dt_node seq = dt_map_get(map, "ahead");
+    long ahead;
+
+    if (!dt_node_present(seq))
+        return DT_OK;
+    if (!dt_node_is_seq(seq) || dt_seq_size(seq) != (size_t)mp->layout.pp)
+        return dt_node_error(seq, err, "ahead must list a number for each of %d stages",
+                             mp->layout.pp);
+    for (int s = 0; s < mp->layout.pp; s++) {
+        DT_TRY(seq_int(seq, "ahead", (size_t)s, 0, UINT16_MAX, &ahead, err));
+        mp->ahead[s] = (uint16_t)ahead;
     }
     return DT_OK;
 }
@@ -433,6 +355,7 @@ static enum dt_status get_layout(struct dt_node n, const char *what, const struc
     if (l->pp * l->vpp > DT_MAX_VSTAGES)
         return dt_node_error(n, err, "pp*vpp = %d, at most %d", l->pp * l->vpp, DT_MAX_VSTAGES);
     mp->pinned = dt_node_present(dt_map_get(n, "first_gpu"));
+    DT_TRY(get_ahead(n, err, mp));
     return get_window(n, err, &mp->window);
 }
 
@@ -465,7 +388,8 @@ static enum dt_status get_with(struct dt_node map, int m, struct dt_error *err, 
 
 static bool is_later(const char *name) /* keys that came with version 2 and may be absent */
 {
-    return strcmp(name, "with") == 0 || strcmp(name, "window") == 0;
+    return strcmp(name, "with") == 0 || strcmp(name, "window") == 0 ||
+           strcmp(name, "phases") == 0 || strcmp(name, "ahead") == 0;
 }
 
 static bool of_all_modules(const char *name)
@@ -528,7 +452,7 @@ static enum dt_status read_modules(struct dt_node map, const struct dt_key *key,
 }
 
 static const struct dt_key plan_keys[] = {
-    {.name = "format", .type = DT_KEY_OWN, .needed = PLAN_FORMAT},
+    {.name = "format", .type = DT_KEY_OWN, .needed = DT_PLAN_FORMAT},
     {.name = "version", .type = DT_KEY_OWN, .needed = "2"},
     {.name = "model",
      .type = DT_KEY_STRING,
@@ -560,14 +484,14 @@ static enum dt_status get_plan(struct dt_node root, struct dt_error *err, struct
     DT_TRY(dt_keys_check(root, "plan", plan_keys, err));
     DT_TRY(dt_keys_require(root, "plan", plan_keys, err));
     DT_TRY(dt_get_string(root, "format", format, sizeof(format), err));
-    if (strcmp(format, PLAN_FORMAT) != 0)
+    if (strcmp(format, DT_PLAN_FORMAT) != 0)
         return dt_node_error(dt_map_get(root, "format"), err, "format is '%s', expected '%s'",
-                             format, PLAN_FORMAT);
+                             format, DT_PLAN_FORMAT);
     DT_TRY(dt_get_int(root, "version", 0, INT32_MAX, &f->version, err));
-    if (f->version < 1 || f->version > PLAN_VERSION)
+    if (f->version < 1 || f->version > DT_PLAN_VERSION)
         return dt_node_error(dt_map_get(root, "version"), err,
                              "plan version %lld, this program reads versions 1 to %d",
-                             (long long)f->version, PLAN_VERSION);
+                             (long long)f->version, DT_PLAN_VERSION);
     return dt_keys_read(root, "plan", plan_keys, f, err);
 }
 

@@ -10,9 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DECLARE(id, name, planner, help) extern const struct dt_orch_planner planner;
 #define PLANNER(id, name, planner, help) &planner,
-DT_STRATEGIES(DECLARE)
 static const struct dt_orch_planner *const planners[DT_STRATEGY_N] = {DT_STRATEGIES(PLANNER)};
 
 void dt_orch_policy(enum dt_plan_strategy strategy, struct dt_plan_policy *policy)
@@ -114,15 +112,18 @@ void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_pla
     double interval = 0, staged_lm = 0, staged = 0, staged_warm = 0, pass = 0;
     double interval_lm = 0, guests = 0,
            staged_guests = 0; /* per slot, of guests on the LLM's GPUs */
+    double exchange_lm = 0; /* per slot, of the LLM or a guest: their lanes exchange side by side */
 
     memset(out, 0, sizeof(*out));
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_plan_layout *l = &p->modules[m].layout;
         bool guest = m != llm && !p->colocated && dt_plan_host(p, m) == llm;
         struct module_times t;
-        double mean, staged_m;
+        double mean, staged_m, exchange = dt_orch_plan_exchange_s(in, p, m);
 
         module_times(in, p, m, &stats[m], &t);
+        if (m == llm || guest)
+            exchange_lm = fmax(exchange_lm, exchange);
         mean = replica_share(slot, l->dp, false) * t.sample_s / l->pp;
         if (m == llm) {
             double c = p->policy.microbatch * t.sample_s, later = p->policy.microbatch * t.later_s;
@@ -143,14 +144,14 @@ void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_pla
             staged_guests += staged_m;
         } else {
             interval = fmax(interval, mean);
-            staged = fmax(staged, staged_m);
+            staged = fmax(staged, fmax(staged_m, exchange));
         }
     }
     interval = fmax(interval, interval_lm + guests);
     out->steady_s = (double)(slots - 1) * interval;
     out->total_s = out->warmup_s + out->steady_s;
-    out->staged_s =
-        dt_orch_staged_s(staged_warm, (double)(slots - 1), staged_lm + staged_guests, staged, pass);
+    out->staged_s = dt_orch_staged_s(staged_warm, (double)(slots - 1),
+                                     fmax(staged_lm + staged_guests, exchange_lm), staged, pass);
 }
 
 /* ---- what binds a plan ---- */

@@ -91,6 +91,20 @@ struct dt_orch_sizing_step { /* `trials` draws of so many samples beside a first
     int others;                                      /* that gave another division than the first */
     int least[DT_MAX_MODULES], most[DT_MAX_MODULES]; /* units of each module in all of them */
 };
+/* How sure a division is: what draws of a global batch from all samples ask for. */
+enum { DT_ORCH_SIZING_OTHERS = 4 };
+struct dt_orch_sizing_stable {
+    int64_t batch;   /* samples of a draw */
+    int draws, same; /* that ask for the division of the plan */
+    int n_others;    /* the other divisions that most of them ask for */
+    struct {
+        int draws, units[DT_MAX_MODULES];
+    } other[DT_ORCH_SIZING_OTHERS];
+    /* The least share of the load that would have to be module `from`'s and become module `to`'s for all samples to ask for
+     * another division. */
+    double margin;
+    int from, to;
+};
 struct dt_orch_sizing {
     int n_modules;      /* 0: nothing was divided */
     int unit, of_units; /* GPUs of one, and how many a replica has */
@@ -103,6 +117,7 @@ struct dt_orch_sizing {
     double mean_share[DT_MAX_MODULES];
     int n_steps;
     struct dt_orch_sizing_step step[DT_ORCH_SIZING_STEPS];
+    struct dt_orch_sizing_stable stable; /* of the chosen plan's */
 };
 struct dt_search_result {
     int n;                 /* best first */

@@ -101,6 +101,7 @@ static double llm_least_s(struct dt_orch_table *t, const struct dt_plan *p, int 
     }
     least = fmax(least, all * fmax(0, now));
     if (dt_pipe_of(p->policy.schedule)->in_step && l->vpp == 1 &&
+        p->policy.warmup == DT_WARMUP_1F1B && /* more may be in flight than is known yet */
         dt_plan_upstream_trained(p, t->in->model, m, p->modules[m].split[1])) {
         int w = dt_memory_in_flight(p, t->in->model, m, 0, (int64_t)slots);
 

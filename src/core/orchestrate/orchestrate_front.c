@@ -142,6 +142,21 @@ static const struct dt_orch_option *beats(const struct dt_orch_options *l,
     return NULL;
 }
 
+/* With what its ZeRO exchanges, which takes a while to find out; false: then it is of no use. */
+static bool add_exchange(struct dt_search_state *s, int m, const struct dt_orch_limits *lim,
+                         enum rival rival, struct dt_orch_option *o)
+{
+    double each;
+
+    if (!dt_orch_counts_exchange(s, m))
+        return true;
+    each = dt_orch_choice_exchange_s(s->t, m, &o->of, s->c->pipe, s->c->microbatch, s->c->dp_lm);
+    if (each <= o->interval)
+        return true;
+    o->interval = each;
+    return of_use(s, m, lim, o->gpus, o->warm, o->interval) && !beats(&s->raw, o, rival);
+}
+
 /* One lane, dp, depth and level of ZeRO: every recomputation that fits and is not beaten.  Memory is asked last, it
  * takes longest.  *done: nothing deeper is of use; *refused: memory refused one that is. */
 static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choice *of,
@@ -174,6 +189,8 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
             *done |= fastest && better->sure; /* deeper ones with more GPUs are beaten, too */
             continue;
         }
+        if (!add_exchange(s, m, lim, rival, &o))
+            continue;
         if (!fits(s, m, &o.of)) {
             *refused = true;
             continue;
@@ -186,14 +203,17 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
     return !s->t->nomem;
 }
 
-/* One lane, dp and depth, at the first level of ZeRO, by preference, at which any recomputation fits. */
+/* One lane, dp and depth, at the first level of ZeRO, by preference, at which any recomputation fits; where it is known what
+ * more ZeRO exchanges, at the others, too, which may do with less recomputation. */
 static bool list_zero(struct dt_search_state *s, int m, struct dt_orch_choice *of,
                       const struct dt_orch_limits *lim, bool *done)
 {
     size_t before = s->raw.n;
     bool refused = true; /* else another level of ZeRO is of no use, either */
 
-    for (int z = 0; z < s->t->space.of[m].n_zero && s->raw.n == before && refused && !*done; z++) {
+    for (int z = 0; z < s->t->space.of[m].n_zero && refused && !*done; z++) {
+        if (s->raw.n > before && !dt_orch_counts_exchange(s, m))
+            break;
         of->zero = (uint8_t)z;
         refused = false;
         if (!list_recompute(s, m, of, lim, done, &refused))

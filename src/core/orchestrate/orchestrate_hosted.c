@@ -132,7 +132,8 @@ static void find_hosts(struct hosting *w)
                 for (int dp = 1; dp * lane <= w->t->gpus; dp++) {
                     struct host x = {.c = {.pipe = (uint8_t)p, .microbatch = (uint8_t)i}};
 
-                    if (batch % ((int64_t)dp * s->microbatch[i]) != 0)
+                    if (batch % ((int64_t)dp * s->microbatch[i]) != 0 ||
+                        (w->t->in->opt.dp > 0 && dp != w->t->in->opt.dp))
                         continue;
                     x.c.of[w->llm].lane = (uint8_t)l;
                     x.c.of[w->llm].dp = dp;
@@ -218,26 +219,6 @@ static bool make(struct hosting *w, const struct dt_orch_cand *c, int variant, s
     return false;
 }
 
-static bool listed(const struct dt_plan *plans, int n, const struct dt_plan *p)
-{
-    for (int i = 0; i < n; i++) {
-        bool same = plans[i].policy.schedule == p->policy.schedule &&
-                    plans[i].policy.microbatch == p->policy.microbatch;
-
-        for (int m = 0; m < p->n_modules && same; m++) {
-            const struct dt_plan_module *a = &plans[i].modules[m], *b = &p->modules[m];
-            size_t stages = (size_t)(a->layout.pp * a->layout.vpp) + 1;
-
-            same = memcmp(&a->layout, &b->layout, sizeof(a->layout)) == 0 &&
-                   a->recompute == b->recompute && a->zero == b->zero && a->window == b->window &&
-                   memcmp(a->split, b->split, stages * sizeof(a->split[0])) == 0;
-        }
-        if (same)
-            return true;
-    }
-    return false;
-}
-
 /* Plan after plan of the LLMs in turn, the likeliest variant of each first. */
 static int list(struct hosting *w, struct dt_plan *plans, int room)
 {
@@ -247,7 +228,7 @@ static int list(struct hosting *w, struct dt_plan *plans, int room)
         for (int i = 0; i < w->most; i++)
             for (int s = 0; s < DT_SCHED_N && n < room; s++)
                 if (i < w->n[s] && make(w, &w->host[s][i].c, k, &plans[n]) &&
-                    !listed(plans, n, &plans[n]))
+                    !dt_orch_plan_listed_split(plans, n, &plans[n]))
                     n++;
     return n;
 }
@@ -293,7 +274,7 @@ static enum dt_status again(struct hosting *w, struct dt_plan *plans, int *n, in
         const struct dt_orch_cand *c = host_of(w, &plans[i]);
 
         for (int k = 0; c && k < w->h->variants && all < room; k++)
-            if (make(w, c, k, &plans[all]) && !listed(plans, all, &plans[all]))
+            if (make(w, c, k, &plans[all]) && !dt_orch_plan_listed_split(plans, all, &plans[all]))
                 all++;
     }
     *n = all;

@@ -62,14 +62,18 @@ struct dt_orch_effort {
     int64_t guest_budget; /* of the budget */
     int polish; /* times the budget that the neighbours of the best plans may take beyond it, */
     double together; /* and with all that was timed before, at most; 0: no matter */
+    /* They may take longer where the layouts were found in no time: as many budgets as this together with all that was timed
+     * before and with the layouts costed; 0: they may not. */
+    double work;
     /* ops of a program by which the reordering is chosen, and of all of them together */
     double reorder_program, reorder_ops;
 };
 const struct dt_orch_effort *dt_orch_effort_of(const struct dt_search_input *in);
 /* The budget of ranking: as stated, or the effort's. */
 int64_t dt_orch_budget(const struct dt_search_input *in);
-/* Where the neighbours of the best plans (orchestrate_polish.c) end that begin after so many ops. */
-int64_t dt_orch_polish_end(const struct dt_search_input *in, int64_t ops);
+/* Where the neighbours of the best plans (orchestrate_polish.c) end that begin after so many ops, so many layouts having been
+ * costed. */
+int64_t dt_orch_polish_end(const struct dt_search_input *in, int64_t ops, int64_t layouts);
 
 /* ---- tables ---- */
 
@@ -116,6 +120,11 @@ struct dt_orch_mem_entry {
     uint32_t over_dp, fits_dp;
 };
 
+struct dt_orch_exchange { /* of a module in a layout */
+    uint64_t key[2];      /* 0: free */
+    double seconds;
+};
+
 struct dt_orch_table {
     const struct dt_search_input *in;
     struct dt_arena arena;
@@ -135,6 +144,8 @@ struct dt_orch_table {
     size_t mem_cap, mem_n;
     struct dt_orch_region *regions; /* orchestrate_memory.c: what follows from other answers */
     size_t regions_cap, regions_n;
+    struct dt_orch_exchange *exchange; /* orchestrate_exchange.c */
+    size_t exchange_cap, exchange_n;
     struct dt_orch_rejects rejects;
     int64_t simulated, ops, untimed; /* as in struct dt_search_stats */
     bool nomem;                      /* sticky: an allocation inside the search failed */
@@ -201,6 +212,9 @@ static inline int64_t dt_orch_samples_per_replica(int64_t slot, int dp)
 }
 
 /* orchestrate_memory.c */
+/* Gives module m of t->scratch this layout, with the best split; false when out of memory. */
+bool dt_orch_table_set(struct dt_orch_table *t, int m, const struct dt_orch_choice *c,
+                       int microbatch, const struct dt_orch_pipe *pipe);
 /* Does every stage of a module fit.  What lies around it counts, too: the LLM's pipeline and replicas, and the depth of
  * the deepest generator. */
 struct dt_orch_question {
@@ -234,6 +248,14 @@ void dt_orch_note_reject(struct dt_orch_table *t, const struct dt_plan *p, int m
                          const struct dt_memory *mem);
 /* Forget what was asked (after a change of sigmas). */
 void dt_orch_table_forget(struct dt_orch_table *t);
+
+/* orchestrate_exchange.c: seconds that a slot takes the busiest lane of module m for what ZeRO 2 and 3 exchange at every
+ * microbatch, one collective after the other; 0 with less ZeRO.  As many slots of that are what dt_sched_collectives_s() says. */
+double dt_orch_plan_exchange_s(const struct dt_search_input *in, const struct dt_plan *p, int m);
+/* The same of a choice beside an LLM of dp_lm replicas; pipe and microbatch are indices into the space.  Remembered;
+ * 0 when out of memory (t->nomem). */
+double dt_orch_choice_exchange_s(struct dt_orch_table *t, int m, const struct dt_orch_choice *c,
+                                 int pipe, int microbatch, int dp_lm);
 
 /* orchestrate_search.c: of each schedule the k best candidates, beyond the first `sure` of them none that is slower
  * than the best by more than `margin` (0: however slow); all of them together, best first, in out[DT_SCHED_N * k].
@@ -329,6 +351,8 @@ enum dt_orch_fit dt_orch_split_module(struct dt_orch_table *t, struct dt_plan *p
 bool dt_orch_split_to_fit(struct dt_orch_table *t, const struct dt_orch_cand *c, struct dt_plan *p);
 /* The one of n plans that is p, predictions and reordering aside; NULL: there is none. */
 struct dt_plan *dt_orch_plan_listed(struct dt_plan *plans, int n, const struct dt_plan *p);
+/* Is there such a one that has the same splits, too? */
+bool dt_orch_plan_listed_split(const struct dt_plan *plans, int n, const struct dt_plan *p);
 /* Of one kind: schedule, guests, microbatch and the LLM's TP are the same. */
 bool dt_orch_plans_alike(const struct dt_plan *p, const struct dt_plan *q, int llm);
 /* Memory against the microbatches to be expected, where none are assigned. */
@@ -391,6 +415,9 @@ struct dt_orch_planner {
     void (*policy)(
         struct dt_plan_policy *y); /* what it makes of the stated policy; NULL: keeps it */
 };
+#define DT_ORCH_PLANNER(id, name, planner, help) extern const struct dt_orch_planner planner;
+DT_STRATEGIES(DT_ORCH_PLANNER)
+#undef DT_ORCH_PLANNER
 /* strategy_manual.c: the plan t->in->manual, placed, checked and costed. */
 enum dt_status dt_orch_plan_stated(struct dt_orch_table *t, struct dt_error *err,
                                    struct dt_search_result *out);

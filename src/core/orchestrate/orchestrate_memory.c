@@ -50,6 +50,15 @@ void dt_orch_expected_work(const struct dt_orch_work_stats *s, const struct dt_p
     int64_t slot = dt_plan_slot_samples(p, llm), window = dt_plan_window(p, llm, m);
     int dp = p->modules[m].layout.dp, groups;
 
+    if (p->modules[m].phases) { /* it holds all at a time: their mean */
+        int64_t slots = dt_plan_slots(p, llm), k = dt_orch_samples_per_replica(slot, dp);
+
+        dt_orch_largest_work(s, (double)(k * slots), sigmas, out);
+        out->n = (out->n + slots - 1) / slots;
+        out->tokens = (out->tokens + slots - 1) / slots;
+        out->tokens_sq = (out->tokens_sq + slots - 1) / slots;
+        return;
+    }
     if (window == 0) {
         dt_orch_largest_work(s, (double)dt_orch_samples_per_replica(slot, dp), sigmas, out);
         return;
@@ -184,7 +193,7 @@ static const struct dt_orch_times *times_of(struct dt_orch_table *t, int m,
                             pipe->split);
 }
 
-static bool set_module(struct dt_orch_table *t, int m, const struct dt_orch_choice *c,
+bool dt_orch_table_set(struct dt_orch_table *t, int m, const struct dt_orch_choice *c,
                        int microbatch, const struct dt_orch_pipe *pipe)
 {
     bool llm = m == t->in->model->llm;
@@ -249,7 +258,7 @@ static double ask(struct dt_orch_table *t, const struct dt_orch_question *q)
 
     set_llm(t, q, q->alone);
     slot = (int64_t)q->dp_lm * t->scratch.policy.microbatch;
-    if (set_module(t, q->m, &q->of, q->microbatch, &t->space.pipe[q->pipe]))
+    if (dt_orch_table_set(t, q->m, &q->of, q->microbatch, &t->space.pipe[q->pipe]))
         over = stages_over(t, q->m, stated.global_batch / slot, slot);
     if (over > 0 && t->uneven &&
         dt_orch_split_module(t, &t->scratch, q->m,
@@ -554,7 +563,7 @@ bool dt_orch_cand_fits(struct dt_orch_table *t, const struct dt_orch_cand *c)
     t->scratch.policy.microbatch = t->space.microbatch[c->microbatch];
     t->scratch.policy.schedule = pipe->schedule;
     for (int m = 0; m < model->n_modules && fits; m++) {
-        fits = set_module(t, m, &c->of[m], c->microbatch, pipe);
+        fits = dt_orch_table_set(t, m, &c->of[m], c->microbatch, pipe);
         deep |= model->modules[m].role == DT_ROLE_ENCODER && c->of[m].pp > 1;
     }
     for (int m = 0; m < model->n_modules && fits; m++)

@@ -170,16 +170,20 @@ double dt_orch_spot_formula_s(struct dt_orch_moves *w, const struct dt_orch_spot
 {
     const struct dt_orch_pipe *pipe = &w->t->space.pipe[s->c.pipe];
     double micro = w->t->space.microbatch[s->c.microbatch], warm = 0, pass = 0;
-    double llm = 0, guests = 0, others = 0;
+    double llm = 0, guests = 0, others = 0, exchange_lm = 0;
     int64_t slot = slot_of(w, s), slots = w->in->policy.global_batch / slot;
 
     for (int m = 0; m < w->in->model->n_modules; m++) {
         const struct dt_orch_choice *of = &s->c.of[m];
         struct passing x;
-        double share;
+        double share, exchange;
 
         if (!passing_of(w, s, m, &x))
             return HUGE_VAL;
+        exchange =
+            dt_orch_choice_exchange_s(w->t, m, of, s->c.pipe, s->c.microbatch, s->c.of[w->llm].dp);
+        if (m == w->llm || s->set >> m & 1)
+            exchange_lm = fmax(exchange_lm, exchange);
         if (m == w->llm) {
             double base = dt_orch_llm_warmup_s(micro * x.sample_s, micro * x.later_s, slots, of->pp,
                                                pipe->vpp);
@@ -195,9 +199,10 @@ double dt_orch_spot_formula_s(struct dt_orch_moves *w, const struct dt_orch_spot
         if (s->set >> m & 1)
             guests += share * x.slowest_s;
         else
-            others = fmax(others, share * x.slowest_s);
+            others = fmax(others, fmax(share * x.slowest_s, exchange));
     }
-    return dt_orch_staged_s(warm, (double)(slots - 1), llm + guests, others, pass);
+    return dt_orch_staged_s(warm, (double)(slots - 1), fmax(llm + guests, exchange_lm), others,
+                            pass);
 }
 
 /* ---- proposals ---- */

@@ -83,9 +83,32 @@ static bool are_same(const struct dt_plan *p, const struct dt_plan *q)
         const struct dt_plan_module *a = &p->modules[m], *b = &q->modules[m];
 
         same = memcmp(&a->layout, &b->layout, sizeof(a->layout)) == 0 && a->with == b->with &&
-               a->recompute == b->recompute && a->zero == b->zero && a->window == b->window;
+               a->recompute == b->recompute && a->zero == b->zero && a->window == b->window &&
+               a->phases == b->phases;
     }
     return same;
+}
+
+/* Of two plans that are the same otherwise. */
+static bool are_split_alike(const struct dt_plan *p, const struct dt_plan *q)
+{
+    bool alike = true;
+
+    for (int m = 0; m < p->n_modules && alike; m++) {
+        const struct dt_plan_module *a = &p->modules[m], *b = &q->modules[m];
+        size_t stages = (size_t)(a->layout.pp * a->layout.vpp) + 1;
+
+        alike = memcmp(a->split, b->split, stages * sizeof(a->split[0])) == 0;
+    }
+    return alike;
+}
+
+bool dt_orch_plan_listed_split(const struct dt_plan *plans, int n, const struct dt_plan *p)
+{
+    for (int i = 0; i < n; i++)
+        if (are_same(&plans[i], p) && are_split_alike(&plans[i], p))
+            return true;
+    return false;
 }
 
 struct dt_plan *dt_orch_plan_listed(struct dt_plan *plans, int n, const struct dt_plan *p)

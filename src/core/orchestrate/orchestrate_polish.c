@@ -296,9 +296,9 @@ static enum dt_status catch_up(struct polish *w, int64_t ops, int64_t end, struc
     return DT_OK;
 }
 
-static enum dt_status look_around(struct polish *w, struct dt_error *err)
+static enum dt_status look_around(struct polish *w, int64_t layouts, struct dt_error *err)
 {
-    int64_t begin = w->moves.t->ops, end = dt_orch_polish_end(w->moves.in, begin), ops;
+    int64_t begin = w->moves.t->ops, end = dt_orch_polish_end(w->moves.in, begin, layouts), ops;
 
     if (w->n == 0)
         return DT_OK;
@@ -381,7 +381,7 @@ static enum dt_status polish(struct polish *w, struct dt_error *err, struct dt_s
             s <= out->plans[0].predicted.timeline_s * (1 + (w->moves.few ? FAR_REACH : FAR_SEED)))
             DT_TRY(start(w, &out->plans[i], err));
     }
-    DT_TRY(look_around(w, err));
+    DT_TRY(look_around(w, out->stats.candidates, err));
     all = dt_realloc(out->plans, (size_t)(out->n + w->n) * sizeof(*all));
     if (!all)
         return dt_error_nomem(err, "plans");
@@ -444,7 +444,8 @@ enum dt_status dt_orch_polish(struct dt_orch_table *t, const double *cap,
     int k = t->in->opt.k > 0 ? t->in->opt.k : 8;
     enum dt_status st = DT_OK;
 
-    if (t->in->opt.rank && !t->in->opt.uniform && dt_orch_polish_end(t->in, 0) > 0) {
+    if (t->in->opt.rank && !t->in->opt.uniform &&
+        dt_orch_polish_end(t->in, 0, out->stats.candidates) > 0) {
         st = descend(t, cap, strategy, err, out);
         if (st == DT_OK)
             st = keep_timed(out, err);

@@ -25,23 +25,21 @@
 
 /* ---- the timeline of a plan ---- */
 
+/* With eager forwards, of what these microbatches let stages hold. */
 static enum dt_status check_assigned(const struct dt_search_input *in, const struct dt_plan *p,
                                      const struct dt_assignment *a, struct dt_error *err,
                                      double *mem_bytes_max)
 {
-    struct dt_work work[DT_MAX_MODULES] = {{0, 0, 0, 0}};
+    struct dt_work work[DT_MAX_MODULES];
+    struct dt_plan *ahead;
+    enum dt_status st;
 
-    for (int m = 0; m < a->n_modules; m++) {
-        const struct dt_assignment_module *ma = &a->m[m];
-
-        for (uint32_t i = 0; i < ma->mb_first[ma->n_replicas]; i++) {
-            struct dt_work w = dt_assignment_held(ma, i);
-
-            if (w.tokens > work[m].tokens)
-                work[m] = w;
-        }
-    }
-    return dt_memory_check(p, in->model, in->cluster, work, mem_bytes_max, err);
+    for (int m = 0; m < a->n_modules; m++)
+        work[m] = dt_assignment_charged(p, a, m);
+    DT_TRY(dt_sched_ahead(p, in->model, in->cluster, a, err, &ahead));
+    st = dt_memory_check(ahead ? ahead : p, in->model, in->cluster, work, mem_bytes_max, err);
+    dt_free(ahead);
+    return st;
 }
 
 enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,

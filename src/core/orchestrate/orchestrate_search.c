@@ -81,6 +81,7 @@ static double key_threshold(const struct dt_search_state *s, int zero)
 /* The LLM's view of its times at the depth at hand: warm-up, passage, interval. */
 struct llm_view {
     double base, pass, interval, total;
+    double work; /* interval, but for what ZeRO exchanges */
 };
 
 /* False when no combination around it stays within the threshold. */
@@ -106,6 +107,23 @@ static bool view_llm(struct dt_search_state *s, struct dt_orch_times *x, struct 
         e = dt_orch_stage_of(s->t, s->llm, x, s->pp_lm, s->pipe->vpp);
         v->interval = e ? s->micro * e->max_s : HUGE_VAL;
     }
+    v->work = v->interval;
+    v->total = dt_orch_staged_s(v->base, s->steps, v->interval, 0, v->pass);
+    return of_use(s, v);
+}
+
+/* The same once it is known what it exchanges. */
+static bool view_exchange(struct dt_search_state *s, const struct dt_orch_choice *of,
+                          struct llm_view *v)
+{
+    double each;
+
+    if (!dt_orch_counts_exchange(s, s->llm))
+        return true;
+    each = dt_orch_choice_exchange_s(s->t, s->llm, of, s->c->pipe, s->c->microbatch, s->c->dp_lm);
+    if (each <= v->interval)
+        return true;
+    v->interval = each;
     v->total = dt_orch_staged_s(v->base, s->steps, v->interval, 0, v->pass);
     return of_use(s, v);
 }
@@ -178,11 +196,15 @@ static enum llm_fate choose_llm(struct dt_search_state *s, int zero, int from, d
 
         if (!x || (s->only && r != s->only->recompute))
             continue;
+        q.of.recompute = (uint8_t)r;
         if (!view_llm(s, x, &v) || !depth_pays(s, &v)) {
             slow = true;
             continue;
         }
-        q.of.recompute = (uint8_t)r;
+        if (v.total < *best && !view_exchange(s, &q.of, &v)) {
+            slow = true;
+            continue;
+        }
         if (v.total >= *best || !dt_orch_table_fits(s->t, &q))
             continue;
         *best = v.total;
@@ -191,6 +213,7 @@ static enum llm_fate choose_llm(struct dt_search_state *s, int zero, int from, d
         s->base = v.base;
         s->pass = v.pass;
         s->interval_lm = v.interval;
+        s->work_lm = v.work;
     }
     return taken ? LLM_TAKEN : slow ? LLM_TOO_SLOW : LLM_TOO_LARGE;
 }
@@ -286,7 +309,7 @@ static bool open_llm(struct dt_search_state *s, int left)
 }
 
 /* A level of ZeRO above the cheapest that fits is of use only with less recomputation.  Level 3 is tried where no other
- * fits: the formula does not know what its gathers take. */
+ * fits, unless it is known here what its gathers take. */
 static void open_depth_pp(struct dt_search_state *s, int pp)
 {
     int gpus = s->lane_gpus * pp * s->c->dp_lm, left = s->t->gpus - gpus;
@@ -303,14 +326,15 @@ static void open_depth_pp(struct dt_search_state *s, int pp)
     for (int z = 0; z < modes->n_zero && !s->t->nomem; z++) {
         enum llm_fate fate;
 
-        if ((s->only && z != s->only->zero) || (modes->zero[z] > 2 && best < HUGE_VAL))
+        if ((s->only && z != s->only->zero) ||
+            (modes->zero[z] > 2 && best < HUGE_VAL && !dt_orch_counts_exchange(s, s->llm)))
             continue;
         s->threshold = key_threshold(s, z);
         fate = choose_llm(s, z, 0, &best);
         if (fate != LLM_TOO_LARGE)
-            note_floor(s, dt_orch_cell_floor(s, pp,
-                                             fate == LLM_TAKEN ? s->interval_lm
-                                                               : s->micro * s->sample_lm / pp));
+            note_floor(s,
+                       dt_orch_cell_floor(
+                           s, pp, fate == LLM_TAKEN ? s->work_lm : s->micro * s->sample_lm / pp));
         while (fate == LLM_TAKEN && !open_llm(s, left)) {
             best = HUGE_VAL; /* more recomputation, or ZeRO, may make room */
             fate = choose_llm(s, z, s->of_lm.recompute + 1, &best);

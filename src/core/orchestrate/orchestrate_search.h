@@ -67,9 +67,9 @@ struct dt_search_state {
     int deepest_lm;             /* depth of the LLM that may be of use in the cell, at most */
     int gen_pp, pp_lm;          /* deepest generator, depth of the LLM */
     struct dt_orch_choice of_lm;
-    double base; /* warm-up of the LLM */
-    double pass; /* what a microbatch's passage through it takes beyond that */
-    double interval_lm;
+    double base;                 /* warm-up of the LLM */
+    double pass;                 /* what a microbatch's passage through it takes beyond that */
+    double interval_lm, work_lm; /* of a slot; without what ZeRO exchanges */
     struct dt_orch_front any_depth[DT_MAX_MODULES];  /* generators, whatever gen_pp */
     struct dt_orch_front shallow[DT_MAX_MODULES];    /* of these those with at most gen_pp stages */
     struct dt_orch_front front[DT_MAX_MODULES];      /* around the LLM at hand */
@@ -95,6 +95,13 @@ static inline bool dt_orch_cand_better(const struct dt_orch_cand *a, const struc
 static inline bool dt_orch_asked_again(const struct dt_search_state *s)
 {
     return s->pipe->vpp > 1 || s->pipe->split;
+}
+
+/* Does what ZeRO exchanges count in the search?  Where less than level 2 may be chosen, the others are a way out when memory
+ * is short, and looking this up for all of them takes longer than the rest; plans that are ranked have it anyway. */
+static inline bool dt_orch_counts_exchange(const struct dt_search_state *s, int m)
+{
+    return s->t->space.of[m].zero[0] >= 2 && !s->t->in->opt.uniform;
 }
 
 /* ---- orchestrate_pool.c: the k best ---- */

@@ -163,3 +163,78 @@ void dt_orch_size(const struct dt_orch_loads *in, int units, struct dt_orch_sizi
     first_samples(in, in->n, load); /* no size decides: all samples do */
     dt_orch_allocate(in->n_modules, load, units, out->units);
 }
+
+/* ---- how sure it is ---- */
+
+enum { STABLE_DRAWS = 400, STABLE_STREAM = 1 << 11 /* behind the trials of b_min */ };
+
+static void count_other(struct dt_orch_sizing_stable *x, const int *units, size_t size)
+{
+    int k = 0;
+
+    while (k < x->n_others && memcmp(x->other[k].units, units, size) != 0)
+        k++;
+    if (k == DT_ORCH_SIZING_OTHERS) /* as rare as the rarest of those kept, or rarer */
+        return;
+    if (k == x->n_others) {
+        memcpy(x->other[k].units, units, size);
+        x->other[x->n_others++].draws = 0;
+    }
+    x->other[k].draws++;
+    for (; k > 0 && x->other[k - 1].draws < x->other[k].draws; k--) {
+        int draws = x->other[k].draws, swap[DT_MAX_MODULES];
+
+        memcpy(swap, x->other[k].units, sizeof(swap));
+        x->other[k] = x->other[k - 1];
+        x->other[k - 1].draws = draws;
+        memcpy(x->other[k - 1].units, swap, sizeof(swap));
+    }
+}
+
+/* The least share that moves from one module to the other and changes the division of all samples, at most all that the
+ * first one has: bisected, as whatever changes it stays changed. */
+static double margin_of(const struct dt_orch_sizing *z, int from, int to)
+{
+    double low = 0, high = z->share[from], load[DT_MAX_MODULES];
+    int was[DT_MAX_MODULES], is[DT_MAX_MODULES];
+    size_t size = (size_t)z->n_modules * sizeof(*was);
+
+    dt_orch_allocate(z->n_modules, z->share, z->of_units, was);
+    for (int step = 0; step < 40; step++) {
+        double middle = (low + high) / 2;
+
+        memcpy(load, z->share, (size_t)z->n_modules * sizeof(*load));
+        load[from] -= middle;
+        load[to] += middle;
+        dt_orch_allocate(z->n_modules, load, z->of_units, is);
+        *(memcmp(is, was, size) != 0 ? &high : &low) = middle;
+    }
+    return high;
+}
+
+void dt_orch_size_stable(const struct dt_orch_loads *in, int64_t batch, struct dt_orch_sizing *out)
+{
+    struct dt_orch_sizing_stable *x = &out->stable;
+    size_t size = (size_t)in->n_modules * sizeof(*out->units);
+
+    *x = (struct dt_orch_sizing_stable){.batch = batch, .draws = STABLE_DRAWS, .margin = 1};
+    for (int t = 0; t < STABLE_DRAWS; t++) {
+        int units[DT_MAX_MODULES];
+
+        draw(in, out->of_units, batch, STABLE_STREAM + t, units);
+        if (memcmp(units, out->units, size) == 0)
+            x->same++;
+        else
+            count_other(x, units, size);
+    }
+    for (int a = 0; a < in->n_modules; a++)
+        for (int b = 0; b < in->n_modules; b++) {
+            double m = a == b ? 1 : margin_of(out, a, b);
+
+            if (m < x->margin) {
+                x->margin = m;
+                x->from = a;
+                x->to = b;
+            }
+        }
+}

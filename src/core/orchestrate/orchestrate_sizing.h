@@ -33,4 +33,7 @@ struct dt_orch_loads {
  * there are samples: the boundary between two allocations is where the mean lies then. */
 void dt_orch_size(const struct dt_orch_loads *in, int units, struct dt_orch_sizing *out);
 
+/* Fills out->stable for global batches of so many samples.  O(draws * batch). */
+void dt_orch_size_stable(const struct dt_orch_loads *in, int64_t batch, struct dt_orch_sizing *out);
+
 #endif

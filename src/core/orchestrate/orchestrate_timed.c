@@ -94,13 +94,15 @@ static void mix_module(struct print *x, const struct dt_plan_module *m)
 
     mix(x, (uint64_t)l->tp << 32 | (uint32_t)l->cp);
     mix(x, (uint64_t)l->ep << 32 | (uint32_t)l->ip);
-    mix(x, (uint64_t)l->pp << 32 | (uint32_t)l->vpp);
+    mix(x, (uint64_t)l->pp << 32 | (uint32_t)m->phases << 16 | (uint32_t)l->vpp);
     mix(x, (uint64_t)l->dp << 32 | (uint32_t)l->first_gpu);
     mix(x, (uint64_t)m->recompute << 32 | (uint32_t)m->zero << 16 | (uint32_t)m->frozen << 8 |
                m->with);
     mix(x, (uint64_t)(int64_t)m->window);
     for (int v = 0; v <= l->pp * l->vpp; v++)
         mix(x, m->split[v]);
+    for (int s = 0; s < l->pp && m->ahead[0] > 0; s++)
+        mix(x, m->ahead[s]);
 }
 
 static void mix_plan(struct print *x, const struct dt_plan *p)
@@ -108,7 +110,7 @@ static void mix_plan(struct print *x, const struct dt_plan *p)
     const struct dt_plan_policy *y = &p->policy;
 
     mix(x, (uint64_t)y->global_batch);
-    mix(x, (uint64_t)y->stepccl_chunks << 8 | (uint32_t)y->assignment);
+    mix(x, (uint64_t)y->stepccl_chunks << 16 | (uint32_t)y->warmup << 8 | (uint32_t)y->assignment);
     mix(x, (uint64_t)y->microbatch << 32 | (uint32_t)y->seq_len);
     mix(x, (uint64_t)y->schedule << 32 | (uint32_t)p->n_modules << 16 |
                (uint32_t)p->colocated << 8 | (uint32_t)y->intra_reorder << 7 |

@@ -272,8 +272,10 @@ static enum dt_status rank(struct search *s, struct dt_error *err, struct dt_sea
         return dt_orch_infeasible(t, err);
     out->stats.candidates = s->costed;
     by = found_by(s, &out->plans[0]);
-    if (by)
+    if (by) {
         out->sizing = by->sizing;
+        dt_orch_size_stable(&s->loads, t->in->policy.global_batch, &out->sizing);
+    }
     out->n = out->n < t->in->opt.k ? out->n : t->in->opt.k;
     return DT_OK;
 }

@@ -10,8 +10,6 @@
 
 enum { WINDOWED = 4 /* plans that are tried with windows */ };
 
-extern const struct dt_orch_planner dt_orch_planner_disttrain;
-
 /* The plan with windows of so many slots, timed; false: that is no plan, or nothing is changed. */
 static enum dt_status try_window(struct dt_orch_table *t, struct dt_plan *p, int window,
                                  struct dt_error *err, bool *found)

@@ -339,3 +339,39 @@ enum dt_status dt_assign_check(const struct dt_assignment *a, struct dt_error *e
     dt_free(seen);
     return st;
 }
+
+/* ---- what memory is charged ---- */
+
+static struct dt_work mean_of(const struct dt_assignment_module *a, int replica)
+{
+    struct dt_work w = {0, 0, 0, 0};
+    int64_t n = a->mb_first[replica + 1] - a->mb_first[replica];
+
+    for (uint32_t b = a->mb_first[replica]; b < a->mb_first[replica + 1]; b++)
+        dt_work_add(&w, &a->work[b]);
+    if (n > 1) {
+        w.n = (w.n + n - 1) / n;
+        w.tokens = (w.tokens + n - 1) / n;
+        w.tokens_sq = (w.tokens_sq + n - 1) / n;
+    }
+    return w;
+}
+
+struct dt_work dt_assignment_charged(const struct dt_plan *p, const struct dt_assignment *a,
+                                     int module)
+{
+    const struct dt_assignment_module *ma = &a->m[module];
+    struct dt_work most = {0, 0, 0, 0};
+
+    for (int r = 0; p->modules[module].phases && r < ma->n_replicas; r++) {
+        struct dt_work w = mean_of(ma, r);
+
+        most = w.tokens > most.tokens ? w : most;
+    }
+    for (uint32_t b = 0; !p->modules[module].phases && b < ma->mb_first[ma->n_replicas]; b++) {
+        struct dt_work w = dt_assignment_held(ma, b);
+
+        most = w.tokens > most.tokens ? w : most;
+    }
+    return most;
+}

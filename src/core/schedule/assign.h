@@ -68,6 +68,11 @@ static inline int64_t dt_assignment_positions(const struct dt_assignment_module 
     return n;
 }
 
+/* What GPUs are charged for each microbatch that is in flight: the largest; of an encoder in phases, which holds all of a
+ * replica's at a time, the mean of the replica that has most (so a block's workspace is counted as the mean one's). */
+struct dt_work dt_assignment_charged(const struct dt_plan *p, const struct dt_assignment *a,
+                                     int module);
+
 /* Builds the assignment of the global batch that starts at `first_sample`, as the plan's policy says: slot by slot, or
  * Entrain's (assign_entrain.h).
  * intra: samples sorted by encoder+generator cost descending, each to the least-loaded DP replica (LPT), equal

@@ -108,18 +108,19 @@ struct matching {
     int *seen, stamp;   /* columns that this search has tried */
 };
 
-/* Finds a column for the row, moving others where that is what it takes. */
+/* Finds a column for the row, moving others where that is what it takes.  Of several the last: callers have the heavier row
+ * first and the lightest column last, and far apart is where most is evened out. */
 static bool find_column(struct matching *m, int row)
 {
     const double *cost = m->cost + (size_t)row * (size_t)m->n;
 
-    for (int j = 0; j < m->n; j++)
+    for (int j = m->n - 1; j >= 0; j--)
         if (cost[j] <= m->limit && m->taken_by[j] < 0) {
             m->taken_by[j] = row;
             m->of[row] = j;
             return true;
         }
-    for (int j = 0; j < m->n; j++) {
+    for (int j = m->n - 1; j >= 0; j--) {
         if (cost[j] > m->limit || m->seen[j] == m->stamp)
             continue;
         m->seen[j] = m->stamp;

@@ -40,31 +40,62 @@ static double load_of(const struct dt_assignment *a, int m, uint32_t b, const do
     return sum;
 }
 
+struct sums { /* of microbatches' loads */
+    double n, sum, squares, most;
+};
+
+static double mean_of(const struct sums *x)
+{
+    return x->n > 0 ? x->sum / x->n : 0;
+}
+
+static double variance_of(const struct sums *x)
+{
+    return x->n > 0 ? fmax(0, x->squares / x->n - mean_of(x) * mean_of(x)) : 0;
+}
+
+static void add_load(struct sums *x, double load)
+{
+    x->n++;
+    x->sum += load;
+    x->squares += load * load;
+    x->most = fmax(x->most, load);
+}
+
 /* Of the cost of one module over the microbatches of another, what a position defers with the rest of it. */
 static struct dt_assign_spread spread(const struct dt_assignment *a, int by, const double *cost)
 {
     const struct dt_assignment_module *am = &a->m[by];
-    uint32_t all = am->mb_first[am->n_replicas];
-    double n = 0, sum = 0, squares = 0, most = 0, mean;
+    uint32_t end = am->mb_first[am->n_replicas];
+    struct sums all = {0};
+    double variances = 0, relative = 0, mean;
 
-    for (uint32_t b = 0; b < all; b++) {
-        double load;
+    for (int r = 0; r < am->n_replicas; r++) {
+        struct sums own = {0};
 
-        if (dt_assignment_deferred(am, 0, all, b))
-            continue;
-        load = load_of(a, by, b, cost);
-        if (dt_assignment_deferred(am, 0, all, b + 1))
-            load += load_of(a, by, b + 1, cost);
-        n++;
-        sum += load;
-        squares += load * load;
-        most = fmax(most, load);
+        for (uint32_t b = am->mb_first[r]; b < am->mb_first[r + 1]; b++) {
+            double load;
+
+            if (dt_assignment_deferred(am, 0, end, b))
+                continue;
+            load = load_of(a, by, b, cost);
+            if (dt_assignment_deferred(am, 0, end, b + 1))
+                load += load_of(a, by, b + 1, cost);
+            add_load(&own, load);
+            add_load(&all, load);
+        }
+        mean = mean_of(&own);
+        variances += own.n * variance_of(&own);
+        relative += mean > 0 ? own.n * variance_of(&own) / (mean * mean) : 0;
     }
-    mean = n > 0 ? sum / n : 0;
+    mean = mean_of(&all);
     if (mean <= 0)
-        return (struct dt_assign_spread){0, 0, 1};
-    squares = fmax(0, squares / n - mean * mean);
-    return (struct dt_assign_spread){sqrt(squares) * 1e-9, sqrt(squares) / mean, most / mean};
+        return (struct dt_assign_spread){.max_over_mean = 1};
+    return (struct dt_assign_spread){.std_s = sqrt(variance_of(&all)) * 1e-9,
+                                     .cv = sqrt(variance_of(&all)) / mean,
+                                     .max_over_mean = all.most / mean,
+                                     .within_std_s = sqrt(variances / all.n) * 1e-9,
+                                     .within_cv = sqrt(relative / all.n)};
 }
 
 static void count(const struct dt_assignment *a, int encoder, struct dt_assign_spreads *out)

@@ -12,6 +12,9 @@ enum { DT_ASSIGN_SPREAD_GIVEN, DT_ASSIGN_SPREAD_BALANCED, DT_ASSIGN_SPREAD_RUN, 
 struct
     dt_assign_spread { /* of the microbatches of all replicas, by the sum of their samples' forward and backward */
     double std_s, cv, max_over_mean;
+    /* the same inside replicas, whose numbers of microbatches, and so their means, may differ: the root of the mean
+     * variance, absolute and relative to the replica's own mean */
+    double within_std_s, within_cv;
 };
 struct dt_assign_spreads {
     struct dt_assign_spread of[DT_MAX_MODULES][DT_ASSIGN_SPREADS];

@@ -12,7 +12,7 @@ struct times {
     const struct dt_program *p;
     struct dt_sched_times of;
     double *total[DT_MAX_MODULES]; /* [2 * v + backward] */
-    int64_t *ns, *alpha_ns;
+    int64_t *ns, *alpha_ns, *core_ns;
     bool want_prov;
     struct dt_cost_time prov;
 };
@@ -91,6 +91,17 @@ static void stage_provenance(struct times *t, int module)
 
 /* ---- communication ---- */
 
+/* Measured, or else all but the latency. */
+static int64_t core_ns(struct times *t, uint32_t i, int64_t ns, enum dt_kop_family family,
+                       int members, uint64_t bytes, double alpha_ns)
+{
+    double carried = dt_cost_carry_ns(t->of.cost, family, members, (double)bytes);
+    int64_t core = carried < 0 ? ns - dt_sched_times_ns(&t->of, i, alpha_ns)
+                               : dt_sched_times_ns(&t->of, i, carried);
+
+    return core < 0 ? 0 : core < ns ? core : ns;
+}
+
 static void send_time(struct times *t, uint32_t i)
 {
     const struct dt_op *op = &t->p->ops[i];
@@ -99,15 +110,15 @@ static void send_time(struct times *t, uint32_t i)
     const struct dt_sched_send_cost *s;
 
     t->ns[i] = 0;
-    if (t->alpha_ns)
-        t->alpha_ns[i] = 0;
-    if (dt_sched_times_there(a, b))
+    if (dt_sched_times_there(a, b)) /* arrays begin as zeros */
         return;
     s = dt_sched_times_send(&t->of, i, a, b, op->bytes);
     stands_on(t, &s->t, 1);
     t->ns[i] = s->ns;
     if (t->alpha_ns)
         t->alpha_ns[i] = s->alpha_ns;
+    if (t->core_ns)
+        t->core_ns[i] = core_ns(t, i, s->ns, DT_KOP_SEND_RECV, 1, op->bytes, s->alpha_ns);
 }
 
 static void group_time(struct times *t, const struct dt_group *g)
@@ -124,7 +135,7 @@ static void group_time(struct times *t, const struct dt_group *g)
     };
     enum dt_kop_family family;
     struct dt_cost_time cost;
-    int64_t ns, alpha;
+    int64_t ns, core = 0;
 
     if (g->kind == DT_OP_GRAD_NORM) {
         c.gpus = 0;
@@ -134,14 +145,13 @@ static void group_time(struct times *t, const struct dt_group *g)
     family = dt_sched_times_group(&t->of, &c, &cost);
     stands_on(t, &cost, g->n);
     ns = dt_sched_times_ns(&t->of, first, cost.ns);
-    alpha = t->alpha_ns && t->of.cluster->cores_per_node > 0
-                ? dt_sched_times_ns(&t->of, first,
-                                    dt_cost_collective_alpha_ns(t->of.cost, family, (int)c.gpus))
-                : 0;
+    if (t->core_ns)
+        core = core_ns(t, first, ns, family, (int)c.gpus, c.bytes,
+                       dt_cost_collective_alpha_ns(t->of.cost, family, (int)c.gpus));
     for (uint32_t k = 0; k < g->n; k++) {
         t->ns[p->group_ops[g->first + k]] = ns;
-        if (t->alpha_ns)
-            t->alpha_ns[p->group_ops[g->first + k]] = alpha < ns ? alpha : ns;
+        if (t->core_ns)
+            t->core_ns[p->group_ops[g->first + k]] = core;
     }
 }
 
@@ -231,7 +241,12 @@ static enum dt_status compute(struct times *t, bool want_alpha, struct dt_error 
 
     t->ns = dt_calloc((size_t)p->n_ops + 1, sizeof(*t->ns));
     t->alpha_ns = want_alpha ? dt_calloc((size_t)p->n_ops + 1, sizeof(*t->alpha_ns)) : NULL;
-    t->of.oom = !ok || !t->ns || (want_alpha && !t->alpha_ns);
+    t->core_ns = want_alpha && t->of.cluster->cores_per_node > 0
+                     ? dt_calloc((size_t)p->n_ops + 1, sizeof(*t->core_ns))
+                     : NULL;
+    t->of.oom =
+        !ok || !t->ns ||
+        (want_alpha && (!t->alpha_ns || (t->of.cluster->cores_per_node > 0 && !t->core_ns)));
     if (!t->of.oom)
         all_ops(t);
     st = t->of.oom ? dt_error_nomem(err, "durations of a program") : check(t, err);
@@ -239,9 +254,11 @@ static enum dt_status compute(struct times *t, bool want_alpha, struct dt_error 
     if (st != DT_OK) {
         dt_free(t->ns);
         dt_free(t->alpha_ns);
+        dt_free(t->core_ns);
         return st;
     }
-    *out = (struct dt_durations){.ns = t->ns, .alpha_ns = t->alpha_ns, .prov = t->prov};
+    *out = (struct dt_durations){
+        .ns = t->ns, .alpha_ns = t->alpha_ns, .core_ns = t->core_ns, .prov = t->prov};
     return DT_OK;
 }
 
@@ -278,5 +295,6 @@ void dt_durations_free(struct dt_durations *d)
 {
     dt_free(d->ns);
     dt_free(d->alpha_ns);
+    dt_free(d->core_ns);
     memset(d, 0, sizeof(*d));
 }

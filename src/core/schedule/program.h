@@ -14,6 +14,7 @@
  *
  * Timing rules (both evaluators and the executor's recorder):
  *  - an op begins when all its dependencies have ended (dep[0] is the previous op on its resource);
+ *  - FETCH lasts its duration, from when its input is there if that is later than its begin (release_ns);
  *  - SEND is buffered: it does not wait for the receiver; it lasts alpha + bytes/bandwidth;
  *  - RECV depends on its SEND; begin = max(previous on p2p in, SEND.begin), end = max(begin, SEND.end);
  *  - a collective op belongs to a group: it begins when every member is ready and lasts as long as its longest
@@ -111,11 +112,19 @@ struct dt_program {
     uint32_t *deps;
     struct dt_group *groups;
     uint32_t *group_ops;
+    /* [n_ops] of each FETCH, when its input is there, ns from the begin of the iteration; 0 of other ops.  NULL: all
+     * input is there from the begin (schedule/supply.h) */
+    const int64_t *release_ns;              /* borrowed */
     const struct dt_plan *plan;             /* borrowed */
     const struct dt_assignment *assignment; /* borrowed */
     struct dt_arena arena;
 };
 void dt_program_free(struct dt_program *p);
+/* When an op that could begin at `at` begins to last its duration. */
+static inline int64_t dt_program_released(const struct dt_program *p, uint32_t i, int64_t at)
+{
+    return p->release_ns && p->release_ns[i] > at ? p->release_ns[i] : at;
+}
 
 /* Proves, from plan, assignment and model alone and with no code of the compiler:
  *  - lanes, resources and indices are in order; nothing waits in a circle, messages and groups included;

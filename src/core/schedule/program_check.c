@@ -142,17 +142,46 @@ static enum dt_status check_bounds(const struct dt_check *c)
     return DT_OK;
 }
 
+/* What a GPU has come to, with an encoder in phases on it (plan_phases.c). */
+enum phase { FORWARDS, OTHERS, BACKWARDS };
+
+static enum dt_status check_phase(struct dt_check *c, uint32_t i, unsigned char *at)
+{
+    const struct dt_op *op = &c->p->ops[i];
+    bool own = c->p->plan->modules[op->module].phases;
+    enum phase now = !own ? OTHERS : op->kind == DT_OP_FORWARD ? FORWARDS : BACKWARDS;
+
+    if (!dt_check_is_work(op) && op->kind != DT_OP_WEIGHT_GRAD)
+        return DT_OK;
+    if (now < *at)
+        return dt_check_fail(c, i, "is behind work that its GPU has in a later phase");
+    *at = (unsigned char)now;
+    return DT_OK;
+}
+
+static bool has_phases(const struct dt_plan *p)
+{
+    bool any = false;
+
+    for (int m = 0; m < p->n_modules; m++)
+        any |= p->modules[m].phases;
+    return any;
+}
+
 /* Lanes that share a GPU take turns on it: each of its compute ops waits for the one before. */
 static enum dt_status check_gpus(struct dt_check *c)
 {
     const struct dt_program *p = c->p;
     uint32_t n_gpus = 0, *last;
+    unsigned char *phase;
+    bool phases = has_phases(p->plan);
 
     for (int l = 0; l < p->n_lanes; l++)
         if (p->lanes[l].first_gpu + p->lanes[l].gpus > n_gpus)
             n_gpus = p->lanes[l].first_gpu + p->lanes[l].gpus;
     last = DT_ARENA_NEW(&c->arena, uint32_t, (size_t)n_gpus + 1);
-    if (!last)
+    phase = DT_ARENA_NEW(&c->arena, unsigned char, (size_t)n_gpus + 1);
+    if (!last || !phase)
         return dt_error_nomem(c->err, "check of a program");
     memset(last, 0xff, (size_t)n_gpus * sizeof(*last));
     for (uint32_t k = 0; k < p->n_ops; k++) {
@@ -167,6 +196,8 @@ static enum dt_status check_gpus(struct dt_check *c)
                                      last[gpu] - p->lanes[p->ops[last[gpu]].lane].first,
                                      p->ops[last[gpu]].lane, gpu);
             last[gpu] = i;
+            if (phases)
+                DT_TRY(check_phase(c, i, &phase[gpu]));
         }
     }
     return DT_OK;

@@ -7,6 +7,8 @@
 #include "core/schedule/schedule_fill.h"
 #include "core/schedule/timeline.h"
 
+#include "base/mem.h"
+
 #include <string.h>
 
 static int init_module(struct dt_sched *s, int i)
@@ -377,31 +379,82 @@ static enum dt_status compile_best(const struct dt_sched *in, enum wanted wanted
     return st;
 }
 
+/* ---- eager forwards ---- */
+
+enum dt_status dt_sched_ahead(const struct dt_plan *plan, const struct dt_model *model,
+                              const struct dt_cluster *cluster, const struct dt_assignment *a,
+                              struct dt_error *err, struct dt_plan **out)
+{
+    struct dt_work work[DT_MAX_MODULES];
+    struct dt_plan *own;
+
+    *out = NULL;
+    if (plan->policy.warmup != DT_WARMUP_EAGER || dt_plan_is_ahead(plan))
+        return DT_OK;
+    own = dt_malloc(sizeof(*own));
+    if (!own)
+        return dt_error_nomem(err, "a plan");
+    *own = *plan;
+    for (int m = 0; m < a->n_modules; m++)
+        work[m] = dt_assignment_charged(plan, a, m);
+    dt_memory_ahead(own, model, cluster, work);
+    *out = own;
+    return DT_OK;
+}
+
+/* The program keeps the plan that it was made of. */
+static enum dt_status keep_plan(struct dt_program *p, const struct dt_plan *plan,
+                                struct dt_error *err)
+{
+    struct dt_plan *copy = DT_ARENA_NEW(&p->arena, struct dt_plan, 1);
+
+    if (!copy)
+        return dt_error_nomem(err, "a plan");
+    *copy = *plan;
+    p->plan = copy;
+    return DT_OK;
+}
+
 enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_model *model,
                                 const struct dt_cluster *cluster, const struct dt_assignment *a,
                                 struct dt_cost *cost, struct dt_error *err, struct dt_program **out)
 {
-    const struct dt_sched in = {
-        .plan = plan, .model = model, .cluster = cluster, .a = a, .cost = cost};
+    struct dt_sched in = {.plan = plan, .model = model, .cluster = cluster, .a = a, .cost = cost};
+    struct dt_plan *ahead;
     struct compiled c;
+    enum dt_status st;
 
-    DT_TRY(compile_best(&in, PROGRAM, err, &c));
-    compiled_free(&c, false);
-    *out = c.p;
-    return DT_OK;
+    DT_TRY(dt_sched_ahead(plan, model, cluster, a, err, &ahead));
+    in.plan = ahead ? ahead : plan;
+    st = compile_best(&in, PROGRAM, err, &c); /* a failure leaves nothing */
+    if (st == DT_OK) {
+        st = ahead ? keep_plan(c.p, ahead, err) : DT_OK;
+        compiled_free(&c, st != DT_OK);
+    }
+    if (st == DT_OK)
+        *out = c.p;
+    dt_free(ahead);
+    return st;
 }
 
-static enum dt_status find_makespan(const struct dt_sched *in, enum wanted wanted,
+static enum dt_status find_makespan(const struct dt_sched *as_is, enum wanted wanted,
                                     struct dt_error *err, int64_t *ns, bool *exact)
 {
+    struct dt_sched in = *as_is;
+    struct dt_plan *ahead;
     struct compiled c;
     int64_t found;
     enum dt_status st;
 
-    DT_TRY(compile_best(in, wanted, err, &c));
-    *exact = wanted != GLANCE || c.other_rules == 0;
-    st = makespan(in, &c, err, &found);
-    compiled_free(&c, true);
+    DT_TRY(dt_sched_ahead(in.plan, in.model, in.cluster, in.a, err, &ahead));
+    in.plan = ahead ? ahead : in.plan;
+    st = compile_best(&in, wanted, err, &c);
+    if (st == DT_OK) {
+        *exact = wanted != GLANCE || c.other_rules == 0;
+        st = makespan(&in, &c, err, &found);
+        compiled_free(&c, true);
+    }
+    dt_free(ahead);
     if (st == DT_OK)
         *ns = found;
     return st;

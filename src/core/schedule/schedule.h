@@ -8,7 +8,13 @@
 #include "core/cost/cost.h"
 #include "core/schedule/program.h"
 
-/* `cost` is only asked when lanes need a list schedule, or may take one (unequal counts, an interleaved module). */
+/* A plan with eager forwards that does not say how far its stages are ahead is compiled with them as far ahead as memory allows
+ * for these microbatches: *out is that plan, of the caller's to free, or NULL where the plan is complete as it is. */
+enum dt_status dt_sched_ahead(const struct dt_plan *plan, const struct dt_model *model,
+                              const struct dt_cluster *cluster, const struct dt_assignment *a,
+                              struct dt_error *err, struct dt_plan **out);
+
+/* (The program's plan is then its own.)  `cost` is only asked when lanes need a list schedule, or may take one (unequal counts, an interleaved module). */
 enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_model *model,
                                 const struct dt_cluster *cluster, const struct dt_assignment *a,
                                 struct dt_cost *cost, struct dt_error *err,
@@ -35,8 +41,10 @@ double dt_sched_collectives_s(const struct dt_plan *plan, const struct dt_model 
 struct dt_durations {
     int64_t *
         ns; /* [n_ops]; SEND: alpha + bytes/bw without contention; RECV: 0; collectives: their time */
+    int64_t *alpha_ns; /* NULL unless asked for: [n_ops] latency part of SENDs */
     int64_t *
-        alpha_ns; /* NULL unless asked for: [n_ops] latency part of SENDs; where ranks share cores, of collectives too */
+        core_ns; /* NULL unless asked for, or a cluster's ranks have no cores: [n_ops] of SENDs and collectives: what
+                  * a core does at each end, or of each member; the rest of ns is waiting */
     struct dt_cost_time prov; /* sum over compute + communication ops of provenance */
 };
 /* Durations of every op; rounded to ns once per op. */

@@ -60,13 +60,16 @@ static enum dt_status order_lane(struct dt_sched *s, struct dt_sched_module *m, 
 {
     struct dt_pipe_lane lane = dt_memory_pipe_lane(s->plan, s->model, m->index, stage, n);
     int held = dt_memory_in_flight(s->plan, s->model, m->index, stage, n);
+    const struct dt_pipe *pipe = dt_pipe_of(s->plan->policy.schedule);
     bool backward[DT_MAX_VSTAGES];
 
     if (order_alloc(s, o, 2 * n * (uint32_t)m->vpp, m->vpp) != 0)
         return dt_error_nomem(err, "order of a lane");
     for (int c = 0; c < m->vpp; c++)
         backward[c] = m->v[c * m->pp + stage].backward;
-    o->n = dt_pipe_of(s->plan->policy.schedule)->order(&lane, held, backward, o->code);
+    if (s->plan->modules[m->index].phases)
+        pipe = &dt_pipe_gpipe;
+    o->n = pipe->order(&lane, held, backward, o->code);
     return DT_OK;
 }
 
@@ -170,8 +173,9 @@ enum dt_status dt_sched_orders(struct dt_sched *s, struct dt_error *err)
         interleaved |= s->m[i].vpp > 1;
     }
     for (int i = 0; i < s->n_modules; i++) {
-        list[i] = dt_pipe_of(s->plan->policy.schedule)->bounded &&
-                  (!s->aligned || (interleaved && s->n_modules > 1));
+        /* what is far ahead in a fixed order puts off the first backward as well; the list runs backwards that are ready */
+        list[i] = dt_pipe_of(s->plan->policy.schedule)->bounded && !s->plan->modules[i].phases &&
+                  (!s->aligned || (interleaved && s->n_modules > 1) || dt_plan_is_ahead(s->plan));
         any |= list[i];
         fixed[i] = !list[i] || !interleaved || s->m[i].vpp > 1;
         DT_TRY(module_orders(s, &s->m[i], lanes[i], fixed[i], list[i] && !interleaved, err));

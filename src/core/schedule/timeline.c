@@ -141,6 +141,8 @@ static void record_op(struct walk *w, uint32_t i)
     uint32_t none = w->p->n_ops; /* ends at 0 */
     unsigned tag = op->more_n > 0 ? REC_MORE : REC_PLAIN;
 
+    if (op->kind == DT_OP_FETCH) /* it may have to wait for its input */
+        tag = REC_MORE;
     if (op->kind == DT_OP_RECV) {
         tag = REC_MORE;
         if (op->more_n == 0 && (op->dep[1] == DT_NONE || op->dep[1] == op->peer) &&
@@ -212,6 +214,17 @@ static inline uint32_t missing_timed(const struct walk *w, uint32_t i, int64_t *
     }
     *ready_ns = at;
     return DT_NONE;
+}
+
+/* The end of an op that is no collective, begins at `at` and lasts `ns`. */
+static inline int64_t end_of(const struct dt_program *p, uint32_t i, int64_t at, int64_t ns,
+                             const int64_t *end)
+{
+    const struct dt_op *op = &p->ops[i];
+
+    if (op->kind == DT_OP_RECV)
+        return later(at, end[op->peer]);
+    return (op->kind == DT_OP_FETCH ? dt_program_released(p, i, at) : at) + ns;
 }
 
 /* All members have arrived, and begin when the last of them could. */
@@ -302,7 +315,7 @@ static enum dt_status run_resource(struct walk *w, uint32_t res, struct dt_error
         if (w->t)
             record_op(w, i);
         else
-            w->end[i] = op->kind == DT_OP_RECV ? later(at, w->end[op->peer]) : at + ~w->end[i];
+            w->end[i] = end_of(p, i, at, ~w->end[i], w->end);
         place(w, i);
     }
     w->cursor[res] = DT_NONE;
@@ -402,7 +415,7 @@ static void eval_op(const struct dt_program *p, uint32_t i, const int64_t *dur, 
     const struct dt_op *op = &p->ops[i];
 
     begin[i] = ready_ns(p, op, begin, end);
-    end[i] = op->kind == DT_OP_RECV ? later(begin[i], end[op->peer]) : begin[i] + dur[i];
+    end[i] = end_of(p, i, begin[i], dur[i], end);
 }
 
 /* In an order in which members of a group may be apart: all of them when the first comes. */
@@ -492,7 +505,7 @@ enum dt_status dt_timeline_eval(const struct dt_program *p, const struct dt_time
             break;
         case REC_MORE:
             at = ready_ns(p, &p->ops[i], begin, end);
-            to = p->ops[i].kind == DT_OP_RECV ? later(at, end[p->ops[i].peer]) : at + dur_ns[i];
+            to = end_of(p, i, at, dur_ns[i], end);
             break;
         case REC_GROUP:
             eval_group(p, i, dur_ns, begin, end);

@@ -29,6 +29,8 @@ enum dt_status dt_ckpt_state_write(const char *dir, const struct dt_ckpt_state *
     dt_json_kv_int(&j, "epoch", s->cursor.epoch);
     dt_json_kv_int(&j, "position", s->cursor.position);
     dt_json_kv_int(&j, "sequences", s->cursor.sequences);
+    if (s->cursor.bad > 0) /* else as before there was such a count */
+        dt_json_kv_int(&j, "bad", s->cursor.bad);
     dt_json_end_object(&j);
     dt_json_end_object(&j);
     DT_TRY(dt_json_finish(&j, err, &text));
@@ -40,15 +42,15 @@ static enum dt_status parse_state(struct dt_node root, struct dt_error *err,
 {
     static const char *const keys[] = {"step",    "seed",       "draws",  "samples", "tokens",
                                        "train_s", "job_digest", "cursor", NULL};
-    static const char *const cursor_keys[] = {"fingerprint", "epoch", "position", "sequences",
-                                              NULL};
+    static const char *const cursor_keys[] = {"fingerprint", "epoch", "position",
+                                              "sequences",   "bad",   NULL};
     struct dt_node c = dt_map_get(root, "cursor");
 
     DT_TRY(dt_map_check(root, "state", keys, err));
     for (int i = 0; keys[i]; i++)
         DT_TRY(dt_map_require(root, "state", keys[i], err));
     DT_TRY(dt_map_check(c, "cursor", cursor_keys, err));
-    for (int i = 0; cursor_keys[i]; i++)
+    for (int i = 0; strcmp(cursor_keys[i], "bad") != 0; i++)
         DT_TRY(dt_map_require(c, "cursor", cursor_keys[i], err));
     DT_TRY(dt_get_int(root, "step", 0, INT64_MAX, &s->step, err));
     DT_TRY(dt_ckpt_get_hex(root, "seed", 16, err, &s->seed));
@@ -60,6 +62,7 @@ static enum dt_status parse_state(struct dt_node root, struct dt_error *err,
     DT_TRY(dt_ckpt_get_hex(c, "fingerprint", 16, err, &s->cursor.fingerprint));
     DT_TRY(dt_get_int(c, "epoch", 0, INT64_MAX, &s->cursor.epoch, err));
     DT_TRY(dt_get_int(c, "position", 0, INT64_MAX, &s->cursor.position, err));
+    DT_TRY(dt_get_int(c, "bad", 0, INT64_MAX, &s->cursor.bad, err));
     return dt_get_int(c, "sequences", 0, INT64_MAX, &s->cursor.sequences, err);
 }
 

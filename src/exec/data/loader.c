@@ -38,8 +38,8 @@ struct dt_loader {
     struct dt_document pending; /* did not fit the last sequence */
     bool has_pending;
     int64_t sequences;
-    int64_t bad_in_a_row;
-    struct dt_shard_sample scratch; /* without threads */
+    int64_t bad_epoch, bad_in_epoch; /* samples passed over in that epoch */
+    struct dt_shard_sample scratch;  /* without threads */
     /* changed while there are no threads */
     int64_t *whole; /* places whose pixels are read at once, whatever the options */
     size_t n_whole, cap_whole;
@@ -171,6 +171,27 @@ static enum dt_status take(struct dt_loader *l, struct dt_error *err, struct dt_
 
 /* ---- packing ---- */
 
+/* The epoch counts its bad samples from its beginning, also where an earlier run read that. */
+static enum dt_status count_in_epoch(struct dt_loader *l, const struct dt_document *d,
+                                     struct dt_error *err)
+{
+    int64_t epoch = (l->start + l->taken - 1) / l->per_epoch;
+
+    if (epoch != l->bad_epoch)
+        l->bad_in_epoch = 0;
+    l->bad_epoch = epoch;
+    if (++l->bad_in_epoch >= l->per_epoch)
+        return dt_error_set(err, DT_ERR_INPUT, "none of %lld samples can be used; the last: %s",
+                            (long long)l->per_epoch, d->why);
+    if (l->bad_in_epoch > l->o.bad_max && l->o.bad_max > 0)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "%lld samples of epoch %lld cannot be used, and %lld may be "
+                            "(bad_samples); the last: %s",
+                            (long long)l->bad_in_epoch, (long long)epoch + 1,
+                            (long long)l->o.bad_max, d->why);
+    return DT_OK;
+}
+
 /* Counts a document that is not good; DT_OK to go on. */
 static enum dt_status pass_over(struct dt_loader *l, const struct dt_document *d,
                                 struct dt_error *err)
@@ -182,10 +203,7 @@ static enum dt_status pass_over(struct dt_loader *l, const struct dt_document *d
             *err = why;
         return d->status;
     }
-    if (++l->bad_in_a_row >= l->per_epoch)
-        return dt_error_set(err, DT_ERR_INPUT, "none of %lld samples can be used; the last: %s",
-                            (long long)l->per_epoch, d->why);
-    return DT_OK;
+    return count_in_epoch(l, d, err);
 }
 
 /* The next good document; *end if there is none. */
@@ -209,7 +227,6 @@ static enum dt_status next_good(struct dt_loader *l, struct dt_error *err, struc
         dt_document_free(d);
         DT_TRY(st);
     }
-    l->bad_in_a_row = 0;
     l->report.documents++;
     l->report.captions_cut += d->cut;
     return DT_OK;
@@ -262,15 +279,18 @@ void dt_loader_cursor(const struct dt_loader *l, struct dt_data_cursor *out)
 {
     /* only this thread changes `taken`, so it may read it unlocked */
     int64_t at = l->has_pending ? l->pending.place : l->start + l->taken;
-    *out =
-        (struct dt_data_cursor){l->fingerprint, at / l->per_epoch, at % l->per_epoch, l->sequences};
+    int64_t epoch = at / l->per_epoch;
+
+    *out = (struct dt_data_cursor){l->fingerprint, epoch, at % l->per_epoch, l->sequences,
+                                   epoch == l->bad_epoch ? l->bad_in_epoch : 0};
 }
 
 void dt_loader_mark(const struct dt_loader *l, struct dt_loader_mark *out)
 {
     *out = (struct dt_loader_mark){.place = l->has_pending ? l->pending.place : l->start + l->taken,
                                    .sequences = l->sequences,
-                                   .bad_in_a_row = l->bad_in_a_row,
+                                   .bad_epoch = l->bad_epoch,
+                                   .bad_in_epoch = l->bad_in_epoch,
                                    .report = l->report};
     if (l->has_pending) { /* it will be counted again */
         out->report.documents--;
@@ -430,11 +450,13 @@ static enum dt_status place_cursor(struct dt_loader *l, struct dt_error *err)
                 "of the loader (lengths, image sizes, order ...); use those of then, "
                 "or say --changed-data to read the data from its beginning");
         if (c->epoch < 0 || c->position < 0 || c->position >= l->per_epoch || c->sequences < 0 ||
-            c->epoch > INT64_MAX / 2 / l->per_epoch)
+            c->bad < 0 || c->bad > c->position || c->epoch > INT64_MAX / 2 / l->per_epoch)
             return dt_error_set(err, DT_ERR_INPUT, "the cursor is damaged");
         epoch = c->epoch;
         position = c->position;
         l->sequences = c->sequences;
+        l->bad_epoch = epoch;
+        l->bad_in_epoch = c->bad;
     }
     l->start = epoch * l->per_epoch + position;
     l->end = INT64_MAX;
@@ -499,7 +521,8 @@ enum dt_status dt_loader_return(struct dt_loader *l, const struct dt_loader_mark
     l->start = m->place;
     l->issued = l->taken = 0;
     l->sequences = m->sequences;
-    l->bad_in_a_row = m->bad_in_a_row;
+    l->bad_epoch = m->bad_epoch;
+    l->bad_in_epoch = m->bad_in_epoch;
     l->report = m->report;
     return l->o.threads && !l->o.source ? start_threads(l, err) : DT_OK;
 }

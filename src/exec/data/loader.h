@@ -23,6 +23,7 @@ struct dt_data_cursor {
     int64_t epoch;
     int64_t position;  /* in the epoch's order: the next document */
     int64_t sequences; /* delivered so far */
+    int64_t bad;       /* samples passed over in this epoch, before the position */
 };
 
 struct dt_document;
@@ -63,6 +64,7 @@ struct dt_loader_options {
     int threads;     /* 0 = none: work is done in dt_loader_next */
     int queue;       /* documents in flight; 0 = 16 + 8 per thread */
     bool fatal;      /* bad data is an error, not counted and skipped */
+    int64_t bad_max; /* more bad samples in one epoch are an error; 0 = no limit */
     struct dt_data_cursor cursor; /* zero = from the beginning */
     bool changed;                 /* a cursor of other data or options begins at the beginning */
 };
@@ -78,7 +80,7 @@ void dt_loader_cursor(const struct dt_loader *l, struct dt_data_cursor *out);
 
 /* Where it is, to go back to within its life. */
 struct dt_loader_mark {
-    int64_t place, sequences, bad_in_a_row;
+    int64_t place, sequences, bad_epoch, bad_in_epoch;
     struct dt_data_report report;
 };
 void dt_loader_mark(const struct dt_loader *l, struct dt_loader_mark *out);

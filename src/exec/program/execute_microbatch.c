@@ -121,6 +121,26 @@ void dt_exec_microbatches_forget(struct dt_exec_vstage *vs)
     vs->in_use = 0;
 }
 
+/* Gives s, of those that are free, the smallest buffer that is large enough, else the largest: microbatches differ, with
+ * Entrain's assignment all the time, and any buffer that a large one takes stays large. */
+static void choose_buffer(struct dt_exec_vstage *vs, struct dt_exec_microbatch *s, size_t bytes)
+{
+    struct dt_exec_microbatch *best = s;
+
+    for (struct dt_exec_microbatch *u = vs->microbatches; u; u = u->next) {
+        bool fits = u->saved.cap >= bytes, best_fits = best->saved.cap >= bytes;
+
+        if (!u->used && (fits != best_fits ? fits : (u->saved.cap < best->saved.cap) == fits))
+            best = u;
+    }
+    if (best != s) {
+        struct dt_exec_buffer b = best->saved;
+
+        best->saved = s->saved;
+        s->saved = b;
+    }
+}
+
 static enum dt_status fill(const struct dt_exec_stages *stages, struct dt_exec_iteration *it,
                            struct dt_exec_vstage *vs, struct dt_exec_microbatch *s,
                            struct dt_error *err)
@@ -144,8 +164,10 @@ static enum dt_status fill(const struct dt_exec_stages *stages, struct dt_exec_i
     if (role == DT_ROLE_GENERATOR)
         dt_batch_diffuse(b, env->o.diffusion, env->o.seed, (uint64_t)it->in->step);
     DT_TRY(dt_batch_upload(env->uploads, b, err));
-    if (dt_stage_has_backward(vs->stage))
+    if (dt_stage_has_backward(vs->stage)) {
+        choose_buffer(vs, s, dt_stage_saved_bytes(vs->stage, b));
         DT_TRY(dt_exec_room(env->dev, &s->saved, dt_stage_saved_bytes(vs->stage, b), err));
+    }
     return DT_OK;
 }
 

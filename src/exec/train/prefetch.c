@@ -9,6 +9,7 @@
 #include "exec/program/batching.h"
 
 #include <pthread.h>
+#include <string.h>
 #include <sys/resource.h>
 
 enum { PAUSE_NS = 2000000 };
@@ -25,7 +26,9 @@ struct dt_prefetch {
     struct dt_prefetch_report report; /* the caller's */
     /* the thread's; a ring, its work of a batch in turn */
     struct dt_prefetch_span span[DT_PREFETCH_SPANS];
-    int64_t begun; /* batches; likewise */
+    int64_t begun;                    /* batches; likewise */
+    struct dt_orch_mix *mix;          /* NULL: this rank does not look at what the data asks for */
+    int mix_asks_for[DT_MAX_MODULES]; /* by the last window that was told of; of 0 GPUs: none */
     /* shared */
     pthread_mutex_t lock;
     pthread_cond_t can_make, can_take;
@@ -44,6 +47,7 @@ void dt_prefetch_batch_free(struct dt_prefetch_batch *b)
         dt_sequence_free(b->seqs[i]);
     dt_free(b->seqs);
     dt_free(b->bad.place);
+    dt_free(b->mix);
     dt_program_free(b->program);
     dt_assign_free(b->assignment);
     dt_free(b);
@@ -79,6 +83,32 @@ static enum dt_status load(struct dt_prefetch *a, struct dt_prefetch_batch *b, s
     return DT_OK;
 }
 
+/* Tells of a window whose samples ask for another plan, but not twice of the same one in a row. */
+static enum dt_status look_at_mix(struct dt_prefetch *a, struct dt_prefetch_batch *b,
+                                  const struct dt_samples *samples, struct dt_error *err)
+{
+    struct dt_orch_mix_found *f;
+    bool tested;
+    enum dt_status st;
+
+    if (!a->mix)
+        return DT_OK;
+    f = dt_malloc(sizeof(*f));
+    if (!f)
+        return dt_error_nomem(err, "what the data asks for");
+    st = dt_orch_mix_add(a->mix, samples, err, &tested, f);
+    if (st == DT_OK && tested && !f->other)
+        memset(a->mix_asks_for, 0, sizeof(a->mix_asks_for));
+    if (st == DT_OK && tested && f->other &&
+        memcmp(a->mix_asks_for, f->asks_for, sizeof(f->asks_for)) != 0) {
+        memcpy(a->mix_asks_for, f->asks_for, sizeof(f->asks_for));
+        b->mix = f;
+        return DT_OK;
+    }
+    dt_free(f);
+    return st;
+}
+
 static enum dt_status order(struct dt_prefetch *a, struct dt_prefetch_batch *b, bool first,
                             struct dt_error *err)
 {
@@ -95,6 +125,8 @@ static enum dt_status order(struct dt_prefetch *a, struct dt_prefetch_batch *b, 
                               &b->program);
     if (st == DT_OK && first)
         st = dt_program_check(b->program, m, err);
+    if (st == DT_OK)
+        st = look_at_mix(a, b, samples, err);
     b->samples_digest = dt_run_samples_digest(samples, 0, b->n);
     dt_samples_free(samples);
     DT_TRY(st);
@@ -260,6 +292,16 @@ enum dt_status dt_prefetch_open(const struct dt_setup *s, const struct dt_prefet
             return st;
         }
     }
+    if (data->rank == 0) {
+        const struct dt_search_options *o = &s->job->search;
+        enum dt_status st = dt_orch_mix_new(&s->plan, s->job->model, &s->job->cluster, s->cost,
+                                            o->confidence, o->p_error, o->seed, err, &a->mix);
+
+        if (st != DT_OK) {
+            dt_prefetch_close(a);
+            return st;
+        }
+    }
     if (count > 0) {
         enum dt_status st = begin_thread(a, err);
 
@@ -379,6 +421,7 @@ void dt_prefetch_close(struct dt_prefetch *a)
     for (int64_t k = a->taken; k < a->made; k++)
         dt_prefetch_batch_free(a->ring[k % DT_PREFETCH_BATCHES]);
     dt_placement_free(&a->place);
+    dt_orch_mix_free(a->mix);
     pthread_mutex_destroy(&a->lock);
     pthread_cond_destroy(&a->can_make);
     pthread_cond_destroy(&a->can_take);

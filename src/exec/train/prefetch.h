@@ -17,6 +17,7 @@
 
 #include "report/runs.h"
 #include "exec/train/prefetch_fetch.h"
+#include "core/orchestrate/orchestrate_mix.h"
 #include "exec/train/setup.h"
 
 enum { DT_PREFETCH_BATCHES = 2 };
@@ -37,6 +38,8 @@ struct dt_prefetch_batch {
     struct dt_feed_client_report feed; /* then */
     struct dt_loader_mark before;      /* where the loader began with it */
     struct dt_prefetch_bad bad;        /* in this rank's share */
+    struct dt_orch_mix_found
+        *mix; /* of a window that this batch filled and that asks for another plan; else NULL */
 };
 void dt_prefetch_batch_free(struct dt_prefetch_batch *b);
 

@@ -38,6 +38,8 @@ struct dt_profiler_options {
 enum dt_status dt_profiler_blocks(const struct dt_profiler_options *o, struct dt_error *err,
                                   struct dt_profile_table *out);
 
+/* "measured on HOST, CPU" */
+void dt_profiler_origin(char *buf, size_t size);
 /* Median, 10th and 90th percentile of n > 0 times (sorted in place), at least 1 ns. */
 void dt_profiler_statistics(double *ns, int n, struct dt_profile_row *row);
 

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/clock.h"
 #include "comm/backoff.h"
+#include "core/cost/cost.h"
 #include "exec/train/profiler.h"
 
 #include <pthread.h>
@@ -25,6 +26,7 @@ struct courier {
     pthread_cond_t asked, done;
     /* locked */
     bool busy, stop;
+    uint64_t core_ns; /* that this thread has computed for all that it has carried */
     enum dt_status status;
     struct dt_error error;
     /* what is asked for */
@@ -92,6 +94,7 @@ static void *courier(void *arg)
         pthread_mutex_unlock(&c->lock);
         c->status = carry(c);
         pthread_mutex_lock(&c->lock);
+        c->core_ns = dt_clock_thread_ns(); /* with what it takes to wake up and to begin to wait */
         c->busy = false;
         pthread_cond_signal(&c->done);
     }
@@ -182,33 +185,61 @@ struct rows {
     struct dt_profile_table *out;
 };
 
+static int repeats_of(const struct rows *w)
+{
+    return w->o->repeats > 0 ? w->o->repeats : REPEATS;
+}
+
+static enum dt_status add(struct rows *w, int family, int64_t d0, int64_t d1, int64_t d2,
+                          double *ns, struct dt_error *err)
+{
+    struct dt_profile_table_row row = {.device = w->device, .dtype = w->dtype};
+
+    dt_profiler_statistics(ns, repeats_of(w), &row.r);
+    row.r.family = family;
+    row.r.phase = DT_PHASE_FWD;
+    row.r.kind = DT_ROW_MEASURED;
+    row.r.source = w->source;
+    row.r.d[0] = d0;
+    row.r.d[1] = d1;
+    row.r.d[2] = d2;
+    return dt_profile_table_add(w->out, &row, err);
+}
+
+/* How long it took, and what a core did for it meanwhile. */
+static enum dt_status add_rows(struct rows *w, const struct courier *c, int n, double *ns,
+                               double *core, struct dt_error *err)
+{
+    bool p2p = c->family == DT_KOP_SEND_RECV; /* between two ranks of one node */
+    int64_t bytes = (int64_t)c->bytes;
+
+    DT_TRY(add(w, c->family, p2p ? 2 : n, p2p ? bytes : n, p2p ? 0 : bytes, ns, err));
+    return add(w, DT_KOP_CARRY, p2p ? 1 : n, dt_cost_carry_sums((enum dt_kop_family)c->family),
+               bytes, core, err);
+}
+
 /* c->family among `n` ranks (this one among them if `in`), c->bytes of buffer. */
 static enum dt_status one(struct rows *w, struct courier *c, int n, bool in, struct dt_error *err)
 {
-    struct dt_profile_table_row row = {.device = w->device, .dtype = w->dtype};
-    int repeats = w->o->repeats > 0 ? w->o->repeats : REPEATS;
     bool p2p = c->family == DT_KOP_SEND_RECV;
-    double *ns = dt_malloc((size_t)repeats * sizeof(*ns)), x = 0;
+    int repeats = repeats_of(w);
+    double *ns = dt_malloc(2 * (size_t)repeats * sizeof(*ns)), *core = ns + repeats, x = 0;
     enum dt_status st = ns ? DT_OK : dt_error_nomem(err, "times");
 
     for (int i = -WARM_UP; i < repeats && st == DT_OK; i++) {
+        uint64_t before;
+
         st = meet(c->t, w->all, err);
+        before = c->core_ns;
         if (st == DT_OK && in)
             st = p2p ? there_and_back(c, &x, err) : collective(c, &x, err);
-        if (i >= 0)
-            ns[i] = x;
+        if (i < 0)
+            continue;
+        ns[i] = x;
+        core[i] = (double)(c->core_ns - before) / (p2p ? 2 : 1); /* one was sent, one received */
     }
-    if (st == DT_OK && c->t->rank == 0) {
-        dt_profiler_statistics(ns, repeats, &row.r);
-        row.r.family = c->family;
-        row.r.phase = DT_PHASE_FWD;
-        row.r.kind = DT_ROW_MEASURED;
-        row.r.source = w->source;
-        row.r.d[0] = p2p ? 2 : n; /* of send_recv: two ranks of one node */
-        row.r.d[1] = p2p ? (int64_t)c->bytes : n;
-        row.r.d[2] = p2p ? 0 : (int64_t)c->bytes;
-        st = dt_profile_table_add(w->out, &row, err);
-    }
+    if (st == DT_OK && c->t->rank == 0)
+        st = add_rows(w, c, n, ns, core, err);
     dt_free(ns);
     return st;
 }

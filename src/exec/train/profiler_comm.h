@@ -13,10 +13,10 @@ struct dt_profiler_comm_options {
     int64_t bytes_max;              /* largest buffer; sizes are 4 KiB times powers of 4 below */
     int repeats;                    /* of each; 0 = 15 */
 };
-/* Collective.  Rank 0 adds rows of op send_recv (one way between ranks 0 and 1, half of there and
- * back), and of all_reduce, reduce_scatter and all_gather among the first 2, 4, 8, ... ranks and
- * among all of them, with these numbers of device, dtype and source; `out` is NULL at the others.
- */
+/* Collective.  Rank 0 adds rows of op send_recv (one way between ranks 0 and 1, half of there and back), and of
+ * all_reduce, reduce_scatter and all_gather among the first 2, 4, 8, ... ranks and among all of them, and with each of
+ * these one of op carry: what a core of rank 0 did for it.  They have these numbers of device, dtype and source; `out`
+ * is NULL at the others. */
 enum dt_status dt_profiler_comm(const struct dt_profiler_comm_options *o, int device, int dtype,
                                 int source, struct dt_error *err, struct dt_profile_table *out);
 

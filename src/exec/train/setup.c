@@ -186,7 +186,8 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
         .shuffle = r->shuffle,
         .seed = r->seed,
         .threads = r->data_threads,
-        .fatal = r->fatal,
+        .fatal = r->fatal || r->bad_samples == 0,
+        .bad_max = r->bad_samples > 0 ? r->bad_samples : 0,
     };
     return DT_OK;
 }

@@ -430,6 +430,24 @@ static enum dt_status lost(struct train *t, struct dt_error *err)
     return act(t, &e, err);
 }
 
+/* The data asks for another plan: told, and kept for the summary. */
+static enum dt_status tell_mix(struct train *t, struct dt_prefetch_batch *b, int64_t step,
+                               struct dt_error *err)
+{
+    char text[1024];
+
+    if (!b->mix)
+        return DT_OK;
+    DT_TRY(dt_train_log_mix(t->log, step, b->mix, err));
+    dt_warn(t->o->warn, "step %lld: %s", (long long)step,
+            dt_orch_mix_text(b->mix, text, sizeof(text)));
+    dt_free(t->sum.mix);
+    t->sum.mix = b->mix;
+    t->sum.mix_step = step;
+    b->mix = NULL;
+    return DT_OK;
+}
+
 static enum dt_status one_step(struct train *t, struct dt_error *err)
 {
     struct dt_train_step s = {.step = t->state.step + 1, .steps = t->run->steps};
@@ -442,6 +460,8 @@ static enum dt_status one_step(struct train *t, struct dt_error *err)
     st = execute(t, b, &s, err);
     if (st == DT_OK && t->verdict.cause != DT_GUARD_NONE)
         st = object(t, b, &s, err);
+    if (st == DT_OK && t->first)
+        st = tell_mix(t, b, s.step, err);
     dt_prefetch_batch_free(b);
     DT_TRY(st);
     s.trouble = t->sum.trouble;
@@ -672,6 +692,8 @@ void dt_train_summary_free(struct dt_train_summary *s)
     dt_free(s->lanes);
     dt_free(s->beside);
     dt_free(s->decoded);
+    dt_free(s->mix);
+    s->mix = NULL;
     s->decoded = NULL;
     s->beside = NULL;
     s->memory = NULL;

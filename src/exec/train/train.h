@@ -80,6 +80,8 @@ struct dt_train_summary {
     struct dt_data_report data;
     struct dt_prefetch_report loading; /* of this rank */
     double *decoded;                   /* [ranks] images */
+    struct dt_orch_mix_found *mix;     /* on rank 0, the last that was told of; NULL: nothing */
+    int64_t mix_step;                  /* then */
     /* The last iteration, for the runs file; dt_train_summary_free. */
     struct dt_program *program;
     struct dt_assignment *assignment;

@@ -218,6 +218,21 @@ enum dt_status dt_train_log_event(struct dt_train_log *l, const struct dt_train_
     return write_line(l, &j, err);
 }
 
+enum dt_status dt_train_log_mix(struct dt_train_log *l, int64_t step,
+                                const struct dt_orch_mix_found *f, struct dt_error *err)
+{
+    struct dt_json j;
+    char text[1024];
+
+    if (!l)
+        return DT_OK;
+    begin_line(&j, step);
+    dt_json_kv_string(&j, "event", "mix");
+    dt_orch_mix_json(f, &j);
+    dt_json_kv_string(&j, "message", dt_orch_mix_text(f, text, sizeof(text)));
+    return write_line(l, &j, err);
+}
+
 enum dt_status dt_train_log_step(struct dt_train_log *l, const struct dt_train_step *s,
                                  struct dt_error *err)
 {

@@ -18,6 +18,9 @@ enum dt_status dt_train_log_step(struct dt_train_log *l, const struct dt_train_s
 /* A line of its own, whatever log_interval is. */
 enum dt_status dt_train_log_event(struct dt_train_log *l, const struct dt_train_event *e,
                                   struct dt_error *err);
+/* The samples up to this step ask for another plan. */
+enum dt_status dt_train_log_mix(struct dt_train_log *l, int64_t step,
+                                const struct dt_orch_mix_found *f, struct dt_error *err);
 enum dt_status dt_train_log_close(struct dt_train_log *l, struct dt_error *err);
 
 #endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * When the input of a program's FETCHes is there: preprocessing as queues of cores.
+ *
+ *     FETCHes in the order of need --> images and texts --> cores, first come first served
+ *                                                             |
+ *        colocated: those of the node that fetches            +--> there
+ *        disaggregated: one pool of CPU nodes, then           +--> the node's link, one by one --> there
+ *
+ * Colocated loaders that know no plan decode on every lane all samples of a slot, those of other replicas too (`reads`),
+ * a sample at a time.
+ *
+ * An image takes w h / decode + w h / resize (where its module resizes) seconds of a core, a text 4 bytes a token /
+ * tokenize; an audio clip takes none, for want of a rate.  What is sent is what training gets: 3 bytes a pixel after
+ * resizing, 4 a token.  The cores may begin a batch when the iteration `prefetch` before its own begins (0: with its
+ * own), and take it after the batch before it.  Times are those of the steady state: the same batch over and over,
+ * until releases repeat. */
+#ifndef DT_CORE_SCHEDULE_SUPPLY_H
+#define DT_CORE_SCHEDULE_SUPPLY_H
+
+#include "core/model/cluster.h"
+#include "core/schedule/timeline.h"
+
+enum dt_sched_supply_mode {
+    DT_SCHED_SUPPLY_NONE, /* all input is there from the begin */
+    DT_SCHED_SUPPLY_COLOCATED,
+    DT_SCHED_SUPPLY_DISAGGREGATED,
+    DT_SCHED_SUPPLY_N
+};
+extern const char *const dt_sched_supply_names[DT_SCHED_SUPPLY_N + 1];
+enum dt_sched_supply_reads { DT_SCHED_READS_OWN, DT_SCHED_READS_SLOT, DT_SCHED_READS_N };
+extern const char *const dt_sched_supply_reads_names[DT_SCHED_READS_N + 1];
+
+#define DT_SCHED_SUPPLY_DTYPE "u8" /* of rows of cpu_prep */
+enum { DT_SCHED_SUPPLY_CORES_MAX = 1 << 20, DT_SCHED_SUPPLY_PREFETCH_MAX = 64 };
+
+struct dt_sched_supply {
+    enum dt_sched_supply_mode mode;
+    enum dt_sched_supply_reads reads;  /* colocated: what a lane decodes */
+    int cores_per_node;                /* colocated: of each node that fetches, for preprocessing */
+    int cpu_nodes, cores_per_cpu_node; /* disaggregated */
+    int prefetch;                      /* batches that may be made ahead */
+    double latency_s, bw_bytes_per_s;  /* disaggregated: of a message, and into a node */
+    double decode_px_per_s, resize_px_per_s, tokenize_bytes_per_s; /* of a core */
+    bool measured; /* these three are a profile's (dt_sched_supply_rates) */
+};
+/* The rates of one core that hold where no profile says more, and all else 0 but prefetch 1. */
+void dt_sched_supply_defaults(struct dt_sched_supply *s);
+/* Rates from a profile's rows of family cpu_prep; DT_ERR_INPUT, naming what lacks, where one of the three is not there. */
+enum dt_status dt_sched_supply_rates(const struct dt_profile *p, struct dt_error *err,
+                                     struct dt_sched_supply *s);
+
+/* Core seconds for the images and texts of samples [first, first + n) of all modules. */
+double dt_sched_supply_core_s(const struct dt_sched_supply *s, const struct dt_model *m,
+                              const struct dt_samples *set, int64_t first, int64_t n);
+
+struct dt_sched_supplied {
+    double core_s, bytes; /* of the batch; bytes are those that CPU nodes send */
+    int cores;            /* that work on it */
+    int nodes;            /* that fetch */
+    int iterations;       /* until the steady state was reached */
+};
+/* release_ns[p->n_ops] of the program, whose own release_ns is not looked at; 0 of all but FETCHes.  dur_ns: of its
+ * ops, without contention.  The mode is one of the latter two, whose numbers are above 0.
+ * O(images log cores + ops) for each iteration until the steady state, 64 at most. */
+enum dt_status dt_sched_supply_release(const struct dt_sched_supply *s, const struct dt_program *p,
+                                       const struct dt_model *m, const struct dt_cluster *c,
+                                       const struct dt_samples *set, const int64_t *dur_ns,
+                                       struct dt_error *err, int64_t *release_ns,
+                                       struct dt_sched_supplied *out);
+
+#endif

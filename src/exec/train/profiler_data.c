@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "exec/train/profiler_data.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "core/schedule/supply.h"
+#include "exec/data/image.h"
+#include "exec/data/shard.h"
+#include "exec/train/profiler.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SAMPLE_BYTES_MAX = 64 << 20, ENOUGH = 1 << 17, UNITS = 1000000 };
+
+struct rates {
+    const struct dt_loader_options *o;
+    double *ns[DT_CPU_PREP_N]; /* [samples] for UNITS of it */
+    int n[DT_CPU_PREP_N];
+    struct dt_tokenizer_ids ids;
+};
+
+/* How often something of so many units is done, so that it takes a while. */
+static int repeats(double units)
+{
+    return 1 + (int)(ENOUGH / units);
+}
+
+static void took(struct rates *r, enum dt_kop_cpu_prep what, uint64_t since_ns, int times,
+                 double units)
+{
+    double ns = (double)(dt_clock_process_ns() - since_ns) / times;
+
+    r->ns[what][r->n[what]++] = ns * UNITS / units;
+}
+
+static void time_image(struct rates *r, const struct dt_shard_member *m)
+{
+    struct dt_image img = {0}, out = {0};
+    uint64_t begin;
+    double px;
+    int times;
+
+    if (dt_image_decode(m->data, m->len, &r->o->limits, NULL, &img) != DT_OK)
+        return;
+    px = (double)img.w * img.h;
+    times = repeats(px);
+    begin = dt_clock_process_ns();
+    for (int k = 0; k < times; k++) {
+        dt_image_free(&img);
+        if (dt_image_decode(m->data, m->len, &r->o->limits, NULL, &img) != DT_OK)
+            return;
+    }
+    took(r, DT_CPU_PREP_DECODE, begin, times, px);
+    begin = dt_clock_process_ns();
+    for (int k = 0; k < times; k++) {
+        dt_image_free(&out);
+        if (dt_image_apply(&img, &r->o->image, NULL, &out) != DT_OK)
+            break;
+    }
+    took(r, DT_CPU_PREP_RESIZE, begin, times, px);
+    dt_image_free(&out);
+    dt_image_free(&img);
+}
+
+static enum dt_status time_text(struct rates *r, const struct dt_shard_member *m,
+                                struct dt_error *err)
+{
+    int times = repeats((double)m->len);
+    uint64_t begin = dt_clock_process_ns();
+
+    for (int k = 0; k < times; k++) {
+        r->ids.n = 0;
+        DT_TRY(dt_tokenizer_encode(r->o->tokenizer, (const char *)m->data, m->len, false, err,
+                                   &r->ids));
+    }
+    took(r, DT_CPU_PREP_TOKENIZE, begin, times, (double)m->len);
+    return DT_OK;
+}
+
+static enum dt_status time_sample(struct rates *r, const struct dt_shard_sample *s,
+                                  struct dt_error *err)
+{
+    bool image = false, text = false;
+
+    for (int k = 0; k < s->n_members; k++) {
+        const struct dt_shard_member *m = &s->member[k];
+
+        if (!image && dt_image_sniff(m->data, m->len) != DT_IMAGE_UNKNOWN) {
+            time_image(r, m);
+            image = true;
+        } else if (!text && m->len > 0 && (!strcmp(m->ext, "txt") || !strcmp(m->ext, "json"))) {
+            DT_TRY(time_text(r, m, err));
+            text = true;
+        }
+    }
+    return DT_OK;
+}
+
+static enum dt_status time_samples(struct rates *r, const struct dt_shard_index *ix, size_t n,
+                                   struct dt_error *err)
+{
+    struct dt_shard_sample s = {0};
+    enum dt_status st = DT_OK;
+
+    for (size_t k = 0; k < n && st == DT_OK; k++)
+        if (dt_shard_read(ix, ix->n * k / n, SAMPLE_BYTES_MAX, NULL, &s) == DT_OK)
+            st = time_sample(r, &s, err);
+    dt_shard_sample_free(&s);
+    return st;
+}
+
+static enum dt_status add_rows(struct rates *r, const char *device, struct dt_error *err,
+                               struct dt_profile_table *out, struct dt_profiler_data_report *report)
+{
+    struct dt_profile_source s = {.name = "disttrain profile --data", .licence = "own measurement"};
+    struct dt_profile_table_row row = {.r = {.family = DT_KOP_CPU_PREP, .phase = DT_PHASE_FWD}};
+
+    dt_profiler_origin(s.origin, sizeof s.origin);
+    dt_clock_utc(s.date, sizeof s.date);
+    snprintf(s.note, sizeof s.note, "one core, its own time; %lld images, %lld captions",
+             (long long)report->images, (long long)report->captions);
+    DT_TRY(dt_profile_table_device(out, device, err, &row.device));
+    DT_TRY(dt_profile_table_dtype(out, DT_SCHED_SUPPLY_DTYPE, err, &row.dtype));
+    DT_TRY(dt_profile_table_source(out, &s, err, &row.r.source));
+    for (int k = DT_CPU_PREP_DECODE; k < DT_CPU_PREP_N; k++) {
+        if (r->n[k] == 0)
+            continue;
+        dt_profiler_statistics(r->ns[k], r->n[k], &row.r);
+        row.r.kind = DT_ROW_MEASURED;
+        row.r.d[0] = k;
+        row.r.d[1] = UNITS;
+        row.r.n = r->n[k];
+        report->per_s[k] = 1e9 * UNITS / row.r.median_ns;
+        DT_TRY(dt_profile_table_add(out, &row, err));
+    }
+    return DT_OK;
+}
+
+static enum dt_status measure(struct rates *r, const struct dt_shard_index *ix, size_t n,
+                              const char *device, struct dt_error *err,
+                              struct dt_profile_table *out, struct dt_profiler_data_report *report)
+{
+    for (int k = DT_CPU_PREP_DECODE; k < DT_CPU_PREP_N; k++)
+        if (!(r->ns[k] = dt_malloc((n + 1) * sizeof *r->ns[k])))
+            return dt_error_nomem(err, "times of the data");
+    DT_TRY(time_samples(r, ix, n, err));
+    report->samples = (int64_t)n;
+    report->images = r->n[DT_CPU_PREP_DECODE];
+    report->captions = r->n[DT_CPU_PREP_TOKENIZE];
+    if (report->images + report->captions == 0)
+        return dt_error_set(err, DT_ERR_INPUT, "the data has neither images nor captions");
+    return add_rows(r, device, err, out, report);
+}
+
+enum dt_status dt_profiler_data(const struct dt_loader_options *o, int samples, const char *device,
+                                struct dt_error *err, struct dt_profile_table *out,
+                                struct dt_profiler_data_report *report)
+{
+    struct dt_data_report bad = {0};
+    struct rates r = {.o = o};
+    struct dt_shard_index *ix;
+    enum dt_status st;
+
+    memset(report, 0, sizeof *report);
+    DT_TRY(dt_shard_index_open(o->shards, o->n_shards, &bad, err, &ix));
+    st = measure(&r, ix, ix->n < (size_t)samples ? ix->n : (size_t)samples, device, err, out,
+                 report);
+    dt_shard_index_close(ix);
+    dt_tokenizer_ids_free(&r.ids);
+    for (int k = 0; k < DT_CPU_PREP_N; k++)
+        dt_free(r.ns[k]);
+    return st;
+}
