@@ -170,7 +170,7 @@ static void fill_llm(struct mu *u)
     }
     ids[1] = ids[2] = ids[8] = -1;
     u->llm = (struct ref_llm_in){14, 3, 4, doc, ids, target, in_row, cond_row, NULL, 0.37};
-    u->max = (struct dt_batch_limits){16, 5, 4, 5, 12};
+    u->max = (struct dt_batch_limits){16, 5, 4, 5, 12, 0, 0};
     u->n_in = 3 * u->m.blocks[0].hidden;
     u->n_out = 4 * u->m.blocks[0].hidden;
 }

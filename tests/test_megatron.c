@@ -52,8 +52,8 @@ static bool parts_of(const struct tried *c, int layers, int *n)
 
 /* Timeline of a configuration by the rules: one TP, PP and DP, encoders and generators a stage each whose
  * TP and CP ranks take different images; INFINITY where it cannot be or is not sure to fit. */
-static double timeline_of(const struct world *w, const struct dt_search_input *in,
-                          const struct tried *c)
+static double timeline_tried(const struct world *w, const struct dt_search_input *in,
+                             const struct tried *c)
 {
     const struct dt_module *llm = &in->model->modules[in->model->llm];
     int parts = c->pp * c->vpp, layers = layers_of(llm);
@@ -106,7 +106,7 @@ static double best_deal(const struct world *w, const struct dt_search_input *in,
         t.loss = k < 4 ? k >> 1 : 0;
         t.first = k < 4 ? 0 : (k - 4) / (layers + 1);
         t.last = k < 4 ? 0 : (k - 4) % (layers + 1);
-        s = timeline_of(w, in, &t);
+        s = timeline_tried(w, in, &t);
         if (s < least) {
             least = s;
             *c = t;
