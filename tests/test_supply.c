@@ -218,6 +218,34 @@ START_TEST(a_link_sends_one_by_one)
 }
 END_TEST
 
+/* Two CPU nodes deal samples between them, one takes three times as long: its half of the samples sets the pace. */
+START_TEST(a_slow_node_has_its_share_all_the_same)
+{
+    struct dt_sched_supply y = millisecond(DT_SCHED_SUPPLY_DISAGGREGATED);
+    int64_t made[2] = {0, 0};
+    struct sched_fixture s;
+    struct ran r;
+
+    row(&s, 8, 3);
+    y.prefetch = 0;
+    y.cpu_nodes = 2;
+    y.cores_per_cpu_node = 1;
+    y.slow_nodes = 1;
+    y.slow_factor = 3;
+    y.bw_bytes_per_s = 1e18;
+    run_row(&s, &y, 0, &r);
+    for (uint32_t j = 0; j < 8; j++) { /* even samples are the slow node's */
+        int64_t odd = s.a->m[0].samples[s.a->m[0].mb[j].first] % 2;
+
+        made[odd]++;
+        ck_assert_int_eq(release_of(&s, &r, 0, j), made[odd] * 3 * (odd ? 1 : 3) * 1000000);
+    }
+    ck_assert_int_eq(r.all_ns, 4 * 3 * 3 * 1000000);
+    drop(&r);
+    sf_free(&s);
+}
+END_TEST
+
 START_TEST(a_batch_is_the_sum_of_its_images_and_texts)
 {
     struct dt_sched_supply y;
@@ -244,22 +272,23 @@ END_TEST
 struct bit { /* an image or a text */
     int64_t need, ns;
     uint32_t op;
-    int at, node;
+    int at, node, maker;
     double bytes;
 };
 static struct bit bits[PIECES_MAX];
 static int n_bits;
 
-static void add_bit(const struct sched_fixture *s, uint32_t op, int64_t need, int *at,
-                    double core_s, double bytes)
+static void add_bit(const struct sched_fixture *s, const struct dt_sched_supply *y, uint32_t op,
+                    int64_t need, int *at, int64_t sample, double core_s, double bytes)
 {
+    int node = (int)s->p->lanes[s->p->ops[op].lane].first_gpu / 8, maker = node;
+
     ck_assert_int_lt(n_bits, PIECES_MAX);
-    bits[n_bits++] = (struct bit){need,
-                                  llround(1e9 * core_s),
-                                  op,
-                                  (*at)++,
-                                  (int)s->p->lanes[s->p->ops[op].lane].first_gpu / 8,
-                                  bytes};
+    if (y->mode == DT_SCHED_SUPPLY_DISAGGREGATED) {
+        maker = (int)(sample % y->cpu_nodes);
+        core_s *= maker < y->slow_nodes ? y->slow_factor : 1;
+    }
+    bits[n_bits++] = (struct bit){need, llround(1e9 * core_s), op, (*at)++, node, maker, bytes};
 }
 
 static void add_sample(const struct sched_fixture *s, const struct dt_sched_supply *y, uint32_t op,
@@ -269,7 +298,7 @@ static void add_sample(const struct sched_fixture *s, const struct dt_sched_supp
     int64_t seen = 0;
 
     if (m->role == DT_ROLE_LLM) {
-        add_bit(s, op, need, at, 4.0 * s->text[sample] / y->tokenize_bytes_per_s,
+        add_bit(s, y, op, need, at, sample, 4.0 * s->text[sample] / y->tokenize_bytes_per_s,
                 4.0 * s->seq[sample]);
         return;
     }
@@ -280,7 +309,7 @@ static void add_sample(const struct sched_fixture *s, const struct dt_sched_supp
         if (!(s->items[k].flags & wanted))
             continue;
         if (only < 0 || only == seen)
-            add_bit(s, op, need, at,
+            add_bit(s, y, op, need, at, sample,
                     px / y->decode_px_per_s + (m->resize ? px / y->resize_px_per_s : 0),
                     3 * (m->resize ? (double)m->resize * m->resize : px));
         seen++;
@@ -326,23 +355,31 @@ static void walk_batch(const struct dt_sched_supply *y, int64_t from, int64_t co
                        int64_t *link, int64_t *there)
 {
     bool pool = y->mode == DT_SCHED_SUPPLY_DISAGGREGATED;
-    int cores = pool ? y->cpu_nodes * y->cores_per_cpu_node : y->cores_per_node;
+    int cores = pool ? y->cores_per_cpu_node : y->cores_per_node;
+    static int64_t made[PIECES_MAX];
 
     for (int k = 0; k < n_bits; k++) {
-        int64_t *c = core[pool ? 0 : bits[k].node], at;
+        int64_t *c = core[bits[k].maker];
         int best = 0;
 
         for (int i = 1; i < cores; i++)
             best = c[i] < c[best] ? i : best;
-        at = (c[best] > from ? c[best] : from) + bits[k].ns;
-        c[best] = at;
-        if (pool) {
-            int64_t *l = &link[bits[k].node];
+        made[k] = c[best] = (c[best] > from ? c[best] : from) + bits[k].ns;
+        if (!pool)
+            there[bits[k].op] = made[k] > there[bits[k].op] ? made[k] : there[bits[k].op];
+    }
+    for (int sent = 0; pool && sent < n_bits; sent++) { /* whichever was made first */
+        int64_t *l, at;
+        int next = 0;
 
-            *l = (at > *l ? at : *l) + llround(1e9 * bits[k].bytes / y->bw_bytes_per_s);
-            at = *l + llround(1e9 * y->latency_s);
-        }
-        there[bits[k].op] = at > there[bits[k].op] ? at : there[bits[k].op];
+        for (int k = 1; k < n_bits; k++)
+            next = made[k] < made[next] ? k : next;
+        l = &link[bits[next].node];
+        *l = (made[next] > *l ? made[next] : *l) +
+             llround(1e9 * bits[next].bytes / y->bw_bytes_per_s);
+        at = *l + llround(1e9 * y->latency_s);
+        there[bits[next].op] = at > there[bits[next].op] ? at : there[bits[next].op];
+        made[next] = INT64_MAX;
     }
 }
 
@@ -350,10 +387,10 @@ static double busiest_ns(const struct dt_sched_supply *y)
 {
     double work[NODES_MAX] = {0}, sent[NODES_MAX] = {0}, most = 0;
     bool pool = y->mode == DT_SCHED_SUPPLY_DISAGGREGATED;
-    int cores = pool ? y->cpu_nodes * y->cores_per_cpu_node : y->cores_per_node;
+    int cores = pool ? y->cores_per_cpu_node : y->cores_per_node;
 
     for (int k = 0; k < n_bits; k++) {
-        work[pool ? 0 : bits[k].node] += (double)bits[k].ns / cores;
+        work[bits[k].maker] += (double)bits[k].ns / cores;
         sent[bits[k].node] += pool ? 1e9 * bits[k].bytes / y->bw_bytes_per_s : 0;
     }
     for (int k = 0; k < NODES_MAX; k++)
@@ -401,6 +438,8 @@ static struct dt_sched_supply random_supply(struct dt_rng *r, int64_t fed_ns)
     y.cores_per_node = 1 + (int)dt_rng_below(r, 6);
     y.cpu_nodes = 1 + (int)dt_rng_below(r, 3);
     y.cores_per_cpu_node = 1 + (int)dt_rng_below(r, 7);
+    y.slow_nodes = (int)dt_rng_below(r, (uint64_t)y.cpu_nodes + 1);
+    y.slow_factor = 1 + 0.25 * (double)dt_rng_below(r, 12);
     y.prefetch = (int)dt_rng_below(r, 4);
     y.decode_px_per_s = 128 * 128 / images_s; /* about as fast as the GPUs */
     y.resize_px_per_s = 3 * y.decode_px_per_s;
@@ -476,6 +515,7 @@ int main(void)
     tcase_add_test(c, lanes_that_read_the_whole_slot_repeat_each_others_work);
     tcase_add_test(c, fast_cores_with_prefetch_are_not_waited_for);
     tcase_add_test(c, a_link_sends_one_by_one);
+    tcase_add_test(c, a_slow_node_has_its_share_all_the_same);
     tcase_add_test(c, a_batch_is_the_sum_of_its_images_and_texts);
     tcase_add_test(c, random_plans_meet_queues_walked_piece_by_piece);
     return dt_test_run(s);

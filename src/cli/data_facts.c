@@ -53,7 +53,7 @@ void dt_cli_data_facts(const struct dt_cli_facts *f, const struct dt_session *s,
     dt_cli_fact_int(f, "cores", NULL, NULL, d->made.cores);
     dt_cli_fact_int(f, "nodes_fetching", NULL, NULL, d->made.nodes);
     dt_cli_fact_number(f, "bytes", NULL, NULL, 1, d->made.bytes);
-    needed(f, p, d->made.core_s, d->fed_s, dt_plan_gpus(&s->search.plans[0]));
+    needed(f, p, d->core_s, d->fed_s, dt_plan_gpus(&s->search.plans[0]));
     end(f);
 }
 

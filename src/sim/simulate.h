@@ -10,8 +10,9 @@
 
 struct dt_sim_data {               /* where the job's simulate.preprocess has a mode; else zeros */
     struct dt_sched_supplied made; /* of the first iteration's batch */
-    double fed_s;                  /* the first iteration with all input there from the begin */
-    double exposed_s;              /* how much longer it takes */
+    /* means over iterations: with all input there from the begin, how much longer it takes, and seconds of a core for
+     * the batch */
+    double fed_s, exposed_s, core_s;
 };
 struct dt_sim_result {
     struct dt_report report; /* of the median iteration, percentiles over iterations */

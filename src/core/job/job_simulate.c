@@ -90,6 +90,8 @@ static const struct {
     {"reads", DT_SCHED_SUPPLY_COLOCATED, false},
     {"cpu_nodes", DT_SCHED_SUPPLY_DISAGGREGATED, true},
     {"cores_per_cpu_node", DT_SCHED_SUPPLY_DISAGGREGATED, true},
+    {"slow_nodes", DT_SCHED_SUPPLY_DISAGGREGATED, false},
+    {"slow_factor", DT_SCHED_SUPPLY_DISAGGREGATED, false},
     {"rpc_latency", DT_SCHED_SUPPLY_DISAGGREGATED, false},
     {"rpc_bandwidth", DT_SCHED_SUPPLY_DISAGGREGATED, false},
 };
@@ -112,6 +114,25 @@ static enum dt_status check_mode(struct dt_node n, const struct dt_sched_supply 
     return DT_OK;
 }
 
+/* Both or neither, and no more slow nodes than there are. */
+static enum dt_status check_slow_nodes(struct dt_node n, const struct dt_sched_supply *s,
+                                       struct dt_error *err)
+{
+    struct dt_node nodes = dt_map_get(n, "slow_nodes"), factor = dt_map_get(n, "slow_factor");
+
+    if (dt_node_present(nodes) && !dt_node_present(factor))
+        return dt_node_error(nodes, err,
+                             "slow_nodes needs slow_factor, how many times as long "
+                             "their cores take");
+    if (dt_node_present(factor) && !dt_node_present(nodes))
+        return dt_node_error(factor, err,
+                             "slow_factor needs slow_nodes, how many CPU nodes it is of");
+    if (s->slow_nodes > s->cpu_nodes)
+        return dt_node_error(nodes, err, "slow_nodes: %d of %d CPU nodes", s->slow_nodes,
+                             s->cpu_nodes);
+    return DT_OK;
+}
+
 static enum dt_status read_preprocess(struct dt_node map, const struct dt_key *key, void *into,
                                       struct dt_error *err)
 {
@@ -122,6 +143,7 @@ static enum dt_status read_preprocess(struct dt_node map, const struct dt_key *k
 
     DT_TRY(dt_keys_read(n, key->name, key->keys, into, err));
     DT_TRY(check_mode(n, s, err));
+    DT_TRY(check_slow_nodes(n, s, err));
     if (s->mode == DT_SCHED_SUPPLY_COLOCATED && c->cores_per_node > 0 &&
         s->cores_per_node > c->cores_per_node)
         return dt_node_error(dt_map_get(n, "cores_per_node"), err,
@@ -176,6 +198,18 @@ static const struct dt_key preprocess_keys[] = {
      .max = 4096,
      .fallback = "none; needed for mode disaggregated",
      .help = "cores of each of them"},
+    {.name = "slow_nodes",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, sim.preprocess.slow_nodes),
+     .min = 0,
+     .max = 65536,
+     .help = "of them, whose cores take slow_factor times as long"},
+    {.name = "slow_factor",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_job, sim.preprocess.slow_factor),
+     .min = 1,
+     .max = 1000,
+     .help = "how much slower they are"},
     {.name = "prefetch",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_job, sim.preprocess.prefetch),

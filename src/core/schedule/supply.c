@@ -25,6 +25,7 @@ const char *const dt_sched_supply_reads_names[DT_SCHED_READS_N + 1] = {"own", "s
 void dt_sched_supply_defaults(struct dt_sched_supply *s)
 {
     *s = (struct dt_sched_supply){.prefetch = 1,
+                                  .slow_factor = 1,
                                   .decode_px_per_s = DECODE_PX_PER_S,
                                   .resize_px_per_s = RESIZE_PX_PER_S,
                                   .tokenize_bytes_per_s = TOKENIZE_BYTES_PER_S};
@@ -65,7 +66,7 @@ struct piece { /* an image or a text of a FETCH */
     uint32_t op, at; /* at: its place within the op */
     int64_t core_ns;
     double bytes;
-    int node;
+    int node, group; /* that fetches it; whose cores make it */
 };
 struct part { /* of a sample, for a module */
     double core_s, bytes;
@@ -141,6 +142,10 @@ struct free_core {
 #define SOONER(ctx, a, b) ((a).ns != (b).ns ? (a).ns < (b).ns : (a).core < (b).core)
 DT_HEAP(cores, const void *, struct free_core, 2, SOONER, DT_HEAP_SET)
 
+struct sent { /* a piece on its way */
+    int64_t made_ns;
+    size_t k;
+};
 struct supply {
     const struct dt_sched_supply *s;
     const struct dt_program *p;
@@ -153,6 +158,7 @@ struct supply {
     bool oom;
     struct piece proto;     /* of the FETCH at hand */
     struct free_core *core; /* [n_groups * cores_each], a heap for each group */
+    struct sent *sent;      /* [n] */
     int64_t *link_ns;       /* [n_nodes] when the link into the node is free */
     int64_t *ready_ns;      /* [n_ops] of FETCHes: on the clock of all iterations */
     int64_t *before_ns;     /* [n_ops] releases of the iteration before */
@@ -164,6 +170,12 @@ static bool disaggregated(const struct supply *x)
     return x->s->mode == DT_SCHED_SUPPLY_DISAGGREGATED;
 }
 
+/* How many times as long as they should the cores of a group take. */
+static double slowness(const struct supply *x, int group)
+{
+    return disaggregated(x) && group < x->s->slow_nodes ? x->s->slow_factor : 1;
+}
+
 static void add_piece(void *ctx, struct part part)
 {
     struct supply *x = ctx;
@@ -173,7 +185,7 @@ static void add_piece(void *ctx, struct part part)
         return;
     }
     x->piece[x->n] = x->proto;
-    x->piece[x->n].core_ns = llround(1e9 * part.core_s);
+    x->piece[x->n].core_ns = llround(1e9 * part.core_s * slowness(x, x->proto.group));
     x->piece[x->n++].bytes = part.bytes;
     x->proto.at++;
 }
@@ -227,17 +239,19 @@ static void pieces_of(struct supply *x, const struct dt_timeline *t, uint32_t i)
     const struct dt_assignment_module *a = &x->p->assignment->m[op->module];
     const struct dt_microbatch *mb = &a->mb[a->mb_first[op->replica] + op->mb];
 
-    x->proto =
-        (struct piece){.need_ns = need_ns(x->p, t, i),
-                       .op = i,
-                       .node = (int)(x->p->lanes[op->lane].first_gpu / (uint32_t)x->gpus_per_node)};
+    int node = (int)(x->p->lanes[op->lane].first_gpu / (uint32_t)x->gpus_per_node);
+
+    x->proto = (struct piece){.need_ns = need_ns(x->p, t, i), .op = i, .node = node, .group = node};
     if (x->s->reads == DT_SCHED_READS_SLOT) {
         pieces_of_slot(x, mb->slot, op->module);
         return;
     }
-    for (uint32_t k = mb->first; k < mb->first + mb->n; k++)
+    for (uint32_t k = mb->first; k < mb->first + mb->n; k++) {
+        if (disaggregated(x))
+            x->proto.group = (int)(a->samples[k] % x->s->cpu_nodes);
         for_parts(x->s, &x->m->modules[op->module], x->set, a->samples[k],
                   a->items ? a->items[k] : DT_NONE, add_piece, x);
+    }
 }
 
 static enum dt_status find_pieces(struct supply *x, const struct dt_timeline *t,
@@ -259,15 +273,15 @@ static enum dt_status find_cores(struct supply *x, struct dt_error *err)
 {
     size_t n_ops = x->p->n_ops, cores;
 
-    x->n_groups = disaggregated(x) ? 1 : x->n_nodes;
-    x->cores_each =
-        disaggregated(x) ? x->s->cpu_nodes * x->s->cores_per_cpu_node : x->s->cores_per_node;
+    x->n_groups = disaggregated(x) ? x->s->cpu_nodes : x->n_nodes;
+    x->cores_each = disaggregated(x) ? x->s->cores_per_cpu_node : x->s->cores_per_node;
     cores = (size_t)x->n_groups * (size_t)x->cores_each;
     x->core = DT_ARENA_NEW(&x->arena, struct free_core, cores + 1);
+    x->sent = DT_ARENA_NEW(&x->arena, struct sent, x->n + 1);
     x->link_ns = DT_ARENA_NEW(&x->arena, int64_t, (size_t)x->n_nodes + 1);
     x->ready_ns = DT_ARENA_NEW(&x->arena, int64_t, n_ops + 1);
     x->before_ns = DT_ARENA_NEW(&x->arena, int64_t, n_ops + 1);
-    if (!x->core || !x->link_ns || !x->ready_ns || !x->before_ns)
+    if (!x->core || !x->sent || !x->link_ns || !x->ready_ns || !x->before_ns)
         return dt_error_nomem(err, "cores for input");
     for (size_t k = 0; k < cores; k++)
         x->core[k] = (struct free_core){INT64_MIN / 2, (int)(k % (size_t)x->cores_each)};
@@ -281,6 +295,30 @@ static int64_t later(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+static int by_made(const void *va, const void *vb)
+{
+    const struct sent *a = va, *b = vb;
+
+    if (a->made_ns != b->made_ns)
+        return a->made_ns < b->made_ns ? -1 : 1;
+    return a->k < b->k ? -1 : a->k > b->k;
+}
+
+/* What was made goes over the link of its node, what was made first before the rest: a CPU node that is late holds up no
+ * other one. */
+static void send_batch(struct supply *x)
+{
+    if (x->n > 0)
+        qsort(x->sent, x->n, sizeof *x->sent, by_made);
+    for (size_t i = 0; i < x->n; i++) {
+        const struct piece *w = &x->piece[x->sent[i].k];
+        int64_t *link = &x->link_ns[w->node];
+
+        *link = later(x->sent[i].made_ns, *link) + llround(1e9 * w->bytes / x->s->bw_bytes_per_s);
+        x->ready_ns[w->op] = later(x->ready_ns[w->op], *link + llround(1e9 * x->s->latency_s));
+    }
+}
+
 /* Makes one batch, none of it before start_ns. */
 static void make_batch(struct supply *x, int64_t start_ns)
 {
@@ -288,45 +326,45 @@ static void make_batch(struct supply *x, int64_t start_ns)
         x->ready_ns[i] = INT64_MIN;
     for (size_t k = 0; k < x->n; k++) {
         const struct piece *w = &x->piece[k];
-        size_t group = disaggregated(x) ? 0 : (size_t)w->node;
-        struct free_core *heap = &x->core[group * (size_t)x->cores_each];
+        struct free_core *heap = &x->core[(size_t)w->group * (size_t)x->cores_each];
         struct free_core c = cores_pop(NULL, heap, (uint32_t)x->cores_each);
-        int64_t at;
 
-        c.ns = at = later(c.ns, start_ns) + w->core_ns;
+        c.ns = later(c.ns, start_ns) + w->core_ns;
         cores_push(NULL, heap, (uint32_t)x->cores_each - 1, c);
-        if (disaggregated(x)) {
-            at = later(at, x->link_ns[w->node]) + llround(1e9 * w->bytes / x->s->bw_bytes_per_s);
-            x->link_ns[w->node] = at;
-            at += llround(1e9 * x->s->latency_s);
-        }
-        x->ready_ns[w->op] = later(x->ready_ns[w->op], at);
+        if (disaggregated(x))
+            x->sent[k] = (struct sent){c.ns, k};
+        else
+            x->ready_ns[w->op] = later(x->ready_ns[w->op], c.ns);
     }
+    if (disaggregated(x))
+        send_batch(x);
 }
 
 /* What the busiest cores, or the busiest link, need for a batch. */
 static double busiest_ns(const struct supply *x, struct dt_sched_supplied *out)
 {
-    double most = 0, *work = dt_calloc(2 * (size_t)x->n_nodes + 1, sizeof *work);
+    double most = 0, *work = dt_calloc((size_t)(x->n_groups + x->n_nodes) + 1, sizeof *work);
+    double *sent = work + x->n_groups;
 
     if (!work)
         return NAN;
     for (size_t k = 0; k < x->n; k++) {
         const struct piece *w = &x->piece[k];
 
-        out->core_s += 1e-9 * (double)w->core_ns;
+        out->core_s += 1e-9 * (double)w->core_ns / slowness(x, w->group);
         out->bytes += disaggregated(x) ? w->bytes : 0;
-        work[disaggregated(x) ? 0 : w->node] += (double)w->core_ns / x->cores_each;
-        work[x->n_nodes + w->node] += 1 + w->bytes; /* above 0: the node fetches */
+        work[w->group] += (double)w->core_ns / x->cores_each;
+        sent[w->node] += 1 + w->bytes; /* above 0: the node fetches */
     }
+    for (int k = 0; k < x->n_groups; k++)
+        most = fmax(most, work[k]);
     for (int k = 0; k < x->n_nodes; k++) {
-        double link = disaggregated(x) ? 1e9 * work[x->n_nodes + k] / x->s->bw_bytes_per_s : 0;
-
-        out->nodes += work[x->n_nodes + k] > 0;
-        most = fmax(most, fmax(work[k], link));
+        out->nodes += sent[k] > 0;
+        if (disaggregated(x))
+            most = fmax(most, 1e9 * sent[k] / x->s->bw_bytes_per_s);
     }
     dt_free(work);
-    out->cores = x->cores_each * (disaggregated(x) ? 1 : out->nodes);
+    out->cores = x->cores_each * (disaggregated(x) ? x->n_groups : out->nodes);
     return most;
 }
 

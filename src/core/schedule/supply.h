@@ -5,7 +5,8 @@
  *     FETCHes in the order of need --> images and texts --> cores, first come first served
  *                                                             |
  *        colocated: those of the node that fetches            +--> there
- *        disaggregated: one pool of CPU nodes, then           +--> the node's link, one by one --> there
+ *        disaggregated: of CPU node k mod n for sample k,     +--> the link into the node, one by one --> there
+ *        as producers of data deal them (exec/feed/client.h)
  *
  * Colocated loaders that know no plan decode on every lane all samples of a slot, those of other replicas too (`reads`),
  * a sample at a time.
@@ -39,8 +40,10 @@ struct dt_sched_supply {
     enum dt_sched_supply_reads reads;  /* colocated: what a lane decodes */
     int cores_per_node;                /* colocated: of each node that fetches, for preprocessing */
     int cpu_nodes, cores_per_cpu_node; /* disaggregated */
-    int prefetch;                      /* batches that may be made ahead */
-    double latency_s, bw_bytes_per_s;  /* disaggregated: of a message, and into a node */
+    int slow_nodes; /* of the CPU nodes, the first: their cores take slow_factor times as long */
+    double slow_factor;
+    int prefetch;                     /* batches that may be made ahead */
+    double latency_s, bw_bytes_per_s; /* disaggregated: of a message, and into a node */
     double decode_px_per_s, resize_px_per_s, tokenize_bytes_per_s; /* of a core */
     bool measured; /* these three are a profile's (dt_sched_supply_rates) */
 };
@@ -55,10 +58,11 @@ double dt_sched_supply_core_s(const struct dt_sched_supply *s, const struct dt_m
                               const struct dt_samples *set, int64_t first, int64_t n);
 
 struct dt_sched_supplied {
-    double core_s, bytes; /* of the batch; bytes are those that CPU nodes send */
-    int cores;            /* that work on it */
-    int nodes;            /* that fetch */
-    int iterations;       /* until the steady state was reached */
+    double core_s,
+        bytes; /* of the batch, on cores that are not slow; bytes are those that CPU nodes send */
+    int cores; /* that work on it */
+    int nodes; /* that fetch */
+    int iterations; /* until the steady state was reached */
 };
 /* release_ns[p->n_ops] of the program, whose own release_ns is not looked at; 0 of all but FETCHes.  dur_ns: of its
  * ops, without contention.  The mode is one of the latter two, whose numbers are above 0.

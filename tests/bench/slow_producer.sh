@@ -1,0 +1,81 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+# The wait for data, predicted and measured: pictures of 48, 192 and 640 pixels a side, few of them large, for a small
+# model, made by two producers of one thread, one of which gets a part of its time only.  Predicted from a profile of this
+# machine and the rates of a core (disttrain profile, with --data), simulated with what training reads; measured by training.
+: "${srcdir:=.}"
+. "$srcdir/tests/shell.sh"
+pids=
+trap 'kill -CONT $pids 2>/dev/null; kill $pids 2>/dev/null; rm -rf "$tmp"' EXIT
+if "$DISTTRAIN" preprocess --keygen keys 2>&1 | grep -q 'without ZeroMQ'; then
+    echo '# no ZeroMQ: producers not measured'
+    exit 0
+fi
+
+# ---- data: noise, so that the files are as large as the pictures ----
+u32() { printf "\\$(printf %03o $(($1 >> 24)))\\$(printf %03o $(($1 >> 16 & 255)))\\$(printf %03o $(($1 >> 8 & 255)))\\$(printf %03o $(($1 & 255)))"; }
+pictures() { # COUNT SIDE
+    { printf '\000\000\010\003'; u32 "$1"; u32 "$2"; u32 "$2"; head -c $(($1 * $2 * $2)) /dev/urandom; } >images
+    { printf '\000\000\010\001'; u32 "$1"; head -c "$1" /dev/zero; } >labels
+    "$DISTTRAIN" data pack --idx images --labels labels --label-names noise -o "side$2" >/dev/null 2>err || { cat err >&2; exit 1; }
+    rm images labels
+}
+pictures 120 48; pictures 60 256; pictures 20 1024
+cat >job.yaml <<'END'
+model:
+  modules:
+    encoder: {kind: encoder, layers: 2, hidden: 64, ffn: 128, heads: 4, patch: 8, channels: 1, positions: 16, resize: 32}
+    llm: {kind: llm, layers: 2, hidden: 64, ffn: 128, heads: 4, vocab: 264}
+cluster: local
+samples: sizes.csv
+train: {global_batch: 40, microbatch: 10, seq_len: 64, recompute: none, zero: 0, schedule: 1f1b}
+search: {allow_analytical: true, strategy: manual}
+plan: {colocated: true}
+run: {data: ., precision: fp32, threads: 1, decay: constant, warmup_steps: 1, packed: false,
+  generate: 0, log_interval: 1}
+END
+# sizes as stored, which is what has to be decoded
+"$DISTTRAIN" data scan --fast --unpacked --generate 0 --fit none side*-000000.tar | cut -d, -f1-4 >sizes.csv
+
+# ---- a process that runs `on` of every 80 ms, and what that makes of its speed ----
+on=0.010 off=0.070
+throttle() { # PID
+    while kill -STOP "$1" 2>/dev/null; do
+        sleep $off; kill -CONT "$1" 2>/dev/null || break; sleep $on
+    done
+}
+cat >work.sh <<'END'
+i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done
+END
+wall_ns() { begin=$(date +%s%N); "$@"; echo $(($(date +%s%N) - begin)); }
+slowed() { sh work.sh & worker=$!; throttle $worker & waits=$!; wait $worker; kill $waits 2>/dev/null; }
+free_ns=$(wall_ns sh work.sh)
+slow_ns=$(wall_ns slowed)
+factor=$(awk "BEGIN { printf \"%.4f\", $slow_ns / $free_ns }")
+
+producer() { # N
+    "$DISTTRAIN" preprocess --listen 127.0.0.1:0 --workers 1 --insecure job.yaml >"p$1" 2>/dev/null &
+    pids="$pids $!"
+    tries=0
+    while [ ! -s "p$1" ] && [ $tries -lt 400 ]; do sleep 0.05; tries=$((tries + 1)); done
+}
+member() { sed -n "s/^.*\"$1\": \([-0-9.e+]*\).*/\1/p" "$2" | head -n 1; }
+ran() { # FILE COMMAND...
+    into=$1; shift
+    "$@" >"$into" 2>err </dev/null || { echo "# '$*' failed:"; cat err; exit 1; }
+}
+ran log "$DISTTRAIN" profile --data job.yaml -o cpu.sql
+ran log "$DISTTRAIN" profile job.yaml -o local.sql
+producer 1; producer 2
+throttle "${pids##* }" & pids="$! $pids"
+data="run.data=\"$(cat p2),$(cat p1)\""
+ran short "$DISTTRAIN" train --no-runs --json job.yaml run.steps=30 "$data"
+ran long "$DISTTRAIN" train --no-runs --json job.yaml run.steps=90 "$data"
+dealt="mode: disaggregated, cpu_nodes: 2, cores_per_cpu_node: 1, slow_nodes: 1, slow_factor: $factor"
+ran waits "$DISTTRAIN" simulate --no-runs --json job.yaml profile=local.sql simulate.iterations=25 \
+    "simulate.preprocess={$dealt, rpc_bandwidth: 1 GB/s, prefetch: 2, profile: cpu.sql}"
+ran fed "$DISTTRAIN" simulate --no-runs --json job.yaml profile=local.sql simulate.iterations=25
+
+ls
+sed -n '/"preprocess"/,/}/p' short long waits; cat waits
+echo factor $factor
