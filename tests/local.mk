@@ -342,6 +342,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/bench/pair.py \
 	tests/bench/peers.sh \
 	tests/bench/producers.sh \
+	tests/bench/slow_producer.sh \
 	tests/bench/ranks.sh \
 	tests/bench/roofline.py \
 	tests/bench/torch_step.py \
@@ -574,6 +575,7 @@ bench: all $(BENCHES)
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/peers.sh
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/whatif.sh
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/producers.sh
+	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/slow_producer.sh
 
 # ---- the tests under valgrind, and line coverage of what is pure ----
 check-valgrind:
