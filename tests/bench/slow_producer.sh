@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 # The wait for data, predicted and measured: pictures of 48, 192 and 640 pixels a side, few of them large, for a small
-# model, made by two producers of one thread, one of which gets a part of its time only.  Predicted from a profile of this
+# model, made by two producers of one thread, one of which shares its core with six processes.  Predicted from a profile of this
 # machine and the rates of a core (disttrain profile, with --data), simulated with what training reads; measured by training.
 : "${srcdir:=.}"
 . "$srcdir/tests/shell.sh"
-pids=
-trap 'kill -CONT $pids 2>/dev/null; kill $pids 2>/dev/null; rm -rf "$tmp"' EXIT
+pids= sharers=
+trap 'kill $pids $sharers 2>/dev/null; rm -rf "$tmp"' EXIT
 if "$DISTTRAIN" preprocess --keygen keys 2>&1 | grep -q 'without ZeroMQ'; then
     echo '# no ZeroMQ: producers not measured'
     exit 0
@@ -37,24 +37,28 @@ END
 # sizes as stored, which is what has to be decoded
 "$DISTTRAIN" data scan --fast --unpacked --generate 0 --fit none side*-000000.tar | cut -d, -f1-4 >sizes.csv
 
-# ---- a process that runs `on` of every 80 ms, and what that makes of its speed ----
-on=0.010 off=0.070
-throttle() { # PID
-    while kill -STOP "$1" 2>/dev/null; do
-        sleep $off; kill -CONT "$1" 2>/dev/null || break; sleep $on
+# ---- a core that seven processes share, and what that makes of the speed of one ----
+core=$(($(nproc) - 1))
+if [ "$core" -lt 1 ] || ! taskset -c $core true 2>/dev/null; then
+    echo '# one core only: a slow producer not measured'
+    exit 0
+fi
+share() { # the other six; in $sharers
+    sharers=
+    for i in 1 2 3 4 5 6; do
+        taskset -c $core sh -c 'while :; do :; done' & sharers="$sharers $!"
     done
 }
 cat >work.sh <<'END'
-i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done
+i=0; while [ $i -lt 1000000 ]; do i=$((i + 1)); done
 END
-wall_ns() { begin=$(date +%s%N); "$@"; echo $(($(date +%s%N) - begin)); }
-slowed() { sh work.sh & worker=$!; throttle $worker & waits=$!; wait $worker; kill $waits 2>/dev/null; }
-free_ns=$(wall_ns sh work.sh)
-slow_ns=$(wall_ns slowed)
+wall_ns() { begin=$(date +%s%N); taskset -c $core sh work.sh; echo $(($(date +%s%N) - begin)); }
+free_ns=$(wall_ns)
+share; slow_ns=$(wall_ns); kill $sharers; wait 2>/dev/null
 factor=$(awk "BEGIN { printf \"%.4f\", $slow_ns / $free_ns }")
 
-producer() { # N
-    "$DISTTRAIN" preprocess --listen 127.0.0.1:0 --workers 1 --insecure job.yaml >"p$1" 2>/dev/null &
+producer() { # N CORE
+    taskset -c $2 "$DISTTRAIN" preprocess --listen 127.0.0.1:0 --workers 1 --insecure job.yaml >"p$1" 2>/dev/null &
     pids="$pids $!"
     tries=0
     while [ ! -s "p$1" ] && [ $tries -lt 400 ]; do sleep 0.05; tries=$((tries + 1)); done
@@ -65,11 +69,17 @@ ran() { # FILE COMMAND...
 }
 ran log "$DISTTRAIN" profile --data job.yaml -o cpu.sql
 ran log "$DISTTRAIN" profile job.yaml -o local.sql
-producer 1; producer 2
-throttle "${pids##* }" & pids="$! $pids"
-data="run.data=\"$(cat p2),$(cat p1)\""
-ran short "$DISTTRAIN" train --no-runs --json job.yaml run.steps=30 "$data"
-ran long "$DISTTRAIN" train --no-runs --json job.yaml run.steps=90 "$data"
+# measure FILE STEPS: with producers of its own, which have nothing ready
+measure() {
+    pids=
+    producer 1 0; producer 2 $core
+    share; pids="$pids $sharers"
+    ran "$1" taskset -c 0 "$DISTTRAIN" train --no-runs --json job.yaml "run.steps=$2" "run.data=\"$(cat p2),$(cat p1)\""
+    kill $pids; wait 2>/dev/null
+    rm p1 p2
+}
+measure short 30
+measure long 90
 dealt="mode: disaggregated, cpu_nodes: 2, cores_per_cpu_node: 1, slow_nodes: 1, slow_factor: $factor"
 ran waits "$DISTTRAIN" simulate --no-runs --json job.yaml profile=local.sql simulate.iterations=25 \
     "simulate.preprocess={$dealt, rpc_bandwidth: 1 GB/s, prefetch: 2, profile: cpu.sql}"

@@ -9,13 +9,17 @@
 #include "exec/train/profiler.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SAMPLE_BYTES_MAX = 64 << 20, ENOUGH = 1 << 17, UNITS = 1000000 };
 
+struct timed {
+    double ns, units; /* for UNITS of it; how many it had */
+};
 struct rates {
     const struct dt_loader_options *o;
-    double *ns[DT_CPU_PREP_N]; /* [samples] for UNITS of it */
+    struct timed *t[DT_CPU_PREP_N]; /* [samples] */
     int n[DT_CPU_PREP_N];
     struct dt_tokenizer_ids ids;
 };
@@ -31,7 +35,37 @@ static void took(struct rates *r, enum dt_kop_cpu_prep what, uint64_t since_ns, 
 {
     double ns = (double)(dt_clock_process_ns() - since_ns) / times;
 
-    r->ns[what][r->n[what]++] = ns * UNITS / units;
+    r->t[what][r->n[what]++] = (struct timed){ns * UNITS / units, units};
+}
+
+static int by_ns(const void *va, const void *vb)
+{
+    const struct timed *a = va, *b = vb;
+
+    return (a->ns > b->ns) - (a->ns < b->ns);
+}
+
+/* The time that all with a share of the units need no more than; sorted. */
+static double quantile(const struct timed *t, int n, double share)
+{
+    double all = 0, so_far = 0;
+    int i = 0;
+
+    for (int k = 0; k < n; k++)
+        all += t[k].units;
+    while (i < n - 1 && (so_far += t[i].units) < share * all)
+        i++;
+    return t[i].ns;
+}
+
+/* Large images are most of the work, so each counts by its pixels, and a caption by its bytes. */
+static void statistics(struct timed *t, int n, struct dt_profile_row *row)
+{
+    qsort(t, (size_t)n, sizeof *t, by_ns);
+    row->n = n;
+    row->p10_ns = quantile(t, n, 0.1);
+    row->median_ns = quantile(t, n, 0.5);
+    row->p90_ns = quantile(t, n, 0.9);
 }
 
 static void time_image(struct rates *r, const struct dt_shard_member *m)
@@ -126,11 +160,10 @@ static enum dt_status add_rows(struct rates *r, const char *device, struct dt_er
     for (int k = DT_CPU_PREP_DECODE; k < DT_CPU_PREP_N; k++) {
         if (r->n[k] == 0)
             continue;
-        dt_profiler_statistics(r->ns[k], r->n[k], &row.r);
+        statistics(r->t[k], r->n[k], &row.r);
         row.r.kind = DT_ROW_MEASURED;
         row.r.d[0] = k;
         row.r.d[1] = UNITS;
-        row.r.n = r->n[k];
         report->per_s[k] = 1e9 * UNITS / row.r.median_ns;
         DT_TRY(dt_profile_table_add(out, &row, err));
     }
@@ -142,7 +175,7 @@ static enum dt_status measure(struct rates *r, const struct dt_shard_index *ix, 
                               struct dt_profile_table *out, struct dt_profiler_data_report *report)
 {
     for (int k = DT_CPU_PREP_DECODE; k < DT_CPU_PREP_N; k++)
-        if (!(r->ns[k] = dt_malloc((n + 1) * sizeof *r->ns[k])))
+        if (!(r->t[k] = dt_malloc((n + 1) * sizeof *r->t[k])))
             return dt_error_nomem(err, "times of the data");
     DT_TRY(time_samples(r, ix, n, err));
     report->samples = (int64_t)n;
@@ -169,6 +202,6 @@ enum dt_status dt_profiler_data(const struct dt_loader_options *o, int samples, 
     dt_shard_index_close(ix);
     dt_tokenizer_ids_free(&r.ids);
     for (int k = 0; k < DT_CPU_PREP_N; k++)
-        dt_free(r.ns[k]);
+        dt_free(r.t[k]);
     return st;
 }
