@@ -7,6 +7,11 @@
 #include "execute_ranks.h"
 
 #define CHAIN EF_ENCODER ", " EF_LLM ", " EF_UNET
+/* Of heads that four members can share. */
+#define PAIR                                                                                       \
+    "encoder: {kind: encoder, layers: 2, hidden: 24, ffn: 40, heads: 4, patch: 4, positions: "     \
+    "16}, "                                                                                        \
+    "llm: {kind: llm, layers: 3, hidden: 32, ffn: 48, heads: 4, kv_heads: 4, vocab: 61}"
 #define GPT                                                                                        \
     "llm: {kind: llm, layers: 3, hidden: 32, ffn: 64, heads: 4, vocab: 61, tied: true, "           \
     "positions: 48, norm: layernorm, gated: false, bias: true"
@@ -232,6 +237,15 @@ static const struct {
      "window=2 with=l-- recompute=full/none/none zero=0/1/1 full"},
     {"window 2, reordered", "1/1/4 1/2/2 1/1/2", "window=2 with=l-- reorder full"},
     {"window 2, one sample with pictures", "1/1/4 1/2/2 1/1/1", "window=2 with=l-- data=one full"},
+    {"pair of shapes, one microbatch", "2/1/4 4/1/2", "pair colocated batch=16 mb=8"},
+    {"pair of shapes, four microbatches", "2/1/4 4/1/2", "pair colocated batch=16 mb=2 full"},
+    {"pair mirrored, one microbatch", "4/1/2 2/1/4", "pair colocated batch=16 mb=4 full"},
+    {"pair mirrored, four microbatches", "4/1/2 2/1/4", "pair colocated batch=16"},
+    {"cp 4, window all, encoder dp 8", "1/1/8 2/1/1", "pair cp=4 window=all with=l-- mpi"},
+    {"cp 4, window 2, encoder tp 4 dp 2", "4/1/2 1/2/1", "pair cp=4 window=2 with=l-- full"},
+    {"cp 4, window 2, apart, zb-h1", "2/1/2 1/2/1", "pair cp=4 window=2 zb-h1 full"},
+    {"cp 2, window 1, one sample with pictures", "1/1/8 2/2/1",
+     "pair cp=2 window=1 data=one with=l-- batch=4"},
     /* what the samples hold (elsewhere: every third has no picture, others one or several) */
     {"text only", "1/1/2 1/2/1 1/1/2", "data=text"},
     {"text only, vpp 2", "1/1/1 1/2/1/2 1/1/1", "data=text interleaved full"},
@@ -253,9 +267,44 @@ static const struct {
     {"shared table, vpp 2, tp 2", "2/2/1/2", "gpt interleaved full"},
 };
 
+/* The layouts with which Megatron MIMO (arXiv 2605.27678) is compared with one layout for all: an encoder on 4 GPUs
+ * beside an LLM on 4, or both on the same 8, where each has twice the replicas.  Every pair in every way below. */
+static const struct {
+    int enc_tp, enc_dp, tp, pp, dp;
+} pairs[] = {
+    {4, 1, 4, 1, 1}, {2, 2, 2, 1, 2}, {4, 1, 2, 2, 1}, {2, 2, 2, 2, 1},
+    {4, 1, 1, 4, 1}, {2, 2, 1, 4, 1}, {2, 2, 1, 2, 2}, {2, 2, 4, 1, 1},
+    {1, 4, 1, 1, 4}, {1, 4, 1, 4, 1}, {1, 4, 4, 1, 1}, {1, 4, 2, 1, 2},
+};
+/* Items are spread unevenly over samples everywhere; with `data=one` most replicas of the encoder have none. */
+static const struct {
+    const char *name, *options;
+    bool context; /* twice the GPUs are the LLM's cp, not replicas */
+} ways[] = {
+    {"plain", "", false},
+    {"window all", "window=all", false},
+    {"window 2", "window=2", false},
+    {"items", "window=1 mb=2", false},
+    {"items of one", "window=1 data=one", false},
+    {"frozen encoder", "frozen=ftt", false},
+    {"cp 2", "cp=2 mb=2", true},
+    {"cp 2, window all", "cp=2 window=all", true},
+};
+enum {
+    ROWS = sizeof(rows) / sizeof(rows[0]),
+    PAIRS = sizeof(pairs) / sizeof(pairs[0]),
+    WAYS = sizeof(ways) / sizeof(ways[0]),
+    PLACES = 2 /* apart, together */
+};
+
+int n_rows(void)
+{
+    return ROWS;
+}
+
 int n_layouts(void)
 {
-    return (int)(sizeof(rows) / sizeof(rows[0]));
+    return ROWS + PAIRS * WAYS * PLACES;
 }
 
 static bool word_is(const char *s, const char *word, const char **value)
@@ -328,6 +377,8 @@ static void read_option(const char *s, struct ranks_case *c)
         c->data = (enum ef_data)one_of(v, data);
     else if (word_is(s, "gpt", &v))
         c->model = GPT "}";
+    else if (word_is(s, "pair", &v))
+        c->model = PAIR;
     else if (word_is(s, "rows", &v)) /* of which members hold all: no sequence parallelism */
         c->model = GPT ", sequence_parallel: false}";
     else if (word_is(s, "colocated", &v))
@@ -358,16 +409,55 @@ static void read_option(const char *s, struct ranks_case *c)
         c->schedule = (enum dt_pipe_schedule)one_of(s, dt_pipe_schedule_names);
 }
 
+static void read_options(const char *options, struct ranks_case *c)
+{
+    char text[128], *rest = text, *s;
+
+    snprintf(text, sizeof(text), "%s", options);
+    while ((s = strtok_r(rest, " ", &rest)))
+        read_option(s, c);
+}
+
+/* Pair, way and place of the i-th of them.  Without DT_CHECK_FULL every pair is run in one way, apart or together. */
+static void read_pair(int i, struct ranks_case *c)
+{
+    static char names[PAIRS * WAYS * PLACES][64], layouts[PAIRS * WAYS * PLACES][32];
+    int pair = i / (WAYS * PLACES), way = i / PLACES % WAYS, together = i % PLACES;
+    int dp = pairs[pair].dp * (together && !ways[way].context ? 2 : 1);
+    int enc_dp = pairs[pair].enc_dp * (together ? 2 : 1);
+
+    c->model = PAIR;
+    c->batch = 16;
+    c->l[0] = (struct ef_layout){1, enc_dp, 1};
+    c->l[1] = (struct ef_layout){pairs[pair].pp, dp, 1};
+    c->tp[0] = pairs[pair].enc_tp;
+    c->tp[1] = pairs[pair].tp;
+    snprintf(layouts[i], sizeof(layouts[i]), "%d/1/%d %d/%d/%d", c->tp[0], enc_dp, c->tp[1],
+             c->l[1].pp, dp);
+    snprintf(names[i], sizeof(names[i]), "pair %d %s, %s", pair + 1,
+             together ? "together" : "apart", ways[way].name);
+    c->name = names[i];
+    c->layout = layouts[i];
+    read_options(ways[way].options, c);
+    c->with[0] = together ? 2 : 0;
+    c->full = way != pair % WAYS || together != (pair + pair / WAYS) % PLACES;
+}
+
 void read_layout(int i, struct ranks_case *c)
 {
     char text[128], *rest = text, *s;
     int m = 0;
 
-    *c = (struct ranks_case){
-        .name = rows[i].name, .layout = rows[i].layout, .model = CHAIN, .microbatch = 1};
+    *c = (struct ranks_case){.model = CHAIN, .microbatch = 1};
     memset(c->frozen, 't', MODULES);
     for (int k = 0; k < MODULES; k++)
         c->zero[k] = 1;
+    if (i >= ROWS) {
+        read_pair(i - ROWS, c);
+        return;
+    }
+    c->name = rows[i].name;
+    c->layout = rows[i].layout;
     snprintf(text, sizeof(text), "%s", rows[i].layout);
     while ((s = strtok_r(rest, " ", &rest))) {
         must(m < MODULES, s);
@@ -375,8 +465,5 @@ void read_layout(int i, struct ranks_case *c)
         must(sscanf(s, "%d/%d/%d/%d", &c->tp[m], &c->l[m].pp, &c->l[m].dp, &c->l[m].vpp) >= 3, s);
         m++;
     }
-    snprintf(text, sizeof(text), "%s", rows[i].options);
-    rest = text;
-    while ((s = strtok_r(rest, " ", &rest)))
-        read_option(s, c);
+    read_options(rows[i].options, c);
 }

@@ -40,7 +40,8 @@ struct ranks_case {
     const char *model;
     bool full, mpi; /* only with DT_CHECK_FULL; over MPI without it, too */
 };
-/* execute_layouts.c: the table. */
+/* execute_layouts.c: rows of the table, and behind them the pairs of encoder and LLM in every way. */
+int n_rows(void);
 int n_layouts(void);
 void read_layout(int i, struct ranks_case *c);
 

@@ -224,5 +224,5 @@ END_TEST
 void add_bf16_tests(TCase *t)
 {
     tcase_add_test(t, a_rounded_copy_changes_nothing);
-    tcase_add_loop_test(t, rounding_what_is_gathered_changes_nothing, 0, n_layouts());
+    tcase_add_loop_test(t, rounding_what_is_gathered_changes_nothing, 0, n_rows());
 }
