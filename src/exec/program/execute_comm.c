@@ -169,6 +169,15 @@ static enum dt_status check_limit(const struct dt_exec_ranks *ranks,
     return dt_error_set(err, DT_ERR_TIMEOUT, "not over after %g s", limit);
 }
 
+/* Members of the receiving lane may get the same packed rows. */
+static bool is_used(const struct dt_exec_comm *c, const struct dt_exec_packed *packed)
+{
+    for (size_t k = 0; k < c->n_requests; k++)
+        if (c->requests[k].packed == packed)
+            return true;
+    return false;
+}
+
 static enum dt_status progress_requests(struct dt_exec *x, bool *any, struct dt_error *err)
 {
     struct dt_exec_comm *c = &x->comm;
@@ -188,10 +197,9 @@ static enum dt_status progress_requests(struct dt_exec *x, bool *any, struct dt_
         }
         memmove(&c->requests[k], &c->requests[k + 1], (--c->n_requests - k) * sizeof(f));
         *any = true;
-        if (--c->under_way[f.op] > 0) /* members of the receiving lane get the same packed rows */
-            continue;
-        DT_TRY(complete_op(x, f.op, f.packed, err));
-        if (f.packed)
+        if (--c->under_way[f.op] == 0)
+            DT_TRY(complete_op(x, f.op, f.packed, err));
+        if (f.packed && !is_used(c, f.packed))
             f.packed->used = false;
     }
     return DT_OK;

@@ -46,41 +46,61 @@ static enum dt_status pool_take(struct dt_exec_comm *c, const struct dt_device *
 
 /* ---- messages ---- */
 
-static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *err)
+/* Rows that some members of the receiving lane take alike. */
+struct parcel {
+    const char *data;
+    size_t bytes;
+    struct dt_exec_packed *packed;
+};
+
+static enum dt_status make_parcel(struct dt_exec *x, uint32_t i, const struct dt_exec_link *l,
+                                  struct dt_error *err, struct parcel *out)
 {
-    const struct dt_op *op = &x->it.p->ops[i], *recv = &x->it.p->ops[op->peer];
+    const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_message *m = dt_exec_message_sent(&x->comm, dt_exec_op_vs(&x->stages, op),
                                                      op->mb, (op->flags & DT_OPF_GRAD) != 0);
     struct dt_device_queue *q = x->comm.queue_of[i];
-    struct dt_exec_packed *packed = NULL;
-    struct dt_exec_link l;
-    const char *data;
-    size_t bytes;
 
-    dt_exec_link(&x->it, &x->stages, recv, &l);
-    bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
-    if (!m && bytes == 0) /* a member of a lane without rows of this microbatch */
+    *out = (struct parcel){.bytes = l->edge ? (size_t)l->n * l->width : l->to_bytes};
+    if (out->bytes == 0) /* a member of a lane without rows of this microbatch */
         return DT_OK;
     if (!m)
         return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
-    data = m->data.p;
-    if (l.edge && l.from_runs) {
-        data += (size_t)l.from_first * l.width;
-    } else if (l.edge && bytes > 0) {
-        DT_TRY(pool_take(&x->comm, x->env.dev, q, bytes, err, &packed));
-        dt_exec_pack(x->env.dev, q, &l, data, packed->data.p);
-        data = packed->data.p;
+    out->data = m->data.p;
+    if (l->edge && l->from_runs) {
+        out->data += (size_t)l->from_first * l->width;
+    } else if (l->edge) {
+        DT_TRY(pool_take(&x->comm, x->env.dev, q, out->bytes, err, &out->packed));
+        dt_exec_pack(x->env.dev, q, l, out->data, out->packed->data.p);
+        out->data = out->packed->data.p;
     }
-    for (int t = 0; bytes > 0 && t < dt_exec_members(&x->env, recv->module); t++) {
+    return DT_OK;
+}
+
+static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    const struct dt_op *op = &x->it.p->ops[i], *recv = &x->it.p->ops[op->peer];
+    int tp = x->env.o.plan->modules[recv->module].layout.tp, made = -1; /* for whom, of cp */
+    struct parcel p = {0};
+
+    for (int t = 0; t < dt_exec_members(&x->env, recv->module); t++) {
+        struct dt_exec_link l;
         struct dt_req *req;
         int from, to;
 
         dt_exec_route(&x->ranks, op, recv, t, &from, &to);
         if (from != x->ranks.rank || to == x->ranks.rank)
             continue;
-        DT_TRY(x->ranks.data->post_send(x->ranks.data, to, dt_exec_tag(x, op->peer), data, bytes, q,
-                                        err, &req));
-        DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, packed, err));
+        if (made != t / tp) {
+            dt_exec_link(&x->it, &x->stages, recv, t, &l);
+            DT_TRY(make_parcel(x, i, &l, err, &p));
+            made = t / tp;
+        }
+        if (p.bytes == 0)
+            continue;
+        DT_TRY(x->ranks.data->post_send(x->ranks.data, to, dt_exec_tag(x, op->peer), p.data,
+                                        p.bytes, x->comm.queue_of[i], err, &req));
+        DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, p.packed, err));
     }
     return DT_OK;
 }
@@ -97,7 +117,7 @@ static void complete_send(struct dt_exec *x, const struct dt_op *op)
 static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &x->it.p->ops[i], *send = &x->it.p->ops[op->peer];
-    int t = x->ranks.member[op->module][op->replica * x->env.pp[op->module] + op->stage], from, to;
+    int t = dt_exec_member(&x->ranks, op), from, to;
     struct dt_device_queue *q = x->comm.queue_of[i];
     struct dt_exec_packed *packed = NULL;
     struct dt_exec_message *inbox;
@@ -106,7 +126,7 @@ static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *
     size_t bytes;
     char *data;
 
-    dt_exec_link(&x->it, &x->stages, op, &l);
+    dt_exec_link(&x->it, &x->stages, op, t, &l);
     bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
     if (bytes == 0)
         return DT_OK;
@@ -133,7 +153,7 @@ static void complete_recv(struct dt_exec *x, uint32_t i, const struct dt_exec_pa
     struct dt_exec_message *inbox;
     struct dt_exec_link l;
 
-    dt_exec_link(&x->it, &x->stages, op, &l);
+    dt_exec_link(&x->it, &x->stages, op, dt_exec_member(&x->ranks, op), &l);
     inbox = dt_exec_message_received(&x->comm, dt_exec_op_vs(&x->stages, op), op->mb,
                                      (op->flags & DT_OPF_GRAD) != 0);
     dt_exec_unpack(x->env.dev, q, &l, packed->data.p, inbox->data.p);
