@@ -125,6 +125,18 @@ static const struct {
     {"dp 4 on 2 ranks", "1/1/4 1/1/4 1/1/4", "colocated ranks=2"},
     {"dp 2, no overlap", "1/1/2 1/1/2 1/1/2", "apart full"},
     {"tp 2 dp 2 of the LLM, zero 0", "1/1/1 2/1/2 1/1/1", "zero=0 full"},
+    /* optimizer states sharded in groups of replicas */
+    {"dp 4 in groups of 2", "1/1/4 1/1/4 1/1/4", "groups=2/2/4"},
+    {"tp 2 dp 4 in groups of 2, colocated", "2/1/4 2/1/4 1/1/8", "colocated groups=2/4/2 mpi"},
+    {"groups of 1 and of 2, pp 2", "1/1/2 1/2/4 1/1/2", "groups=1/2/1 reorder"},
+    {"groups of 2 with cp 2", "1/1/2 1/1/2 1/1/1", "cp=2 groups=1/2/0"},
+    {"groups of 2 of cp 4, no overlap", "1/1/1 1/1/1 1/1/1", "cp=4 groups=0/2/0 apart full"},
+    {"dp 4 on 2 ranks in groups of 2", "1/1/4 1/1/4 1/1/4", "colocated ranks=2 groups=2/2/2 full"},
+    {"dp 8 on 4 ranks in groups of 4", "1/1/8 1/1/8 1/1/8",
+     "colocated ranks=4 groups=4/2/8 batch=16"},
+    {"shared table, dp 4 in groups of 2", "1/2/4", "gpt groups=2"},
+    {"zb-h1, vpp 1, tp 2, dp 4 in groups of 2", "1/1/4 2/1/4 1/1/4",
+     "zb-h1 groups=4/2/2 frozen=ftt full"},
     /* order of samples */
     {"reordered, dp 2/2/1", "1/1/2 1/2/2 1/1/1", "reorder mpi"},
     {"the same order, dp 2/2/1", "1/1/2 1/2/2 1/1/1", "full"},
@@ -386,6 +398,9 @@ static void read_option(const char *s, struct ranks_case *c)
     else if (word_is(s, "zero=", &v)) /* of all modules, or of each: "0/1/0" */
         for (int m = 0; m < MODULES; m++)
             c->zero[m] = strlen(v) > 1 ? v[2 * m] - '0' : *v - '0';
+    else if (word_is(s, "groups=", &v)) /* of each module: its zero_group */
+        for (int m = 0; m < MODULES && strlen(v) > 2 * (size_t)m; m++)
+            c->zero_group[m] = v[2 * m] - '0';
     else if (word_is(s, "with=", &v)) /* of each module: - on GPUs of its own, or of e, l, g */
         for (int m = 0; m < MODULES; m++)
             c->with[m] = (int)strcspn("-elg", (const char[]){v[m], '\0'});

@@ -26,7 +26,7 @@ struct ranks_case {
     int window;        /* of the encoder; 0 = it takes whole samples */
     enum dt_pipe_schedule schedule;
     enum dt_block_recompute recompute[MODULES];
-    int zero[MODULES];
+    int zero[MODULES], zero_group[MODULES];
     char frozen[MODULES + 1]; /* 't' trained, 'f' frozen */
     bool apart;               /* no overlap with compute */
     int chunks;               /* of collectives of tensor parallelism and their products */

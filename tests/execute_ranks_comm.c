@@ -111,6 +111,74 @@ START_TEST(messages_have_their_planned_length)
 }
 END_TEST
 
+/* ---- groups of replicas ---- */
+
+static size_t moments[RANKS_MAX];
+static int gathered_among[RANKS_MAX];
+
+static enum dt_status note_gather(struct dt_comm *comm, void *buf, const size_t *bytes,
+                                  struct dt_device_queue *q, struct dt_error *err,
+                                  struct dt_req **out)
+{
+    int rank = dt_comm_rank(comm, dt_comm_member(comm)), n = dt_comm_size(comm);
+
+    gathered_among[rank] = n > gathered_among[rank] ? n : gathered_among[rank];
+    return counting[rank].real->post_all_gather(comm, buf, bytes, q, err, out);
+}
+
+static void *run_noted(void *arg)
+{
+    struct rank *r = arg;
+    struct counting *c = &counting[r->t->rank];
+    struct exec_fixture *f = calloc(1, sizeof(*f));
+
+    ck_assert_ptr_nonnull(f);
+    *c = (struct counting){.t = *r->t, .real = r->t};
+    c->t.post_all_gather = note_gather;
+    open_case(f, r->w->c);
+    f->transport = &c->t;
+    ef_open(f);
+    ef_step(f, 1);
+    ef_step(f, 2);
+    for (int k = 0; k < f->plan.modules[1].layout.dp; k++)
+        if (dt_exec_stage(f->x, 1, k, 0))
+            moments[r->t->rank] += dt_exec_optimizer(f->x, 1, k, 0)->moments;
+    ef_free(f);
+    free(f);
+    r->t->close(r->t);
+    return NULL;
+}
+
+/* Of four replicas of the LLM two have the whole of its states, and parameters come from the other one. */
+START_TEST(groups_hold_whole_states)
+{
+    static struct exec_fixture one;
+    struct rank ranks[RANKS_MAX];
+    struct ranks_case c;
+    float *grads[MODULES] = {0};
+    struct curve alone;
+    size_t all, sum = 0;
+    int i = 0;
+
+    for (read_layout(0, &c); strcmp(c.name, "dp 4 in groups of 2") != 0; read_layout(++i, &c))
+        ck_assert_int_lt(i, n_layouts());
+    run_alone(&one, &c, 1, &alone, grads);
+    all = dt_exec_optimizer(one.x, 1, 0, 0)->moments;
+    run_ranks(&(struct world){.c = &c, .ranks = ranks_of(&c)}, ranks, run_noted);
+    for (int k = 0; k < ranks_of(&c); k++) {
+        sum += moments[k];
+        if (moments[k] == 0)
+            continue;
+        ck_assert_double_eq_tol((double)moments[k], (double)all / 2, 0.02 * (double)all);
+        ck_assert_int_eq(gathered_among[k], 2);
+    }
+    ck_assert_double_eq_tol((double)sum, 2 * (double)all, 0.02 * (double)all);
+    for (int m = 0; m < MODULES; m++)
+        free(grads[m]);
+    ef_free(&one);
+}
+END_TEST
+
 /* ---- under compute ---- */
 
 static void *run_until_overlapped(void *arg)
@@ -366,5 +434,6 @@ void add_comm_tests(TCase *t)
     tcase_add_loop_test(t, devices_train_to_the_same_bits, 0, 2);
     tcase_add_loop_test(t, nccl_trains_to_the_same_bits, 0, 3);
     tcase_add_loop_test(t, messages_have_their_planned_length, 0, 8);
+    tcase_add_test(t, groups_hold_whole_states);
     tcase_add_test(t, collectives_run_under_compute);
 }

@@ -102,11 +102,15 @@ struct dt_exec_vstage {
     char *wire; /* regions as they are gathered (execute_gather.c); NULL: as they lie */
 };
 
-/* Replicas of a stage, seen from this rank: the ranks that hold some. */
+/* Replicas of a stage, seen from this rank: the ranks that hold some.  `n_group` of them, neighbours, share out the
+ * optimizer's states (plan.MODULE.zero_group); those of the same place in their groups own the same. */
 struct dt_exec_peers {
-    struct dt_comm *comm; /* NULL: all replicas are here */
-    int n, me;            /* ranks, this one among them */
-    int leader;           /* lowest replica here; -1 = none */
+    struct dt_comm *comm;  /* NULL: all replicas are here */
+    int n, me;             /* ranks, this one among them */
+    int leader;            /* lowest replica here; -1 = none */
+    int n_group;           /* n with one group */
+    struct dt_comm *group; /* of this rank's: comm with one; NULL: it is alone in it */
+    struct dt_comm *over;  /* of this rank's place over all groups; NULL with one group, or alone */
 };
 
 /* Rows that cross an edge between modules, in pieces, and where they lie on both sides (execute_edge.c).  A unit is a sample
@@ -223,6 +227,7 @@ struct dt_exec_comm {
         *land_next;        /* per place in graph.succ: the op that landed; the rest of the list */
     unsigned char *landed; /* per number: its event is on the queue of what lands */
     unsigned char *early;  /* per number: the main thread went on before it was over */
+    unsigned char *more;   /* per number: dt_exec_post_more has been called */
     struct dt_device_queue **queue_of; /* per number: what it has been posted on */
     struct dt_exec_own_queue *own;
     size_t n_own, cap_own;
@@ -230,7 +235,7 @@ struct dt_exec_comm {
     uint64_t *begin_ns, *end_ns; /* per number */
     size_t cap_begin, cap_end, cap_after_main, cap_after_land, cap_landed, cap_land_by,
         cap_land_next;
-    size_t cap_early, cap_queue_of;
+    size_t cap_early, cap_queue_of, cap_more;
 };
 
 /* ---- the parts of an executor, each of which may look at those before it ---- */
@@ -361,6 +366,12 @@ static inline int dt_exec_member(const struct dt_exec_ranks *ranks, const struct
 static inline bool dt_exec_here(const struct dt_exec_ranks *ranks, const struct dt_op *op)
 {
     return dt_exec_member(ranks, op) >= 0;
+}
+
+/* Do the ranks that hold a stage's replicas share out the optimizer's states? */
+static inline bool dt_exec_shards(const struct dt_exec_ranks *ranks, int module, int stage)
+{
+    return ranks->env->o.plan->modules[module].zero > 0 && ranks->peers[module][stage].n_group > 1;
 }
 
 /* The ranks that share a lane's parameters, or its sequences; NULL: it is one. */
@@ -601,6 +612,9 @@ bool dt_exec_in_bucket(const struct dt_exec_stages *stages, const struct dt_op *
 /* Posts an op of the communication thread; puts on its last queue what remains to be done when its
  * requests are over.  *landed: it did. */
 enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err);
+/* What needs the results of that: sums over groups of replicas.  To be posted when all of that is over, or on_queue at
+ * once. */
+enum dt_status dt_exec_post_more(struct dt_exec *x, uint32_t i, struct dt_error *err);
 enum dt_status dt_exec_complete(struct dt_exec *x, uint32_t i, const struct dt_exec_packed *packed,
                                 bool *landed, struct dt_error *err);
 /* One more request of number i is under way. */

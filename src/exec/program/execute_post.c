@@ -217,13 +217,13 @@ static enum dt_status sync_region(struct dt_exec *x, uint32_t i, const struct dt
     enum dt_status st;
 
     dt_exec_sum_here(&x->stages, q, op, u->at, u->n);
-    if (u->whole || x->env.o.plan->modules[op->module].zero == 0) {
+    if (u->whole || !dt_exec_shards(&x->ranks, op->module, op->stage)) {
         DT_TRY(x->ranks.data->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n, q, err,
                                               &req));
         return dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err);
     }
-    DT_TRY(pieces(u, p->n, err, &count));
-    st = x->ranks.data->post_reduce_scatter(p->comm, DT_REDUCE_F32, grads + u->at, count, q, err,
+    DT_TRY(pieces(u, p->n_group, err, &count));
+    st = x->ranks.data->post_reduce_scatter(p->group, DT_REDUCE_F32, grads + u->at, count, q, err,
                                             &req);
     dt_free(count);
     return st == DT_OK ? dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err) : st;
@@ -252,6 +252,40 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
     return DT_OK;
 }
 
+/* This rank's pieces, which its group has summed, over all groups. */
+static enum dt_status sum_over_groups(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    const struct dt_op *op = &x->it.p->ops[i];
+    const struct dt_exec_peers *p = &x->ranks.peers[op->module][op->stage];
+    struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);
+
+    for (int k = 0; k < vs->n_regions; k++) {
+        const struct dt_exec_region *u = &vs->regions[k];
+        struct dt_req *req;
+        size_t at, n;
+
+        dt_exec_piece(u, p->n_group, p->me % p->n_group, &at, &n);
+        if (u->whole || n == 0 || !dt_exec_in_bucket(&x->stages, op, u))
+            continue;
+        DT_TRY(x->ranks.data->post_all_reduce(p->over, DT_REDUCE_F32,
+                                              dt_stage_grads(vs->stage) + at, n,
+                                              x->comm.queue_of[i], err, &req));
+        DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err));
+    }
+    return DT_OK;
+}
+
+enum dt_status dt_exec_post_more(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    const struct dt_op *op = i < x->it.p->n_ops ? &x->it.p->ops[i] : NULL;
+
+    if (!op || op->kind != DT_OP_GRAD_SYNC || (op->flags & DT_OPF_TIED) ||
+        !dt_exec_shards(&x->ranks, op->module, op->stage) ||
+        !x->ranks.peers[op->module][op->stage].over)
+        return DT_OK;
+    return sum_over_groups(x, i, err);
+}
+
 /* Other replicas of this rank step what is whole themselves. */
 static void complete_sync(struct dt_exec *x, uint32_t i)
 {
@@ -260,7 +294,7 @@ static void complete_sync(struct dt_exec *x, uint32_t i)
 
     for (int k = 0; k < vs->n_regions; k++)
         if (dt_exec_in_bucket(&x->stages, op, &vs->regions[k]) &&
-            (vs->regions[k].whole || x->env.o.plan->modules[op->module].zero == 0))
+            (vs->regions[k].whole || !dt_exec_shards(&x->ranks, op->module, op->stage)))
             dt_exec_copy_here(&x->stages, dt_exec_queue_of_lands(x, i), op, true, vs->regions[k].at,
                               vs->regions[k].n);
 }
