@@ -164,7 +164,8 @@ START_TEST(rounding_what_is_gathered_changes_nothing)
 
     ck_assert_ptr_nonnull(ranks);
     read_layout(_i, &c);
-    if (gathers(&c) && !in_groups(&c) && (!c.full || (full && *full && *full != '0')) && bf16_here()) {
+    if (gathers(&c) && !in_groups(&c) && (!c.full || (full && *full && *full != '0')) &&
+        bf16_here()) {
         c.bf16 = true;
         for (int way = 0; way < WAYS; way++) {
             for (int m = 0; m < MODULES; m++)

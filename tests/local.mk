@@ -332,6 +332,7 @@ SHELL_TESTS = \
 	tests/test_trace.sh \
 	tests/test_train_cli.sh \
 	tests/test_train_cp.sh \
+	tests/test_train_groups.sh \
 	tests/test_train_mpi.sh \
 	tests/test_supervisor.sh \
 	tests/test_whatif.sh \
