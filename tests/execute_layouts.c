@@ -7,6 +7,11 @@
 #include "execute_ranks.h"
 
 #define CHAIN EF_ENCODER ", " EF_LLM ", " EF_UNET
+/* Of heads that four members can share. */
+#define PAIR                                                                                       \
+    "encoder: {kind: encoder, layers: 2, hidden: 24, ffn: 40, heads: 4, patch: 4, positions: "     \
+    "16}, "                                                                                        \
+    "llm: {kind: llm, layers: 3, hidden: 32, ffn: 48, heads: 4, kv_heads: 4, vocab: 61}"
 #define GPT                                                                                        \
     "llm: {kind: llm, layers: 3, hidden: 32, ffn: 64, heads: 4, vocab: 61, tied: true, "           \
     "positions: 48, norm: layernorm, gated: false, bias: true"
@@ -120,6 +125,18 @@ static const struct {
     {"dp 4 on 2 ranks", "1/1/4 1/1/4 1/1/4", "colocated ranks=2"},
     {"dp 2, no overlap", "1/1/2 1/1/2 1/1/2", "apart full"},
     {"tp 2 dp 2 of the LLM, zero 0", "1/1/1 2/1/2 1/1/1", "zero=0 full"},
+    /* optimizer states sharded in groups of replicas */
+    {"dp 4 in groups of 2", "1/1/4 1/1/4 1/1/4", "groups=2/2/4"},
+    {"tp 2 dp 4 in groups of 2, colocated", "2/1/4 2/1/4 1/1/8", "colocated groups=2/4/2 mpi"},
+    {"groups of 1 and of 2, pp 2", "1/1/2 1/2/4 1/1/2", "groups=1/2/1 reorder"},
+    {"groups of 2 with cp 2", "1/1/2 1/1/2 1/1/1", "cp=2 groups=1/2/0"},
+    {"groups of 2 of cp 4, no overlap", "1/1/1 1/1/1 1/1/1", "cp=4 groups=0/2/0 apart full"},
+    {"dp 4 on 2 ranks in groups of 2", "1/1/4 1/1/4 1/1/4", "colocated ranks=2 groups=2/2/2 full"},
+    {"dp 8 on 4 ranks in groups of 4", "1/1/8 1/1/8 1/1/8",
+     "colocated ranks=4 groups=4/2/8 batch=16"},
+    {"shared table, dp 4 in groups of 2", "1/2/4", "gpt groups=2"},
+    {"zb-h1, vpp 1, tp 2, dp 4 in groups of 2", "1/1/4 2/1/4 1/1/4",
+     "zb-h1 groups=4/2/2 frozen=ftt full"},
     /* order of samples */
     {"reordered, dp 2/2/1", "1/1/2 1/2/2 1/1/1", "reorder mpi"},
     {"the same order, dp 2/2/1", "1/1/2 1/2/2 1/1/1", "full"},
@@ -232,6 +249,15 @@ static const struct {
      "window=2 with=l-- recompute=full/none/none zero=0/1/1 full"},
     {"window 2, reordered", "1/1/4 1/2/2 1/1/2", "window=2 with=l-- reorder full"},
     {"window 2, one sample with pictures", "1/1/4 1/2/2 1/1/1", "window=2 with=l-- data=one full"},
+    {"pair of shapes, one microbatch", "2/1/4 4/1/2", "pair colocated batch=16 mb=8"},
+    {"pair of shapes, four microbatches", "2/1/4 4/1/2", "pair colocated batch=16 mb=2 full"},
+    {"pair mirrored, one microbatch", "4/1/2 2/1/4", "pair colocated batch=16 mb=4 full"},
+    {"pair mirrored, four microbatches", "4/1/2 2/1/4", "pair colocated batch=16"},
+    {"cp 4, window all, encoder dp 8", "1/1/8 2/1/1", "pair cp=4 window=all with=l-- mpi"},
+    {"cp 4, window 2, encoder tp 4 dp 2", "4/1/2 1/2/1", "pair cp=4 window=2 with=l-- full"},
+    {"cp 4, window 2, apart, zb-h1", "2/1/2 1/2/1", "pair cp=4 window=2 zb-h1 full"},
+    {"cp 2, window 1, one sample with pictures", "1/1/8 2/2/1",
+     "pair cp=2 window=1 data=one with=l-- batch=4"},
     /* what the samples hold (elsewhere: every third has no picture, others one or several) */
     {"text only", "1/1/2 1/2/1 1/1/2", "data=text"},
     {"text only, vpp 2", "1/1/1 1/2/1/2 1/1/1", "data=text interleaved full"},
@@ -253,9 +279,44 @@ static const struct {
     {"shared table, vpp 2, tp 2", "2/2/1/2", "gpt interleaved full"},
 };
 
+/* The layouts with which Megatron MIMO (arXiv 2605.27678) is compared with one layout for all: an encoder on 4 GPUs
+ * beside an LLM on 4, or both on the same 8, where each has twice the replicas.  Every pair in every way below. */
+static const struct {
+    int enc_tp, enc_dp, tp, pp, dp;
+} pairs[] = {
+    {4, 1, 4, 1, 1}, {2, 2, 2, 1, 2}, {4, 1, 2, 2, 1}, {2, 2, 2, 2, 1},
+    {4, 1, 1, 4, 1}, {2, 2, 1, 4, 1}, {2, 2, 1, 2, 2}, {2, 2, 4, 1, 1},
+    {1, 4, 1, 1, 4}, {1, 4, 1, 4, 1}, {1, 4, 4, 1, 1}, {1, 4, 2, 1, 2},
+};
+/* Items are spread unevenly over samples everywhere; with `data=one` most replicas of the encoder have none. */
+static const struct {
+    const char *name, *options;
+    bool context; /* twice the GPUs are the LLM's cp, not replicas */
+} ways[] = {
+    {"plain", "", false},
+    {"window all", "window=all", false},
+    {"window 2", "window=2", false},
+    {"items", "window=1 mb=2", false},
+    {"items of one", "window=1 data=one", false},
+    {"frozen encoder", "frozen=ftt", false},
+    {"cp 2", "cp=2 mb=2", true},
+    {"cp 2, window all", "cp=2 window=all", true},
+};
+enum {
+    ROWS = sizeof(rows) / sizeof(rows[0]),
+    PAIRS = sizeof(pairs) / sizeof(pairs[0]),
+    WAYS = sizeof(ways) / sizeof(ways[0]),
+    PLACES = 2 /* apart, together */
+};
+
+int n_rows(void)
+{
+    return ROWS;
+}
+
 int n_layouts(void)
 {
-    return (int)(sizeof(rows) / sizeof(rows[0]));
+    return ROWS + PAIRS * WAYS * PLACES;
 }
 
 static bool word_is(const char *s, const char *word, const char **value)
@@ -328,6 +389,8 @@ static void read_option(const char *s, struct ranks_case *c)
         c->data = (enum ef_data)one_of(v, data);
     else if (word_is(s, "gpt", &v))
         c->model = GPT "}";
+    else if (word_is(s, "pair", &v))
+        c->model = PAIR;
     else if (word_is(s, "rows", &v)) /* of which members hold all: no sequence parallelism */
         c->model = GPT ", sequence_parallel: false}";
     else if (word_is(s, "colocated", &v))
@@ -335,6 +398,9 @@ static void read_option(const char *s, struct ranks_case *c)
     else if (word_is(s, "zero=", &v)) /* of all modules, or of each: "0/1/0" */
         for (int m = 0; m < MODULES; m++)
             c->zero[m] = strlen(v) > 1 ? v[2 * m] - '0' : *v - '0';
+    else if (word_is(s, "groups=", &v)) /* of each module: its zero_group */
+        for (int m = 0; m < MODULES && strlen(v) > 2 * (size_t)m; m++)
+            c->zero_group[m] = v[2 * m] - '0';
     else if (word_is(s, "with=", &v)) /* of each module: - on GPUs of its own, or of e, l, g */
         for (int m = 0; m < MODULES; m++)
             c->with[m] = (int)strcspn("-elg", (const char[]){v[m], '\0'});
@@ -358,16 +424,55 @@ static void read_option(const char *s, struct ranks_case *c)
         c->schedule = (enum dt_pipe_schedule)one_of(s, dt_pipe_schedule_names);
 }
 
+static void read_options(const char *options, struct ranks_case *c)
+{
+    char text[128], *rest = text, *s;
+
+    snprintf(text, sizeof(text), "%s", options);
+    while ((s = strtok_r(rest, " ", &rest)))
+        read_option(s, c);
+}
+
+/* Pair, way and place of the i-th of them.  Without DT_CHECK_FULL every pair is run in one way, apart or together. */
+static void read_pair(int i, struct ranks_case *c)
+{
+    static char names[PAIRS * WAYS * PLACES][64], layouts[PAIRS * WAYS * PLACES][32];
+    int pair = i / (WAYS * PLACES), way = i / PLACES % WAYS, together = i % PLACES;
+    int dp = pairs[pair].dp * (together && !ways[way].context ? 2 : 1);
+    int enc_dp = pairs[pair].enc_dp * (together ? 2 : 1);
+
+    c->model = PAIR;
+    c->batch = 16;
+    c->l[0] = (struct ef_layout){1, enc_dp, 1};
+    c->l[1] = (struct ef_layout){pairs[pair].pp, dp, 1};
+    c->tp[0] = pairs[pair].enc_tp;
+    c->tp[1] = pairs[pair].tp;
+    snprintf(layouts[i], sizeof(layouts[i]), "%d/1/%d %d/%d/%d", c->tp[0], enc_dp, c->tp[1],
+             c->l[1].pp, dp);
+    snprintf(names[i], sizeof(names[i]), "pair %d %s, %s", pair + 1,
+             together ? "together" : "apart", ways[way].name);
+    c->name = names[i];
+    c->layout = layouts[i];
+    read_options(ways[way].options, c);
+    c->with[0] = together ? 2 : 0;
+    c->full = way != pair % WAYS || together != (pair + pair / WAYS) % PLACES;
+}
+
 void read_layout(int i, struct ranks_case *c)
 {
     char text[128], *rest = text, *s;
     int m = 0;
 
-    *c = (struct ranks_case){
-        .name = rows[i].name, .layout = rows[i].layout, .model = CHAIN, .microbatch = 1};
+    *c = (struct ranks_case){.model = CHAIN, .microbatch = 1};
     memset(c->frozen, 't', MODULES);
     for (int k = 0; k < MODULES; k++)
         c->zero[k] = 1;
+    if (i >= ROWS) {
+        read_pair(i - ROWS, c);
+        return;
+    }
+    c->name = rows[i].name;
+    c->layout = rows[i].layout;
     snprintf(text, sizeof(text), "%s", rows[i].layout);
     while ((s = strtok_r(rest, " ", &rest))) {
         must(m < MODULES, s);
@@ -375,8 +480,5 @@ void read_layout(int i, struct ranks_case *c)
         must(sscanf(s, "%d/%d/%d/%d", &c->tp[m], &c->l[m].pp, &c->l[m].dp, &c->l[m].vpp) >= 3, s);
         m++;
     }
-    snprintf(text, sizeof(text), "%s", rows[i].options);
-    rest = text;
-    while ((s = strtok_r(rest, " ", &rest)))
-        read_option(s, c);
+    read_options(rows[i].options, c);
 }

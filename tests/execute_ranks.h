@@ -26,7 +26,7 @@ struct ranks_case {
     int window;        /* of the encoder; 0 = it takes whole samples */
     enum dt_pipe_schedule schedule;
     enum dt_block_recompute recompute[MODULES];
-    int zero[MODULES];
+    int zero[MODULES], zero_group[MODULES];
     char frozen[MODULES + 1]; /* 't' trained, 'f' frozen */
     bool apart;               /* no overlap with compute */
     int chunks;               /* of collectives of tensor parallelism and their products */
@@ -40,7 +40,8 @@ struct ranks_case {
     const char *model;
     bool full, mpi; /* only with DT_CHECK_FULL; over MPI without it, too */
 };
-/* execute_layouts.c: the table. */
+/* execute_layouts.c: rows of the table, and behind them the pairs of encoder and LLM in every way. */
+int n_rows(void);
 int n_layouts(void);
 void read_layout(int i, struct ranks_case *c);
 

@@ -148,6 +148,12 @@ static bool gathers(const struct ranks_case *c)
     return c->cp > 1 && c->mpi; /* a share of what else gathers */
 }
 
+/* Groups add up in another order than all ranks at once. */
+static bool in_groups(const struct ranks_case *c)
+{
+    return c->zero_group[0] > 0 || c->zero_group[1] > 0 || c->zero_group[2] > 0;
+}
+
 /* Optimizer states sharded or not, of all modules or of some: the same bits. */
 START_TEST(rounding_what_is_gathered_changes_nothing)
 {
@@ -158,7 +164,8 @@ START_TEST(rounding_what_is_gathered_changes_nothing)
 
     ck_assert_ptr_nonnull(ranks);
     read_layout(_i, &c);
-    if (gathers(&c) && (!c.full || (full && *full && *full != '0')) && bf16_here()) {
+    if (gathers(&c) && !in_groups(&c) && (!c.full || (full && *full && *full != '0')) &&
+        bf16_here()) {
         c.bf16 = true;
         for (int way = 0; way < WAYS; way++) {
             for (int m = 0; m < MODULES; m++)
@@ -224,5 +231,5 @@ END_TEST
 void add_bf16_tests(TCase *t)
 {
     tcase_add_test(t, a_rounded_copy_changes_nothing);
-    tcase_add_loop_test(t, rounding_what_is_gathered_changes_nothing, 0, n_layouts());
+    tcase_add_loop_test(t, rounding_what_is_gathered_changes_nothing, 0, n_rows());
 }

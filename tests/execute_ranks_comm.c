@@ -75,18 +75,21 @@ static bool keeps_rounded_copies(void)
     return keeps;
 }
 
-/* What goes between ranks is as long as the program, which the simulator walks too, says. */
+/* What goes between ranks is as long as the program, which the simulator walks too, says.  Under context parallelism every
+ * row goes to the member that has its place, whatever crosses the LLM's ends. */
 START_TEST(messages_have_their_planned_length)
 {
+    static const char *const names[] = {"fan-in 4/2/1", "cp 2, dp 2", "cp 4, pp 2",
+                                        "cp 2, encoder dp 4"};
     struct ranks_case c;
     struct rank ranks[RANKS_MAX];
     uint64_t sent = 0, gathered = 0;
     double most = 1.02;
     int i = 0;
 
-    for (read_layout(0, &c); strcmp(c.name, "fan-in 4/2/1") != 0; read_layout(++i, &c))
+    for (read_layout(0, &c); strcmp(c.name, names[_i / 2]) != 0; read_layout(++i, &c))
         ck_assert_int_lt(i, n_layouts());
-    c.bf16 = _i;
+    c.bf16 = _i % 2;
     if (c.bf16 && !bf16_here())
         return;
     run_ranks(&(struct world){.c = &c, .ranks = ranks_of(&c)}, ranks, run_counted);
@@ -96,6 +99,8 @@ START_TEST(messages_have_their_planned_length)
     }
     ck_assert_uint_gt(sent, 0);
     ck_assert_uint_eq(sent, ranks[0].sends_bytes);
+    if (c.cp > 1) /* keys and values are gathered, too */
+        return;
     if (c.bf16 && !keeps_rounded_copies())
         ck_assert_uint_eq(gathered, ranks[0].gathers_bytes);
     else if (c.bf16) /* and the vectors between matrices, which are many in so small a model */
@@ -103,6 +108,74 @@ START_TEST(messages_have_their_planned_length)
     /* whole tensors are aligned in memory, and the gaps between them travel with what is gathered in place */
     ck_assert_uint_ge(gathered, ranks[0].gathers_bytes);
     ck_assert_double_lt((double)gathered, most * (double)ranks[0].gathers_bytes);
+}
+END_TEST
+
+/* ---- groups of replicas ---- */
+
+static size_t moments[RANKS_MAX];
+static int gathered_among[RANKS_MAX];
+
+static enum dt_status note_gather(struct dt_comm *comm, void *buf, const size_t *bytes,
+                                  struct dt_device_queue *q, struct dt_error *err,
+                                  struct dt_req **out)
+{
+    int rank = dt_comm_rank(comm, dt_comm_member(comm)), n = dt_comm_size(comm);
+
+    gathered_among[rank] = n > gathered_among[rank] ? n : gathered_among[rank];
+    return counting[rank].real->post_all_gather(comm, buf, bytes, q, err, out);
+}
+
+static void *run_noted(void *arg)
+{
+    struct rank *r = arg;
+    struct counting *c = &counting[r->t->rank];
+    struct exec_fixture *f = calloc(1, sizeof(*f));
+
+    ck_assert_ptr_nonnull(f);
+    *c = (struct counting){.t = *r->t, .real = r->t};
+    c->t.post_all_gather = note_gather;
+    open_case(f, r->w->c);
+    f->transport = &c->t;
+    ef_open(f);
+    ef_step(f, 1);
+    ef_step(f, 2);
+    for (int k = 0; k < f->plan.modules[1].layout.dp; k++)
+        if (dt_exec_stage(f->x, 1, k, 0))
+            moments[r->t->rank] += dt_exec_optimizer(f->x, 1, k, 0)->moments;
+    ef_free(f);
+    free(f);
+    r->t->close(r->t);
+    return NULL;
+}
+
+/* Of four replicas of the LLM two have the whole of its states, and parameters come from the other one. */
+START_TEST(groups_hold_whole_states)
+{
+    static struct exec_fixture one;
+    struct rank ranks[RANKS_MAX];
+    struct ranks_case c;
+    float *grads[MODULES] = {0};
+    struct curve alone;
+    size_t all, sum = 0;
+    int i = 0;
+
+    for (read_layout(0, &c); strcmp(c.name, "dp 4 in groups of 2") != 0; read_layout(++i, &c))
+        ck_assert_int_lt(i, n_layouts());
+    run_alone(&one, &c, 1, &alone, grads);
+    all = dt_exec_optimizer(one.x, 1, 0, 0)->moments;
+    run_ranks(&(struct world){.c = &c, .ranks = ranks_of(&c)}, ranks, run_noted);
+    for (int k = 0; k < ranks_of(&c); k++) {
+        sum += moments[k];
+        if (moments[k] == 0)
+            continue;
+        ck_assert_double_eq_tol((double)moments[k], (double)all / 2, 0.02 * (double)all);
+        ck_assert_int_eq(gathered_among[k], 2);
+    }
+    ck_assert_double_eq_tol((double)sum, 2 * (double)all, 0.02 * (double)all);
+    for (int m = 0; m < MODULES; m++)
+        free(grads[m]);
+    ef_free(&one);
 }
 END_TEST
 
@@ -360,6 +433,7 @@ void add_comm_tests(TCase *t)
     tcase_add_test(t, a_missing_rank_is_named);
     tcase_add_loop_test(t, devices_train_to_the_same_bits, 0, 2);
     tcase_add_loop_test(t, nccl_trains_to_the_same_bits, 0, 3);
-    tcase_add_loop_test(t, messages_have_their_planned_length, 0, 2);
+    tcase_add_loop_test(t, messages_have_their_planned_length, 0, 8);
+    tcase_add_test(t, groups_hold_whole_states);
     tcase_add_test(t, collectives_run_under_compute);
 }

@@ -29,6 +29,7 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
         f->plan.modules[m].frozen = c->frozen[m] == 'f';
         f->plan.modules[m].recompute = c->recompute[m];
         f->plan.modules[m].zero = c->zero[m];
+        f->plan.modules[m].zero_group = c->zero[m] == 1 ? c->zero_group[m] : 0;
     }
     if (c->reorder)
         ef_reorder(f);
@@ -160,6 +161,7 @@ void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, st
         one.l[m] = (struct ef_layout){1, 1, 1};
         one.tp[m] = 1;
         one.recompute[m] = DT_RECOMPUTE_NONE;
+        one.zero_group[m] = 0;
     }
     one.cp = 1;
     one.microbatch = 1;

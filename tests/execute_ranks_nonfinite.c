@@ -238,5 +238,5 @@ END_TEST
 
 void add_nonfinite_tests(TCase *t)
 {
-    tcase_add_loop_test(t, a_step_that_is_not_made_leaves_no_trace, 0, n_layouts());
+    tcase_add_loop_test(t, a_step_that_is_not_made_leaves_no_trace, 0, n_rows());
 }

@@ -18,6 +18,7 @@ check_PROGRAMS += \
 	tests/test_checkpoint_dir \
 	tests/test_checkpoint_lock \
 	tests/test_colocate \
+	tests/test_communicator \
 	tests/test_cores \
 	tests/test_cost \
 	tests/test_cost_comm \
@@ -331,6 +332,7 @@ SHELL_TESTS = \
 	tests/test_trace.sh \
 	tests/test_train_cli.sh \
 	tests/test_train_cp.sh \
+	tests/test_train_groups.sh \
 	tests/test_train_mpi.sh \
 	tests/test_supervisor.sh \
 	tests/test_whatif.sh \

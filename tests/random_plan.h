@@ -101,6 +101,21 @@ static inline void sf_random_entrain(struct sched_fixture *s, uint64_t seed, int
     }
 }
 
+/* Now and then modules with ZeRO 1 shard in groups. */
+static inline void sf_random_zero_groups(struct sched_fixture *s, uint64_t seed, int round)
+{
+    struct dt_rng r;
+
+    dt_rng_init(&r, seed, 5100000 + (uint64_t)round);
+    for (int m = 0; m < s->plan.n_modules; m++) {
+        struct dt_plan_module *mp = &s->plan.modules[m];
+        int group = 1 + sf_below(&r, 6);
+
+        if (mp->zero == 1 && mp->layout.ep == 1 && dt_plan_layout_copies(&mp->layout) % group == 0)
+            mp->zero_group = group;
+    }
+}
+
 /* Now and then encoders on GPUs of others that run in phases. */
 static inline void sf_random_phases(struct sched_fixture *s, uint64_t seed, int round)
 {
@@ -198,6 +213,7 @@ static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, 
         sf_experts(s, llm, 4 << sf_below(&r, 2), 1 << sf_below(&r, 3), sf_below(&r, 2) + 1);
     sf_random_entrain(s, seed, round);
     sf_random_phases(s, seed, round);
+    sf_random_zero_groups(s, seed, round);
     sf_random_warmup(s, seed, round);
 }
 

@@ -33,6 +33,8 @@ expect 0 "" "$DISTTRAIN" loop --anyway job.yaml --ranks 2 --steps 2 --warm-up 1 
 check "silent in a pipe" '[ ! -s err ]'
 check "layouts" '[ "$(grep -c "\"predicted_s\": [0-9.e-]*," out)" -ge 10 ]'
 check "all measured" '! grep -q "\"measured_s\": 0[,e]" out && grep -q "\"median_abs_error\"" out'
+check "context parallelism, and with it a window" 'grep -q "\"layout\": \"colocated 1x1 1x1 cp 2 1x1\"" out &&
+    grep -q "\"layout\": \"colocated 1x2 window all 1x1 cp 2 1x2\"" out'
 check "several ranks" 'grep -q "\"ranks\": 2" out && grep -q "\"ranks\": 1" out'
 # both runs of a layout are of the same step and join on every op
 expect 0 "ops joined, 0 only in a, 0 only in b" "$DISTTRAIN" compare --runs runs.db 1 2

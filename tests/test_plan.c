@@ -455,6 +455,8 @@ START_TEST(json_round_trip)
     plan.modules[0].recompute = DT_RECOMPUTE_FULL;
     plan.modules[1].recompute = DT_RECOMPUTE_NONE;
     plan.modules[0].zero = 0;
+    plan.modules[1].zero = 1;
+    plan.modules[1].zero_group = plan.modules[1].layout.dp;
     plan.policy.schedule = DT_SCHED_INTERLEAVED;
     plan.policy.fp32 = plan.policy.exact_vectors = true;
     dt_assert_ok(dt_plan_to_json(&plan, &err, &text), err);

@@ -186,6 +186,7 @@ START_TEST(random_graphs)
                     struct dt_memory mem;
 
                     s.plan.modules[m].zero = zero;
+                    s.plan.modules[m].zero_group = 0;
                     dt_memory_stage(&s.plan, &s.f.model, &s.f.cluster, m, stage, &w, 8, &mem);
                     ck_assert_msg(mem.total <= last,
                                   "seed %" PRIu64 " round %d: %s/%d: ZeRO %d holds %.0f, %d %.0f",
@@ -233,6 +234,79 @@ START_TEST(what_a_rank_keeps)
 }
 END_TEST
 
+/* ---- groups ---- */
+
+enum { GROUP_DP = 16, GROUP_TP = 2 };
+
+static void open_groups(int group)
+{
+    static const struct dt_cost_options opt = {.allow_analytical = true};
+
+    sf_init(&s);
+    sf_llm(&s, 6);
+    sf_plan(&s, 32, 1, DT_SCHED_1F1B);
+    s.plan.policy.overlap_grad = s.plan.policy.overlap_param = false;
+    sf_layout(&s, 0, GROUP_TP, 1, 1, GROUP_DP);
+    s.plan.modules[0].zero_group = group;
+    sf_samples(&s, 32, 0, 0, false, 15);
+    fx_profile(&s.f, true);
+    dt_assert_ok(dt_cost_new(&s.f.model, &s.f.cluster, &s.f.profile, &opt, &s.err, &cost), s.err);
+    sf_compile(&s);
+}
+
+/* What one collective takes; ranks are `apart` GPUs from each other, on nodes of eight. */
+static double collective_ns(enum dt_kop_family family, int ranks, int apart, double bytes)
+{
+    int near = apart < 8 ? 8 / apart : 1;
+    struct dt_cost_time t;
+
+    dt_cost_collective(cost, family, ranks, near < ranks ? near : ranks, apart < 8 ? apart : 8,
+                       bytes, &t);
+    return t.ns;
+}
+
+/* Sums are scattered in each group and then summed over groups, shard by shard; parameters come from the group; a rank
+ * steps and keeps moments of a shard of the group. */
+START_TEST(groups_of_shards)
+{
+    static const int groups[] = {1, 2, 4, 8, 16};
+
+    for (int g = 0; g < 5; g++) {
+        int group = groups[g], over = GROUP_DP / group;
+        struct dt_work w = {1, SF_SEQ, (int64_t)SF_SEQ * SF_SEQ, SF_SEQ};
+        double sync, gather, params;
+        struct dt_durations d;
+        struct dt_cost_time step;
+        struct dt_memory mem;
+
+        open_groups(group);
+        params = (double)dt_module_params(&s.f.model.modules[0]) / GROUP_TP;
+        sync = collective_ns(DT_KOP_REDUCE_SCATTER, group, GROUP_TP, 4 * params) +
+               collective_ns(DT_KOP_ALL_REDUCE, over, GROUP_TP * group, 4 * params / group);
+        gather = collective_ns(DT_KOP_ALL_GATHER, group, GROUP_TP, 2 * params);
+        dt_cost_optimizer(cost, params / group, &step);
+        dt_assert_ok(dt_durations_compute(s.p, &s.f.model, &s.f.cluster, cost, false, &s.err, &d),
+                     s.err);
+        ck_assert_uint_eq(sf_count(s.p, 0, DT_OP_PARAM_GATHER), group > 1 ? GROUP_DP : 0);
+        for (uint32_t i = 0; i < s.p->n_ops; i++) {
+            const struct dt_op *op = &s.p->ops[i];
+            double want = op->kind == DT_OP_GRAD_SYNC      ? sync
+                          : op->kind == DT_OP_PARAM_GATHER ? gather
+                          : op->kind == DT_OP_STEP         ? step.ns
+                                                           : (double)d.ns[i];
+
+            ck_assert_double_eq_tol((double)d.ns[i], want, 2 + 1e-6 * want);
+        }
+        dt_memory_stage(&s.plan, &s.f.model, &s.f.cluster, 0, 0, &w, 2, &mem);
+        ck_assert_double_eq_tol(mem.optimizer, 12 * params / group, 1e-6 * params);
+        dt_durations_free(&d);
+        span(); /* both evaluators agree */
+        dt_cost_free(cost);
+        sf_free(&s);
+    }
+}
+END_TEST
+
 /* ---- who may not ---- */
 
 static void refused(const char *why)
@@ -259,6 +333,12 @@ START_TEST(plans_that_are_refused)
     sf_layout(&s, 2, 1, 1, 1, 1);
     s.plan.modules[1].zero = 2;
     refused("the 4 replicas of ");
+    open_llm(1, true, 1);
+    s.plan.modules[0].zero_group = 2;
+    refused("zero_group 2 does not divide dp*cp*ip = 3");
+    open_llm(2, true, 1);
+    s.plan.modules[0].zero_group = 3;
+    refused("it takes zero 1 and ep 1, not zero 2 and ep 1");
 }
 END_TEST
 
@@ -273,6 +353,7 @@ int main(void)
     tcase_add_test(c, more_sharding_takes_longer);
     tcase_add_test(c, random_graphs);
     tcase_add_test(c, what_a_rank_keeps);
+    tcase_add_test(c, groups_of_shards);
     tcase_add_test(c, plans_that_are_refused);
     return dt_test_run(u);
 }

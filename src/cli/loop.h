@@ -14,7 +14,7 @@
 enum { LOOP_OVERRIDES_MAX = 16, LOOP_TEXT_MAX = 512, LOOP_DIR_MAX = 512, LOOP_PATH_MAX = 640 };
 
 struct dt_loop_layout {
-    char name[64];            /* "colocated 1x1 2x1 1x2": pp x dp of each module */
+    char name[64]; /* "colocated 1x1 2x1 1x2": pp x dp of each module, and its cp or window */
     char over[LOOP_TEXT_MAX]; /* the override that states it: "plan={...}" */
     int ranks, threads;       /* threads of a rank */
     struct dt_drift drift;    /* while it trained */

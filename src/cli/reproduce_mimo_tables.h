@@ -6,7 +6,7 @@
 #define DT_CLI_REPRODUCE_MIMO_TABLES_H
 
 /* Encoder and LLM [10^9 parameters], vision [%], context [1,024 tokens], GPUs, batch; layouts of H and of the other; gain [%], steps [ms],
- * memory [GB]. */
+ * memory [GB]; what is accepted and why a figure misses; optimizer instances of the other's encoder, where there are several. */
 static const struct published table_a2[] = {
     {"1",
      "14",
@@ -22,7 +22,8 @@ static const struct published table_a2[] = {
      {6, 20},
      {NULL, NULL, NULL,
       "the peak is published as the same for 50 and 87.5 % vision and for other layouts of the "
-      "LLM: not from these tensors alone"}},
+      "LLM: not from these tensors alone"},
+     1},
     {"1",
      "14",
      87.5,
@@ -37,7 +38,8 @@ static const struct published table_a2[] = {
      {6, 20},
      {NULL, NULL, NULL,
       "the peak is published as the same for 50 and 87.5 % vision and for other layouts of the "
-      "LLM: not from these tensors alone"}},
+      "LLM: not from these tensors alone"},
+     1},
     {"3",
      "14",
      75,
@@ -53,7 +55,8 @@ static const struct published table_a2[] = {
      {NULL, NULL, NULL,
       "the peak is published as the same for 50 and 87.5 % vision and for other layouts of the "
       "LLM: not from these tensors alone",
-      "the paper takes the encoder's state to the host while the LLM works; that is not modelled"}},
+      "the paper takes the encoder's state to the host while the LLM works; that is not modelled"},
+     1},
     {"1",
      "32",
      75,
@@ -67,7 +70,8 @@ static const struct published table_a2[] = {
      {66.2, 55.2},
      {-5, 6},
      {NULL, NULL, NULL, NULL,
-      "the paper takes the encoder's state to the host while the LLM works; that is not modelled"}},
+      "the paper takes the encoder's state to the host while the LLM works; that is not modelled"},
+     1},
     {"3",
      "32",
      75,
@@ -83,7 +87,8 @@ static const struct published table_a2[] = {
      {"published steps with this LLM layout are 14.38 s with an encoder of 1B and 12.95 s with one "
       "of 3B",
       NULL, NULL, NULL,
-      "the paper takes the encoder's state to the host while the LLM works; that is not modelled"}},
+      "the paper takes the encoder's state to the host while the LLM works; that is not modelled"},
+     1},
     {"1",
      "70",
      50,
@@ -97,7 +102,8 @@ static const struct published table_a2[] = {
      {61.5, 47.2},
      {0, 100},
      {NULL, NULL, NULL, NULL,
-      "activations of the images are kept for the whole window, as 80 GB hold them"}},
+      "activations of the images are kept for the whole window, as 80 GB hold them"},
+     4},
     {"3",
      "70",
      50,
@@ -111,7 +117,8 @@ static const struct published table_a2[] = {
      {62.7, 48.8},
      {0, 100},
      {NULL, NULL, NULL, NULL,
-      "the paper takes the encoder's state to the host while the LLM works; that is not modelled"}},
+      "the paper takes the encoder's state to the host while the LLM works; that is not modelled"},
+     4},
     {"1",
      "120",
      50,
@@ -125,7 +132,8 @@ static const struct published table_a2[] = {
      {57.2, 54.0},
      {0, 100},
      {NULL, NULL, NULL, NULL,
-      "activations of the images are kept for the whole window, as 80 GB hold them"}},
+      "activations of the images are kept for the whole window, as 80 GB hold them"},
+     8},
     {"3",
      "120",
      50,
@@ -138,7 +146,8 @@ static const struct published table_a2[] = {
      {15093, 12420},
      {60.5, 66.2},
      {0, 100},
-     {NULL}},
+     {NULL},
+     2},
     {"6",
      "120",
      50,
@@ -152,7 +161,8 @@ static const struct published table_a2[] = {
      {53.6, 68.0},
      {-100, 3},
      {"published steps with this LLM layout are 5.6 s longer than with the 3B encoder, 14 to 28 "
-      "times what the FLOPs of these encoders take at peak"}},
+      "times what the FLOPs of these encoders take at peak"},
+     1},
     {"12",
      "120",
      50,
@@ -166,7 +176,8 @@ static const struct published table_a2[] = {
      {66.9, 69.6},
      {-100, 3},
      {"published steps with this LLM layout are 5.6 s longer than with the 3B encoder, 14 to 28 "
-      "times what the FLOPs of these encoders take at peak"}},
+      "times what the FLOPs of these encoders take at peak"},
+     1},
 };
 
 static const struct published table_a3[] = {
@@ -186,7 +197,8 @@ static const struct published table_a3[] = {
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
       "too short",
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
-      "too short"}},
+      "too short"},
+     1},
     {"1",
      "7",
      50,
@@ -203,7 +215,8 @@ static const struct published table_a3[] = {
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
       "too short",
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
-      "too short"}},
+      "too short"},
+     1},
     {"1",
      "7",
      50,
@@ -220,7 +233,8 @@ static const struct published table_a3[] = {
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
       "too short",
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
-      "too short"}},
+      "too short"},
+     1},
     {"1",
      "7",
      50,
@@ -237,7 +251,8 @@ static const struct published table_a3[] = {
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
       "too short",
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
-      "too short"}},
+      "too short"},
+     1},
     {"1",
      "14",
      50,
@@ -254,7 +269,8 @@ static const struct published table_a3[] = {
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
       "too short",
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
-      "too short"}},
+      "too short"},
+     1},
     {"1",
      "14",
      50,
@@ -271,7 +287,8 @@ static const struct published table_a3[] = {
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
       "too short",
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
-      "too short"}},
+      "too short"},
+     1},
     {"1",
      "14",
      50,
@@ -288,7 +305,8 @@ static const struct published table_a3[] = {
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
       "too short",
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
-      "too short"}},
+      "too short"},
+     1},
     {"1",
      "14",
      50,
@@ -305,7 +323,8 @@ static const struct published table_a3[] = {
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
       "too short",
       "attention among CP ranks at these lengths is computed, not measured; both layouts come out "
-      "too short"}},
+      "too short"},
+     1},
 };
 
 static const struct published table_a4[] = {
@@ -321,7 +340,8 @@ static const struct published table_a4[] = {
      {17700, 16710},
      {64.8, 76.6},
      {0, 100},
-     {NULL}},
+     {NULL},
+     1},
     {"6",
      "120",
      50,
@@ -338,7 +358,8 @@ static const struct published table_a4[] = {
       "token",
       NULL,
       "in the published step the encoder's 8 GPUs would run at 74 % of peak with one patch per LLM "
-      "token"}},
+      "token"},
+     1},
     {"6",
      "120",
      75,
@@ -355,7 +376,8 @@ static const struct published table_a4[] = {
       "token",
       NULL,
       "in the published step the encoder's 8 GPUs would run at 52 % of peak with one patch per LLM "
-      "token"}},
+      "token"},
+     1},
     {"7.2",
      "120",
      50,
@@ -368,7 +390,8 @@ static const struct published table_a4[] = {
      {17980, 16790},
      {53.6, 76.6},
      {0, 100},
-     {NULL}},
+     {NULL},
+     1},
     {"7.2",
      "120",
      50,
@@ -381,7 +404,8 @@ static const struct published table_a4[] = {
      {38260, 36260},
      {53.6, 63.2},
      {0, 100},
-     {NULL}},
+     {NULL},
+     1},
     {"7.2",
      "120",
      50,
@@ -398,7 +422,8 @@ static const struct published table_a4[] = {
       "token",
       NULL,
       "in the published step the encoder's 8 GPUs would run at 83 % of peak with one patch per LLM "
-      "token"}},
+      "token"},
+     1},
     {"12",
      "120",
      75,
@@ -415,7 +440,8 @@ static const struct published table_a4[] = {
       "LLM token",
       "as the encoder's own GPUs say it has fewer patches than assumed",
       "in the published step the encoder's 8 GPUs would run at 129 % of peak with one patch per "
-      "LLM token"}},
+      "LLM token"},
+     1},
     {"12",
      "120",
      50,
@@ -432,7 +458,8 @@ static const struct published table_a4[] = {
       "token",
       NULL,
       "in the published step the encoder's 8 GPUs would run at 70 % of peak with one patch per LLM "
-      "token"}},
+      "token"},
+     1},
 };
 
 #endif

@@ -38,6 +38,8 @@ static void modules(struct dt_cli_rows *o, const struct dt_plan *p, const struct
         dt_cli_row_text(o, "recompute", "recompute",
                         dt_block_recompute_names[p->modules[m].recompute]);
         dt_cli_row_int(o, "zero", "ZeRO", p->modules[m].zero);
+        if (p->modules[m].zero_group > 0)
+            dt_cli_row_int(o, "zero_group", NULL, p->modules[m].zero_group);
         if (!r)
             continue;
         dt_cli_row_number(o, NULL, "model FLOPs [PFLOP]", "%.3f", 1e-15, r->model_flops[m]);

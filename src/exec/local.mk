@@ -114,6 +114,7 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_collect.c \
 	src/exec/program/execute_comm.c \
 	src/exec/program/execute_connect.c \
+	src/exec/program/execute_edge.c \
 	src/exec/program/execute_gather.c \
 	src/exec/program/execute_graph.c \
 	src/exec/program/execute_impl.h \

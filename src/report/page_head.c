@@ -356,7 +356,10 @@ void dt_report_page_modules(struct dt_text *t, const struct dt_report_page_run *
         else
             dt_html_cell(&b, "its own");
         dt_html_cell(&b, "%s", dt_block_recompute_names[p->recompute]);
-        dt_html_cell(&b, "%d", p->zero);
+        if (p->zero_group > 0)
+            dt_html_cell(&b, "%d in groups of %d", p->zero, p->zero_group);
+        else
+            dt_html_cell(&b, "%d", p->zero);
         if (x && isfinite(x->utilisation)) {
             dt_html_cell(&b, "%.3f", x->model_flops * 1e-15);
             dt_html_cell(&b, "%.1f", 100 * x->utilisation);

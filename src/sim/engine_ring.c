@@ -20,6 +20,19 @@ bool dt_engine_group_flows(const struct dt_engine_run *r, uint32_t g, int64_t ns
     return dt_network_ring_crosses(r->net, r->p->lanes, r->e->members, gr->n);
 }
 
+/* Of ranks that shard in groups: what passes between the lanes of one group, and for gradients of the shards that are summed
+ * over groups.  A lane has so many copies of its parameters. */
+static double in_groups(const struct dt_plan_module *m, const struct dt_op *op)
+{
+    double group = m->zero_group, copies = (double)dt_plan_layout_copies(&m->layout);
+    double of_lane = copies / m->layout.dp, lanes = fmax(1, group / of_lane);
+    double bytes = (double)op->bytes * (lanes - 1) / lanes;
+
+    if (op->kind == DT_OP_GRAD_SYNC)
+        bytes += 2 * (1 - group / copies) * (double)op->bytes * fmin(1, of_lane / group);
+    return bytes;
+}
+
 void dt_engine_ring_start(struct dt_engine_run *r, uint32_t g, int64_t now)
 {
     const struct dt_group *gr = &r->p->groups[g];
@@ -36,7 +49,10 @@ void dt_engine_ring_start(struct dt_engine_run *r, uint32_t g, int64_t now)
          zero = !r->p->plan || r->p->plan->modules[op->module].zero > 0;
     bool all_reduce = op->kind == DT_OP_GRAD_SYNC && (tied || !zero);
     double bytes = (double)(op->bytes - gr->expert_bytes) * (gr->n - 1) / gr->n;
+    int group = r->p->plan ? r->p->plan->modules[op->module].zero_group : 0;
 
+    if (group > 0 && !tied)
+        bytes = in_groups(&r->p->plan->modules[op->module], op);
     if (gr->expert_bytes > 0) { /* over the lanes that hold the same experts, which are fewer */
         const struct dt_plan_layout *l = &r->p->plan->modules[op->module].layout;
         double lanes = fmax(1, (double)gr->n * l->cp / l->ep);

@@ -302,7 +302,7 @@ static void open_lane(struct dt_memory_lane *s, int stage, const struct dt_model
     s->shard = dt_plan_shard(s->mp);
     s->elem = dt_plan_policy_elem_bytes(&s->p->policy);
     s->zero = s->row == &gpu || s->mp->zero < 1 ? s->mp->zero : 1;
-    s->replicas = s->zero > 0 ? (double)dt_plan_layout_copies(l) : 1;
+    s->replicas = (double)dt_plan_shards(s->mp);
     s->backward = !dt_memory_forward_only(s->p, m, module, stage);
     s->tokens = (double)s->work->tokens / (l->ip > 1 ? l->ip : 1);
     if (l->ip > 1 && s->tokens < (double)s->work->tokens_max)

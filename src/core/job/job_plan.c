@@ -123,10 +123,12 @@ static void compare_layouts(struct dt_job *j, const struct dt_plan *stated, int 
     const struct {
         const char *name;
         int is, was;
-    } degrees[] = {{"tp", is->layout.tp, was->layout.tp}, {"cp", is->layout.cp, was->layout.cp},
-                   {"ep", is->layout.ep, was->layout.ep}, {"ip", is->layout.ip, was->layout.ip},
-                   {"pp", is->layout.pp, was->layout.pp}, {"vpp", is->layout.vpp, was->layout.vpp},
-                   {"dp", is->layout.dp, was->layout.dp}, {"zero", is->zero, was->zero}};
+    } degrees[] = {
+        {"tp", is->layout.tp, was->layout.tp},          {"cp", is->layout.cp, was->layout.cp},
+        {"ep", is->layout.ep, was->layout.ep},          {"ip", is->layout.ip, was->layout.ip},
+        {"pp", is->layout.pp, was->layout.pp},          {"vpp", is->layout.vpp, was->layout.vpp},
+        {"dp", is->layout.dp, was->layout.dp},          {"zero", is->zero, was->zero},
+        {"zero_group", is->zero_group, was->zero_group}};
     char key[DT_NAME_MAX + 32], now[16], before[16];
 
     for (size_t i = 0; i < sizeof(degrees) / sizeof(degrees[0]); i++) {

@@ -172,6 +172,26 @@ static enum dt_status check_blocks(const struct dt_plan *p, int m, const struct 
     return DT_OK;
 }
 
+static enum dt_status check_zero_group(const struct dt_plan *p, int m, struct dt_error *err)
+{
+    const struct dt_plan_module *mp = &p->modules[m];
+    int64_t copies = dt_plan_layout_copies(&mp->layout);
+
+    if (mp->zero_group == 0)
+        return DT_OK;
+    if (mp->zero != 1 || mp->layout.ep > 1)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "plan, module %s: zero_group cuts the ranks that shard optimizer "
+                            "states into groups: it takes zero 1 and ep 1, not zero %d and ep %d",
+                            p->module_names[m], mp->zero, mp->layout.ep);
+    if (mp->zero_group < 0 || copies % mp->zero_group != 0)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "plan, module %s: zero_group %d does not divide dp*cp*ip = %lld, the "
+                            "ranks that hold the same parameters",
+                            p->module_names[m], mp->zero_group, (long long)copies);
+    return DT_OK;
+}
+
 /* What is exchanged at each microbatch (ZeRO 2 and 3) needs replicas that work in step, slot by slot. */
 static enum dt_status check_modes(const struct dt_plan *p, int m, int llm,
                                   const struct dt_cluster *c, struct dt_error *err)
@@ -182,6 +202,7 @@ static enum dt_status check_modes(const struct dt_plan *p, int m, int llm,
 
     if ((unsigned)mp->recompute > DT_RECOMPUTE_FULL || mp->zero < 0 || mp->zero > DT_ZERO_MAX)
         return bad(err, p, m, "unknown recompute or zero");
+    DT_TRY(check_zero_group(p, m, err));
     if (mp->zero < 2 || dt_plan_layout_copies(&mp->layout) == 1)
         return DT_OK;
     if (dt_cluster_is_cpu(c))
@@ -278,14 +299,17 @@ static const char *recompute_of(const struct dt_plan_module *mp, char *buf, size
 
 static const char *zero_of(const struct dt_plan_module *mp, char *buf, size_t size)
 {
-    snprintf(buf, size, "%d", mp->zero);
+    if (mp->zero_group > 0)
+        snprintf(buf, size, "%d in groups of %d", mp->zero, mp->zero_group);
+    else
+        snprintf(buf, size, "%d", mp->zero);
     return buf;
 }
 
 /* One word if all modules have the same, else each with its name. */
 static const char *of_modules(const struct dt_plan *p, text_of *of, char *buf, size_t size)
 {
-    char one[16], other[16];
+    char one[32], other[32];
     bool same = true;
     size_t used = 0;
 

@@ -113,6 +113,9 @@ struct dt_plan_module {
     enum dt_block_recompute recompute;
     int zero; /* what the ranks that hold the same parameters share out (ZeRO's stages): 1 the optimizer's states, 2 also
                * the gradients, 3 also the parameters; 0 nothing */
+    /* Of so many of these ranks at a time, neighbours, with ZeRO 1: each group has the whole of the optimizer's states, and
+     * gradients are summed over groups, too (optimizer instances of Megatron Core); 0: of all of them */
+    int zero_group;
     bool frozen; /* body frozen; projector blocks stay trained */
     bool pinned; /* layout.first_gpu is stated: dt_plan_place leaves it as it is */
     /* 1 + the module on whose GPUs this one lies, as a guest that takes turns with it; 0: it has its own */
@@ -128,6 +131,14 @@ struct dt_plan_module {
     /* With DT_WARMUP_EAGER: microbatches that stage s holds beyond those that the schedule asks for (dt_memory_ahead). */
     uint16_t ahead[DT_MAX_VSTAGES];
 };
+
+/* Ranks that share out what ZeRO does. */
+static inline int64_t dt_plan_shards(const struct dt_plan_module *mp)
+{
+    if (mp->zero == 0)
+        return 1;
+    return mp->zero_group > 0 ? mp->zero_group : dt_plan_layout_copies(&mp->layout);
+}
 
 /* How a lane of the module splits and runs its blocks. */
 static inline struct dt_block_shard dt_plan_shard(const struct dt_plan_module *mp)

@@ -95,6 +95,12 @@ static const struct dt_key module_keys[] = {
      .max = DT_ZERO_MAX,
      .fallback = "as train.zero says",
      .help = "what its replicas shard: 1 optimizer states, 2 gradients too, 3 parameters too"},
+    {.name = "zero_group",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_plan_module, zero_group),
+     .min = 0,
+     .max = DT_PLAN_GPUS_MAX,
+     .help = "ranks that shard optimizer states together, with zero 1; 0: all that hold the same"},
     {.name = "split",
      .type = DT_KEY_OWN,
      .form = "list of blocks",
@@ -389,7 +395,8 @@ static enum dt_status get_with(struct dt_node map, int m, struct dt_error *err, 
 static bool is_later(const char *name) /* keys that came with version 2 and may be absent */
 {
     return strcmp(name, "with") == 0 || strcmp(name, "window") == 0 ||
-           strcmp(name, "phases") == 0 || strcmp(name, "ahead") == 0;
+           strcmp(name, "phases") == 0 || strcmp(name, "ahead") == 0 ||
+           strcmp(name, "zero_group") == 0;
 }
 
 static bool of_all_modules(const char *name)

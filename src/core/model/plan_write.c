@@ -42,6 +42,8 @@ static void put_module(struct dt_json *j, const char *name, const char *host,
     dt_json_kv_bool(j, "frozen", mp->frozen);
     dt_json_kv_string(j, "recompute", dt_block_recompute_names[mp->recompute]);
     dt_json_kv_int(j, "zero", mp->zero);
+    if (mp->zero_group > 0)
+        dt_json_kv_int(j, "zero_group", mp->zero_group);
     dt_json_key(j, "split");
     dt_json_begin_array(j);
     for (int v = 0; v <= l->pp * l->vpp; v++)

@@ -147,11 +147,12 @@ static void expect_stages(struct dt_check *c, int module)
     const uint16_t *split = c->p->plan->modules[module].split;
     struct dt_check_module *m = &c->m[module];
     bool above = trained_above(c, module);
-    int zero = c->p->plan->modules[module].zero;
+    int zero = c->p->plan->modules[module].zero, group = c->p->plan->modules[module].zero_group;
 
     for (int i = 0; i < m->n_v; i++) {
         struct dt_check_vstage *v = &m->v[i];
         int buckets, copies = l->dp * l->cp * l->ip;
+        int shards = group > 0 ? group : copies;
 
         v->first = split[i];
         v->n = split[i + 1] - split[i];
@@ -166,7 +167,7 @@ static void expect_stages(struct dt_check *c, int module)
         v->sync_each = zero >= 2 && copies > 1 && v->trains;
         if (v->trains && copies > 1)
             v->sync_parts = y->overlap_grad || v->sync_each ? buckets : 1;
-        if (v->gather_each || (zero > 0 && v->trains && copies > 1))
+        if (v->gather_each || (zero > 0 && v->trains && shards > 1))
             v->gather_parts = y->overlap_param || v->gather_each ? buckets : 1;
         wire(c, &c->model->modules[module], v);
     }

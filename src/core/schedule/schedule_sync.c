@@ -12,6 +12,8 @@
  *   ZeRO   gradients                                       parameters
  *    0     all-reduced once, fp32                          -
  *    1     reduce-scattered once                           those trained all-gathered once, bf16
+ *    1     with zero_group: reduce-scattered in each       the same in each group
+ *          group, then all-reduced over groups
  *    2     reduce-scattered after each backward            the same
  *    3     the same                                        all of them all-gathered before each forward and backward
  *
@@ -75,14 +77,14 @@ double dt_sched_trained_share(const struct dt_plan *p, const struct dt_model *m,
                               int first, int n)
 {
     const struct dt_plan_layout *l = &p->modules[module].layout;
-    double copies = (double)dt_plan_layout_copies(l), sum = 0;
+    double shards = (double)dt_plan_shards(&p->modules[module]), sum = 0;
 
     for (int i = first; i < first + n; i++) {
         const struct dt_block *b = &m->modules[module].blocks[i];
 
         if (dt_plan_trained(p, m, module, i))
             sum +=
-                dense_per_gpu(b, l, false) / copies + experts_per_gpu(b, l, false) * l->ep / copies;
+                dense_per_gpu(b, l, false) / shards + experts_per_gpu(b, l, false) * l->ep / shards;
     }
     return sum;
 }
@@ -146,7 +148,7 @@ static void cut_stage(const struct dt_sched *s, const struct dt_sched_module *m,
     v->f_each = shared && zero > 2 &&
                 params(s->plan, s->model, m->index, v->first, v->n, ALL, SHARED, false) > 0;
     v->b_each = v->backward && (v->f_each || (*sync && zero > 1));
-    *gather = v->f_each || (*sync && zero > 0);
+    *gather = v->f_each || (*sync && dt_plan_shards(&s->plan->modules[m->index]) > 1);
     v->b_parts = (uint8_t)parts_of(v, v->b_each || (*sync && y->overlap_grad));
     v->f_parts = (uint8_t)parts_of(v, v->f_each || (*gather && y->overlap_param));
 }

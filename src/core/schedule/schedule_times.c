@@ -230,6 +230,25 @@ static void expert_time(struct dt_sched_times *t, const struct dt_group *g,
     dt_cost_time_add(sum, &cost, 1);
 }
 
+/* Of ranks that shard in groups: how many of one are in a node. */
+static int near_in_group(const struct dt_plan_module *m, const struct dt_group *g)
+{
+    return m->zero_group < g->per_node ? m->zero_group : g->per_node;
+}
+
+/* Each rank's shard is summed over the groups: zero_group * tp GPUs apart, as many sums as GPUs between them. */
+static void sum_over_groups(struct dt_sched_times *t, const struct dt_plan_module *m, double bytes,
+                            struct dt_cost_time *sum)
+{
+    int gpn = t->cluster->gpus_per_node, apart = m->zero_group * m->layout.tp;
+    struct dt_cost_time cost;
+
+    dt_cost_collective(
+        t->cost, DT_KOP_ALL_REDUCE, (int)(dt_plan_layout_copies(&m->layout) / m->zero_group),
+        apart < gpn ? gpn / apart : 1, apart < gpn ? apart : gpn, bytes / m->zero_group, &cost);
+    dt_cost_time_add(sum, &cost, 1);
+}
+
 enum dt_kop_family dt_sched_times_group(struct dt_sched_times *t,
                                         const struct dt_sched_collective *c,
                                         struct dt_cost_time *cost)
@@ -242,6 +261,13 @@ enum dt_kop_family dt_sched_times_group(struct dt_sched_times *t,
         family = DT_KOP_ALL_GATHER;
     else if (g->kind == DT_OP_GRAD_SYNC && m->zero > 0 && !c->tied)
         family = DT_KOP_REDUCE_SCATTER;
+    if (m->zero_group > 0 && !c->tied && g->kind != DT_OP_GRAD_NORM) {
+        dt_cost_collective(t->cost, family, m->zero_group, near_in_group(m, g), g->share,
+                           (double)c->bytes, cost);
+        if (family == DT_KOP_REDUCE_SCATTER)
+            sum_over_groups(t, m, (double)c->bytes, cost);
+        return family;
+    }
     dt_cost_collective(t->cost, family, (int)c->gpus, g->per_node, g->share,
                        (double)(c->bytes - g->expert_bytes), cost);
     if (g->expert_bytes > 0)

@@ -63,8 +63,8 @@ static void embedding_forward(struct dt_nn_call *c, bool again)
     else
         dt_nn_sum(c, m->rows * b->hidden, all);
     if (c->in_rows && m->n_in > 0)
-        c->k->rows_copy(c->q, c->dtype, dt_nn_in_rows(m), b->hidden, c->in_rows, m->dev.in_take,
-                        all, m->dev.in_row, false);
+        c->k->rows_copy(c->q, c->dtype, dt_nn_in_rows(m), b->hidden, c->in_rows, NULL, all,
+                        m->dev.in_row, false);
     if (room)
         dt_nn_copy(c, c->y, dt_nn_off(room, first * b->hidden, c->es),
                    (size_t)(own * b->hidden) * c->es);
@@ -471,20 +471,18 @@ static void head_forward(struct dt_nn_call *c, bool again)
     loss(c, n, c->n->mode == DT_LAY_NONE && c->batch->train, room_dn);
 }
 
-/* The gradient of conditioning states, whole at every member, joins that of own rows. */
+/* The gradient of own conditioning states joins that of own rows. */
 static void states_back(struct dt_nn_call *c, char *dn, char *room)
 {
     const struct dt_batch *m = c->batch;
     int64_t width = c->b->hidden, n = dt_nn_cond_rows(m);
 
     if (!c->s->seqpar) {
-        c->k->rows_copy(c->q, c->dtype, n, width, c->d_out_rows, m->dev.cond_take, dn,
-                        m->dev.cond_row, true);
+        c->k->rows_copy(c->q, c->dtype, n, width, c->d_out_rows, NULL, dn, m->dev.cond_row, true);
         return;
     }
     c->s->dev->zero(c->q, room, (size_t)(m->rows * width) * c->es);
-    c->k->rows_copy(c->q, c->dtype, n, width, c->d_out_rows, m->dev.cond_take, room,
-                    m->dev.cond_row, false);
+    c->k->rows_copy(c->q, c->dtype, n, width, c->d_out_rows, NULL, room, m->dev.cond_row, false);
     c->k->add(c->q, c->dtype, own_rows(c) * width, dn, dt_nn_off(room, own_first(c) * width, c->es),
               dn);
 }

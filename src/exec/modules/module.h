@@ -100,8 +100,8 @@ struct dt_batch {
      * document in one of them; it begins at row begin[i] of its document and sees the document's rows up to its own
      * end, which are keys cu_keys[i] .. cu_keys[i + 1].  Members gather their rows, each into a place of gathered / n
      * rows; key j is row key_at[j] of that, no row twice among the keys of the early half or of the late one.
-     * n_in and n_cond count the rows of all members, which cross the module's ends whole; this one has n_in_mine,
-     * row in_row[i] of its own being row in_take[i] of them, and the same of cond. */
+     * n_in and n_cond count the rows of all members, this one has n_in_mine, row in_row[i] of its own being row in_take[i]
+     * of them, and the same of cond.  Own rows come in, side by side; what goes out is whole on every member. */
     struct dt_batch_cut cut;
     int64_t n_in_mine, n_cond_mine, keys, keys_early, gathered;
     int64_t max_keys; /* most that a sequence sees */

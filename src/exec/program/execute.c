@@ -117,14 +117,8 @@ enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *e
 
 static void free_iteration(struct dt_exec_iteration *it)
 {
-    for (int k = 0; k < DT_EDGES; k++) {
-        dt_free(it->edge[k].first);
-        dt_free(it->edge[k].rows);
-        dt_free(it->edge[k].src_at);
-        dt_free(it->edge[k].dst_at);
-        dt_free(it->edge[k].src_mb);
-        dt_free(it->edge[k].dst_mb);
-    }
+    for (int k = 0; k < DT_EDGES; k++)
+        dt_exec_edge_free(&it->edge[k]);
     for (int m = 0; m < DT_MAX_MODULES; m++)
         dt_free(it->lim[m]);
     dt_free((void *)it->mb_seqs);

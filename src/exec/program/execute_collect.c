@@ -213,7 +213,7 @@ static enum dt_status give_part(struct dt_exec_whole_impl *impl, int m, int v, i
     if (p->me == 0)
         DT_TRY(give(impl, to, DT_EXEC_TAG_MASTER, dt_stage_master(vs->stage),
                     dt_stage_param_floats(vs->stage), err));
-    if (p->me > 0 && !vs->opt.sharded)
+    if (p->me > 0 && (!vs->opt.sharded || p->me >= p->n_group)) /* the first group's */
         return DT_OK;
     DT_TRY(give(impl, to, DT_EXEC_TAG_AVG, vs->opt.exp_avg, vs->opt.moments, err));
     return give(impl, to, DT_EXEC_TAG_AVG_SQ, vs->opt.exp_avg_sq, vs->opt.moments, err);
@@ -258,8 +258,9 @@ static enum dt_status take_member(const struct member *m, struct dt_error *err)
 {
     const struct dt_exec_stages *stages = &m->impl->x->stages;
     int from, module = m->part->module, stage = m->part->v % stages->env->pp[module];
-    bool sharded =
-        stages->ranks->peers[module][stage].n > 1 && stages->env->o.plan->modules[module].zero > 0;
+    int n = dt_exec_shards(stages->ranks, module, stage)
+                ? stages->ranks->peers[module][stage].n_group
+                : 1;
     struct putting masters = {&m->masters, 0, m->part->master};
 
     for (int k = 0; (from = peer_rank(stages->ranks, module, stage, m->t, k)) >= 0; k++) {
@@ -269,7 +270,7 @@ static enum dt_status take_member(const struct member *m, struct dt_error *err)
         if (k == 0)
             DT_TRY(take(m->impl, from, DT_EXEC_TAG_MASTER, vs ? dt_stage_master(vs->stage) : NULL,
                         dt_stage_param_floats(m->layout), &masters, err));
-        if (k == 0 || sharded)
+        if (k < n)
             DT_TRY(take_moments(m, k, from, err));
     }
     return DT_OK;

@@ -139,6 +139,22 @@ static bool may_go_early(const struct dt_exec *x, uint32_t i)
            x->it.p->ops[i].kind != DT_OP_SEND;
 }
 
+/* No request of op i is under way: what is left of it is posted, or it is over. */
+static enum dt_status go_on(struct dt_exec *x, uint32_t i, const struct dt_exec_packed *packed,
+                            struct dt_error *err)
+{
+    struct dt_exec_comm *c = &x->comm;
+    enum dt_status st;
+
+    if (!c->more[i]) {
+        c->more[i] = true;
+        st = dt_exec_post_more(x, i, err);
+        if (st != DT_OK)
+            return dt_exec_error_at(x, i, st, err);
+    }
+    return c->under_way[i] == 0 ? complete_op(x, i, packed, err) : DT_OK;
+}
+
 static enum dt_status post_op(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     struct dt_exec_comm *c = &x->comm;
@@ -146,6 +162,9 @@ static enum dt_status post_op(struct dt_exec *x, uint32_t i, struct dt_error *er
 
     c->begin_ns[i] = dt_clock_ns();
     st = dt_exec_post(x, i, err);
+    c->more[i] = x->ranks.data->on_queue;
+    if (st == DT_OK && c->more[i])
+        st = dt_exec_post_more(x, i, err);
     if (st != DT_OK)
         return dt_exec_error_at(x, i, st, err);
     if (i < x->it.p->n_ops && x->it.p->ops[i].kind == DT_OP_SEND) {
@@ -156,7 +175,7 @@ static enum dt_status post_op(struct dt_exec *x, uint32_t i, struct dt_error *er
     }
     if (may_go_early(x, i)) /* its last request is the latest of all */
         return go_early(x, i, c->requests[c->n_requests - 1].packed, err);
-    return c->under_way[i] == 0 ? complete_op(x, i, NULL, err) : DT_OK;
+    return c->under_way[i] == 0 ? go_on(x, i, NULL, err) : DT_OK;
 }
 
 static enum dt_status check_limit(const struct dt_exec_ranks *ranks,
@@ -167,6 +186,15 @@ static enum dt_status check_limit(const struct dt_exec_ranks *ranks,
     if ((double)(dt_clock_ns() - f->since_ns) * 1e-9 < limit)
         return DT_OK;
     return dt_error_set(err, DT_ERR_TIMEOUT, "not over after %g s", limit);
+}
+
+/* Members of the receiving lane may get the same packed rows. */
+static bool is_used(const struct dt_exec_comm *c, const struct dt_exec_packed *packed)
+{
+    for (size_t k = 0; k < c->n_requests; k++)
+        if (c->requests[k].packed == packed)
+            return true;
+    return false;
 }
 
 static enum dt_status progress_requests(struct dt_exec *x, bool *any, struct dt_error *err)
@@ -188,10 +216,9 @@ static enum dt_status progress_requests(struct dt_exec *x, bool *any, struct dt_
         }
         memmove(&c->requests[k], &c->requests[k + 1], (--c->n_requests - k) * sizeof(f));
         *any = true;
-        if (--c->under_way[f.op] > 0) /* members of the receiving lane get the same packed rows */
-            continue;
-        DT_TRY(complete_op(x, f.op, f.packed, err));
-        if (f.packed)
+        if (--c->under_way[f.op] == 0)
+            DT_TRY(go_on(x, f.op, f.packed, err));
+        if (f.packed && !is_used(c, f.packed))
             f.packed->used = false;
     }
     return DT_OK;
@@ -360,6 +387,7 @@ void dt_exec_comm_free(struct dt_exec *x)
     dt_free(c->land_next);
     dt_free(c->landed);
     dt_free(c->early);
+    dt_free(c->more);
     dt_free((void *)c->queue_of);
     dt_free(c->begin_ns);
     dt_free(c->end_ns);
@@ -380,6 +408,7 @@ static enum dt_status room(struct dt_exec_comm *c, struct dt_error *err)
         dt_grow((void **)&c->land_next, &c->cap_land_next, places, sizeof(*c->land_next)) ||
         dt_grow((void **)&c->landed, &c->cap_landed, n, sizeof(*c->landed)) ||
         dt_grow((void **)&c->early, &c->cap_early, n, sizeof(*c->early)) ||
+        dt_grow((void **)&c->more, &c->cap_more, n, sizeof(*c->more)) ||
         dt_grow((void **)&c->queue_of, &c->cap_queue_of, n, sizeof(*c->queue_of)) ||
         dt_grow((void **)&c->begin_ns, &c->cap_begin, n, sizeof(*c->begin_ns)) ||
         dt_grow((void **)&c->end_ns, &c->cap_end, n, sizeof(*c->end_ns)))

@@ -93,7 +93,7 @@ enum dt_status dt_exec_gather_room(const struct dt_exec_stages *stages, struct d
     void *room;
 
     if (stages->env->o.dtype == DT_F32 || stages->env->o.plan->modules[vs->module].zero == 0 ||
-        !p->comm || vs->replica != p->leader || vs->n_regions == 0)
+        !p->group || vs->replica != p->leader || vs->n_regions == 0)
         return DT_OK;
     for (int k = 0; k < vs->n_regions; k++) {
         struct dt_exec_region *u = &vs->regions[k];
@@ -116,7 +116,7 @@ static enum dt_status pieces(const struct dt_exec_ranks *ranks, const struct dt_
                              const struct dt_exec_region *u, enum form form, struct dt_error *err,
                              size_t **out)
 {
-    int members = peers_of(ranks, vs)->n;
+    int members = peers_of(ranks, vs)->n_group;
     size_t *bytes = dt_malloc((size_t)members * sizeof(*bytes)), at, n;
 
     if (!bytes)
@@ -138,11 +138,11 @@ static void convert_region(const struct dt_exec_stages *stages, struct dt_device
     const struct dt_exec_peers *p = peers_of(stages->ranks, vs);
     size_t wire = u->wire_at;
 
-    for (int k = 0; k < p->n; k++) {
+    for (int k = 0; k < p->n_group; k++) {
         size_t at, n;
 
-        dt_exec_piece(u, p->n, k, &at, &n);
-        if ((k == p->me) == pack)
+        dt_exec_piece(u, p->n_group, k, &at, &n);
+        if ((k == p->me % p->n_group) == pack)
             convert(stages->env, q, vs->stage, at, n, vs->wire + wire, pack);
         wire += wire_bytes(vs->stage, at, n);
     }
@@ -159,7 +159,7 @@ static enum dt_status gather_region(const struct dt_exec_ranks *ranks, struct dt
     enum dt_status st;
 
     DT_TRY(pieces(ranks, vs, u, form, err, &bytes));
-    st = ranks->data->post_all_gather(peers_of(ranks, vs)->comm, buf, bytes, q, err, req);
+    st = ranks->data->post_all_gather(peers_of(ranks, vs)->group, buf, bytes, q, err, req);
     dt_free(bytes);
     return st;
 }
@@ -183,7 +183,7 @@ enum dt_status dt_exec_gather_post(struct dt_exec *x, uint32_t i, struct dt_erro
     for (int k = 0; k < vs->n_regions; k++) {
         const struct dt_exec_region *u = &vs->regions[k];
 
-        if (u->whole || !dt_exec_in_bucket(&x->stages, op, u))
+        if (u->whole || !peers_of(&x->ranks, vs)->group || !dt_exec_in_bucket(&x->stages, op, u))
             continue;
         if (!vs->wire) {
             DT_TRY(post(x, i, vs, u, MASTERS, err));
@@ -208,6 +208,8 @@ void dt_exec_gather_complete(struct dt_exec *x, uint32_t i)
 
         if (u->whole || !dt_exec_in_bucket(&x->stages, op, u))
             continue;
+        if (!peers_of(&x->ranks, vs)->group) /* each replica here has stepped all */
+            continue;
         if (vs->wire)
             convert_region(&x->stages, q, vs, u, false);
         dt_exec_copy_here(&x->stages, q, op, false, u->at, u->n);
@@ -225,7 +227,7 @@ enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)
                                  .chunk = (uint8_t)(v / x->env.pp[m]),
                                  .stage = (uint16_t)(v % x->env.pp[m])};
 
-            if (!vs || !p->comm)
+            if (!vs || !p->group)
                 continue;
             for (int k = 0; k < vs->n_regions; k++) {
                 struct dt_req *req;

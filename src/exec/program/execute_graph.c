@@ -61,10 +61,7 @@ static enum dt_exec_where where(const struct dt_program *p, const struct dt_exec
     case DT_OP_SEND:
         return sends_away(p, ranks, op) ? DT_EXEC_COMM : DT_EXEC_MAIN;
     case DT_OP_RECV:
-        dt_exec_route(
-            ranks, &p->ops[op->peer], op,
-            ranks->member[op->module][op->replica * ranks->env->pp[op->module] + op->stage], &a,
-            &b);
+        dt_exec_route(ranks, &p->ops[op->peer], op, dt_exec_member(ranks, op), &a, &b);
         return a == ranks->rank ? DT_EXEC_MAIN : DT_EXEC_COMM;
     case DT_OP_GRAD_SYNC:
     case DT_OP_PARAM_GATHER:

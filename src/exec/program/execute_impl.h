@@ -102,30 +102,42 @@ struct dt_exec_vstage {
     char *wire; /* regions as they are gathered (execute_gather.c); NULL: as they lie */
 };
 
-/* Replicas of a stage, seen from this rank: the ranks that hold some. */
+/* Replicas of a stage, seen from this rank: the ranks that hold some.  `n_group` of them, neighbours, share out the
+ * optimizer's states (plan.MODULE.zero_group); those of the same place in their groups own the same. */
 struct dt_exec_peers {
-    struct dt_comm *comm; /* NULL: all replicas are here */
-    int n, me;            /* ranks, this one among them */
-    int leader;           /* lowest replica here; -1 = none */
+    struct dt_comm *comm;  /* NULL: all replicas are here */
+    int n, me;             /* ranks, this one among them */
+    int leader;            /* lowest replica here; -1 = none */
+    int n_group;           /* n with one group */
+    struct dt_comm *group; /* of this rank's: comm with one; NULL: it is alone in it */
+    struct dt_comm *over;  /* of this rank's place over all groups; NULL with one group, or alone */
 };
 
-/* Rows that cross an edge between modules, in pieces, and where they lie on both sides.  A piece is a sample or, where a
- * module shares items, one of its items. */
+/* Rows that cross an edge between modules, in pieces, and where they lie on both sides (execute_edge.c).  A unit is a sample
+ * or, where a module shares items, one of its items.  A piece is a unit or, where the LLM's sequences are cut, those
+ * rows of it that one chunk of the sequence has: what goes into a member of the LLM are its own rows, side by side, and
+ * what comes out of one are all rows. */
 struct dt_exec_edge {
-    int src, dst;   /* modules; src -1 = no such edge */
-    int64_t *first; /* [samples + 1]: pieces first[s] .. first[s + 1] - 1 of sample s */
-    int64_t *rows, *src_at, *dst_at;
+    int src, dst; /* modules; src -1 = no such edge */
+    int64_t *unit,
+        *first;    /* units unit[s] .. unit[s + 1] - 1 of sample s; pieces first[u] .. of unit u */
+    int64_t *rows; /* of a piece */
+    int64_t *src_at, *dst_at;  /* where it lies among all rows of its microbatch */
+    int64_t *own_at;           /* the same among those of its owner */
+    int *owner;                /* cp member of the LLM */
     uint32_t *src_mb, *dst_mb; /* microbatch over all replicas */
-    size_t cap_first, cap_rows, cap_src_at, cap_dst_at, cap_src_mb, cap_dst_mb;
+    int64_t n;                 /* pieces */
+    size_t cap_unit, cap_first, cap_rows, cap_src_at, cap_dst_at, cap_own_at, cap_owner, cap_src_mb,
+        cap_dst_mb;
 };
 /* Pieces [first, end) of entry k of a module's list. */
 static inline int64_t dt_exec_pieces(const struct dt_exec_edge *e,
                                      const struct dt_assignment_module *a, uint32_t k, int64_t *end)
 {
-    int64_t s = a->samples[k], at = e->first[s] + (a->items ? a->items[k] : 0);
+    int64_t s = a->samples[k], u = e->unit[s] + (a->items ? a->items[k] : 0);
 
-    *end = a->items ? at + 1 : e->first[s + 1];
-    return at;
+    *end = e->first[a->items ? u + 1 : e->unit[s + 1]];
+    return e->first[u];
 }
 enum { DT_EDGE_IN, DT_EDGE_COND, DT_EDGES };
 
@@ -215,6 +227,7 @@ struct dt_exec_comm {
         *land_next;        /* per place in graph.succ: the op that landed; the rest of the list */
     unsigned char *landed; /* per number: its event is on the queue of what lands */
     unsigned char *early;  /* per number: the main thread went on before it was over */
+    unsigned char *more;   /* per number: dt_exec_post_more has been called */
     struct dt_device_queue **queue_of; /* per number: what it has been posted on */
     struct dt_exec_own_queue *own;
     size_t n_own, cap_own;
@@ -222,7 +235,7 @@ struct dt_exec_comm {
     uint64_t *begin_ns, *end_ns; /* per number */
     size_t cap_begin, cap_end, cap_after_main, cap_after_land, cap_landed, cap_land_by,
         cap_land_next;
-    size_t cap_early, cap_queue_of;
+    size_t cap_early, cap_queue_of, cap_more;
 };
 
 /* ---- the parts of an executor, each of which may look at those before it ---- */
@@ -345,10 +358,20 @@ static inline int dt_exec_members(const struct dt_exec_env *env, int module)
     return dt_plan_layout_lane_gpus(&env->o.plan->modules[module].layout);
 }
 
-/* Is (a member of) the lane here? */
+/* Which member of the op's lane this rank is; -1: the lane is elsewhere. */
+static inline int dt_exec_member(const struct dt_exec_ranks *ranks, const struct dt_op *op)
+{
+    return ranks->member[op->module][op->replica * ranks->env->pp[op->module] + op->stage];
+}
 static inline bool dt_exec_here(const struct dt_exec_ranks *ranks, const struct dt_op *op)
 {
-    return ranks->member[op->module][op->replica * ranks->env->pp[op->module] + op->stage] >= 0;
+    return dt_exec_member(ranks, op) >= 0;
+}
+
+/* Do the ranks that hold a stage's replicas share out the optimizer's states? */
+static inline bool dt_exec_shards(const struct dt_exec_ranks *ranks, int module, int stage)
+{
+    return ranks->env->o.plan->modules[module].zero > 0 && ranks->peers[module][stage].n_group > 1;
 }
 
 /* The ranks that share a lane's parameters, or its sequences; NULL: it is one. */
@@ -441,14 +464,20 @@ void dt_exec_message_release(struct dt_exec_comm *c, const struct dt_exec_env *e
 enum dt_status dt_exec_make_order(struct dt_exec_iteration *it, const struct dt_exec_ranks *ranks,
                                   struct dt_error *err);
 
-/* execute_move.c */
+/* execute_edge.c */
 enum dt_status dt_exec_edges(struct dt_exec_iteration *it, const struct dt_exec_env *env,
                              struct dt_error *err);
+void dt_exec_edge_free(struct dt_exec_edge *e);
+
+/* execute_move.c */
 /* What a RECV takes of its SEND's microbatch. */
 struct dt_exec_link {
     const struct dt_exec_edge *edge; /* NULL: all of the tensor, which both sides hold alike */
     const int64_t *rows, *from_at, *to_at;
     const uint32_t *from_mb;
+    const int
+        *owner; /* NULL: every member takes all rows; else those that are its own, of `member` */
+    int member;
     const struct dt_assignment_module *to;
     const struct dt_microbatch *mb; /* the receiver's */
     uint32_t from_global, to_global;
@@ -457,8 +486,15 @@ struct dt_exec_link {
     bool from_runs, to_runs;      /* they lie side by side there */
     size_t width, to_bytes;       /* of a row; of the receiver's tensor */
 };
+/* Of member t of the receiving lane. */
 void dt_exec_link(const struct dt_exec_iteration *it, const struct dt_exec_stages *stages,
-                  const struct dt_op *recv, struct dt_exec_link *out);
+                  const struct dt_op *recv, int t, struct dt_exec_link *out);
+/* Does a link take this piece? */
+static inline bool dt_exec_takes(const struct dt_exec_link *l, int64_t piece)
+{
+    return l->rows[piece] > 0 && l->from_mb[piece] == l->from_global &&
+           (!l->owner || l->owner[piece] == l->member);
+}
 /* Between `tensor` (of the sender, or of the receiver) and `packed` rows. */
 void dt_exec_pack(const struct dt_device *dev, struct dt_device_queue *q,
                   const struct dt_exec_link *l, const char *tensor, char *packed);
@@ -576,6 +612,9 @@ bool dt_exec_in_bucket(const struct dt_exec_stages *stages, const struct dt_op *
 /* Posts an op of the communication thread; puts on its last queue what remains to be done when its
  * requests are over.  *landed: it did. */
 enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err);
+/* What needs the results of that: sums over groups of replicas.  To be posted when all of that is over, or on_queue at
+ * once. */
+enum dt_status dt_exec_post_more(struct dt_exec *x, uint32_t i, struct dt_error *err);
 enum dt_status dt_exec_complete(struct dt_exec *x, uint32_t i, const struct dt_exec_packed *packed,
                                 bool *landed, struct dt_error *err);
 /* One more request of number i is under way. */

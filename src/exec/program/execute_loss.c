@@ -159,9 +159,7 @@ void dt_exec_loss_take(struct dt_exec_losses *losses, const struct dt_exec_itera
     int64_t first = mb->n > 0 ? a->samples[mb->first] : 0, n = 0;
     int tp = stages->env->o.plan->modules[op->module].layout.tp;
 
-    if (stages->ranks->member[op->module][op->replica * stages->env->pp[op->module] + op->stage] %
-            tp >
-        0)
+    if (dt_exec_member(stages->ranks, op) % tp > 0)
         return;
     for (uint32_t i = 0; i < mb->n; i++) {
         int64_t j = a->samples[mb->first + i];

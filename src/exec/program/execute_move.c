@@ -1,85 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * What goes from lane to lane: which rows, and the hand-off between lanes of a rank. */
+ * What goes from lane to lane: which rows, and the hand-off between lanes of a rank; sums of gradients here. */
 #include "exec/program/execute_impl.h"
 
 #include <string.h>
-
-/* ---- edges between modules ---- */
-
-static void place_rows(const struct dt_program *p, const struct dt_exec_edge *e, int module,
-                       int64_t *at_of, uint32_t *mb_of)
-{
-    const struct dt_assignment_module *a = &p->assignment->m[module];
-
-    for (uint32_t mb = 0; mb < a->mb_first[a->n_replicas]; mb++) {
-        int64_t at = 0;
-
-        for (uint32_t i = 0; i < a->mb[mb].n; i++) {
-            int64_t end, k = dt_exec_pieces(e, a, a->mb[mb].first + i, &end);
-
-            for (; k < end; k++) {
-                at_of[k] = at;
-                mb_of[k] = mb;
-                at += e->rows[k];
-            }
-        }
-    }
-}
-
-static enum dt_status piece_room(struct dt_exec_edge *e, int64_t n, struct dt_error *err)
-{
-    size_t most = (size_t)n + 1;
-
-    if (dt_grow((void **)&e->rows, &e->cap_rows, most, sizeof(*e->rows)) ||
-        dt_grow((void **)&e->src_at, &e->cap_src_at, most, sizeof(*e->src_at)) ||
-        dt_grow((void **)&e->dst_at, &e->cap_dst_at, most, sizeof(*e->dst_at)) ||
-        dt_grow((void **)&e->src_mb, &e->cap_src_mb, most, sizeof(*e->src_mb)) ||
-        dt_grow((void **)&e->dst_mb, &e->cap_dst_mb, most, sizeof(*e->dst_mb)))
-        return dt_error_nomem(err, "rows of samples");
-    return DT_OK;
-}
-
-/* Rows of images that the LLM reads: of each sample, or of each image. */
-static void rows_in(const struct dt_exec_iteration *it, struct dt_exec_edge *e, bool by_item)
-{
-    for (int64_t s = 0; s < it->in->n; s++) {
-        const struct dt_sequence *q = it->in->seqs[s];
-        int64_t k = e->first[s];
-
-        if (!by_item)
-            e->rows[k] = dt_batching_in_rows(q);
-        for (int i = 0; by_item && i < q->n_items; i++)
-            if (q->items[i].flags & DT_ITEM_ENCODE)
-                e->rows[k++] = q->items[i].n;
-    }
-}
-
-enum dt_status dt_exec_edges(struct dt_exec_iteration *it, const struct dt_exec_env *env,
-                             struct dt_error *err)
-{
-    for (int k = 0; k < DT_EDGES; k++) {
-        struct dt_exec_edge *e = &it->edge[k];
-        bool by_item = e->src >= 0 && it->p->assignment->m[e->src].items;
-
-        if (e->src < 0)
-            continue;
-        if (dt_grow((void **)&e->first, &e->cap_first, (size_t)it->in->n + 1, sizeof(*e->first)))
-            return dt_error_nomem(err, "rows of samples");
-        e->first[0] = 0;
-        for (int64_t s = 0; s < it->in->n; s++)
-            e->first[s + 1] =
-                e->first[s] + (by_item ? dt_batching_images(it->in->seqs[s], DT_ITEM_ENCODE) : 1);
-        DT_TRY(piece_room(e, e->first[it->in->n], err));
-        if (k == DT_EDGE_IN)
-            rows_in(it, e, by_item);
-        for (int64_t s = 0; k == DT_EDGE_COND && s < it->in->n; s++)
-            e->rows[s] = dt_batching_cond_count(env->o.model, it->in->seqs[s]);
-        place_rows(it->p, e, e->src, e->src_at, e->src_mb);
-        place_rows(it->p, e, e->dst, e->dst_at, e->dst_mb);
-    }
-    return DT_OK;
-}
 
 /* ---- messages ---- */
 
@@ -92,7 +16,7 @@ static void rows_in_common(struct dt_exec_link *l)
         int64_t end, k = dt_exec_pieces(l->edge, l->to, l->mb->first + i, &end);
 
         for (; k < end; k++) {
-            if (l->rows[k] == 0 || l->from_mb[k] != l->from_global)
+            if (!dt_exec_takes(l, k))
                 continue;
             if (l->n == 0) {
                 l->from_first = l->from_at[k];
@@ -105,9 +29,9 @@ static void rows_in_common(struct dt_exec_link *l)
     }
 }
 
-/* Rows of a microbatch of the module on one side of the edge. */
-static int64_t all_rows(const struct dt_program *p, const struct dt_exec_edge *e, int module,
-                        uint32_t mb)
+/* Rows of a microbatch of the module on one side of the edge: all, or those of one owner (-1: all). */
+static int64_t count_rows(const struct dt_program *p, const struct dt_exec_edge *e, int module,
+                          uint32_t mb, int owner)
 {
     const struct dt_assignment_module *a = &p->assignment->m[module];
     int64_t n = 0;
@@ -116,7 +40,7 @@ static int64_t all_rows(const struct dt_program *p, const struct dt_exec_edge *e
         int64_t end, k = dt_exec_pieces(e, a, a->mb[mb].first + i, &end);
 
         for (; k < end; k++)
-            n += e->rows[k];
+            n += owner < 0 || e->owner[k] == owner ? e->rows[k] : 0;
     }
     return n;
 }
@@ -132,9 +56,10 @@ static size_t tensor_bytes(const struct dt_exec_iteration *it, const struct dt_e
 }
 
 void dt_exec_link(const struct dt_exec_iteration *it, const struct dt_exec_stages *stages,
-                  const struct dt_op *recv, struct dt_exec_link *l)
+                  const struct dt_op *recv, int t, struct dt_exec_link *l)
 {
     const struct dt_op *send = &it->p->ops[recv->peer];
+    const struct dt_plan_layout *to = &stages->env->o.plan->modules[recv->module].layout;
     bool grad = recv->flags & DT_OPF_GRAD, here = dt_exec_here(stages->ranks, recv);
     size_t bytes;
     int64_t rows;
@@ -155,9 +80,15 @@ void dt_exec_link(const struct dt_exec_iteration *it, const struct dt_exec_stage
     l->from_at = grad ? l->edge->dst_at : l->edge->src_at;
     l->to_at = grad ? l->edge->src_at : l->edge->dst_at;
     l->from_mb = grad ? l->edge->dst_mb : l->edge->src_mb;
-    l->to_rows = all_rows(it->p, l->edge, recv->module, l->to_global);
-    rows = here ? l->to_rows : all_rows(it->p, l->edge, send->module, l->from_global);
+    rows = here ? count_rows(it->p, l->edge, recv->module, l->to_global, -1)
+                : count_rows(it->p, l->edge, send->module, l->from_global, -1);
     l->width = rows > 0 ? bytes / (size_t)rows : 0;
+    if (to->cp > 1) {
+        l->owner = l->edge->owner;
+        l->member = t / to->tp;
+        l->to_at = l->edge->own_at;
+    }
+    l->to_rows = count_rows(it->p, l->edge, recv->module, l->to_global, l->owner ? l->member : -1);
     l->to_bytes = (size_t)l->to_rows * l->width;
     rows_in_common(l);
 }
@@ -209,7 +140,7 @@ static void copy_rows(const struct dt_device *dev, struct dt_device_queue *q,
         int64_t end, k = dt_exec_pieces(l->edge, l->to, l->mb->first + i, &end);
 
         for (; k < end; k++) {
-            if (l->rows[k] == 0 || l->from_mb[k] != l->from_global)
+            if (!dt_exec_takes(l, k))
                 continue;
             add_run(dev, q, &r, l->rows[k] * (int64_t)l->width,
                     from + (size_t)(from_packed ? at : l->from_at[k]) * l->width,
@@ -245,7 +176,7 @@ enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt
     DT_TRY(dt_exec_microbatch_get(&x->stages, &x->it, to, op->mb, err, &microbatch));
     if (!m)
         return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
-    dt_exec_link(&x->it, &x->stages, op, &l);
+    dt_exec_link(&x->it, &x->stages, op, dt_exec_member(&x->ranks, op), &l);
     if (!l.edge || (l.n == l.to_rows && l.from_first == 0 && l.from_runs && l.to_runs)) {
         /* handed on as it is, and kept until the receiver is done with it */
         *(grad ? &microbatch->dout : &microbatch->in) = m->data.p;

@@ -46,41 +46,61 @@ static enum dt_status pool_take(struct dt_exec_comm *c, const struct dt_device *
 
 /* ---- messages ---- */
 
-static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *err)
+/* Rows that some members of the receiving lane take alike. */
+struct parcel {
+    const char *data;
+    size_t bytes;
+    struct dt_exec_packed *packed;
+};
+
+static enum dt_status make_parcel(struct dt_exec *x, uint32_t i, const struct dt_exec_link *l,
+                                  struct dt_error *err, struct parcel *out)
 {
-    const struct dt_op *op = &x->it.p->ops[i], *recv = &x->it.p->ops[op->peer];
+    const struct dt_op *op = &x->it.p->ops[i];
     struct dt_exec_message *m = dt_exec_message_sent(&x->comm, dt_exec_op_vs(&x->stages, op),
                                                      op->mb, (op->flags & DT_OPF_GRAD) != 0);
     struct dt_device_queue *q = x->comm.queue_of[i];
-    struct dt_exec_packed *packed = NULL;
-    struct dt_exec_link l;
-    const char *data;
-    size_t bytes;
 
-    dt_exec_link(&x->it, &x->stages, recv, &l);
-    bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
-    if (!m && bytes == 0) /* a member of a lane without rows of this microbatch */
+    *out = (struct parcel){.bytes = l->edge ? (size_t)l->n * l->width : l->to_bytes};
+    if (out->bytes == 0) /* a member of a lane without rows of this microbatch */
         return DT_OK;
     if (!m)
         return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
-    data = m->data.p;
-    if (l.edge && l.from_runs) {
-        data += (size_t)l.from_first * l.width;
-    } else if (l.edge && bytes > 0) {
-        DT_TRY(pool_take(&x->comm, x->env.dev, q, bytes, err, &packed));
-        dt_exec_pack(x->env.dev, q, &l, data, packed->data.p);
-        data = packed->data.p;
+    out->data = m->data.p;
+    if (l->edge && l->from_runs) {
+        out->data += (size_t)l->from_first * l->width;
+    } else if (l->edge) {
+        DT_TRY(pool_take(&x->comm, x->env.dev, q, out->bytes, err, &out->packed));
+        dt_exec_pack(x->env.dev, q, l, out->data, out->packed->data.p);
+        out->data = out->packed->data.p;
     }
-    for (int t = 0; bytes > 0 && t < dt_exec_members(&x->env, recv->module); t++) {
+    return DT_OK;
+}
+
+static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    const struct dt_op *op = &x->it.p->ops[i], *recv = &x->it.p->ops[op->peer];
+    int tp = x->env.o.plan->modules[recv->module].layout.tp, made = -1; /* for whom, of cp */
+    struct parcel p = {0};
+
+    for (int t = 0; t < dt_exec_members(&x->env, recv->module); t++) {
+        struct dt_exec_link l;
         struct dt_req *req;
         int from, to;
 
         dt_exec_route(&x->ranks, op, recv, t, &from, &to);
         if (from != x->ranks.rank || to == x->ranks.rank)
             continue;
-        DT_TRY(x->ranks.data->post_send(x->ranks.data, to, dt_exec_tag(x, op->peer), data, bytes, q,
-                                        err, &req));
-        DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, packed, err));
+        if (made != t / tp) {
+            dt_exec_link(&x->it, &x->stages, recv, t, &l);
+            DT_TRY(make_parcel(x, i, &l, err, &p));
+            made = t / tp;
+        }
+        if (p.bytes == 0)
+            continue;
+        DT_TRY(x->ranks.data->post_send(x->ranks.data, to, dt_exec_tag(x, op->peer), p.data,
+                                        p.bytes, x->comm.queue_of[i], err, &req));
+        DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, p.packed, err));
     }
     return DT_OK;
 }
@@ -97,7 +117,7 @@ static void complete_send(struct dt_exec *x, const struct dt_op *op)
 static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &x->it.p->ops[i], *send = &x->it.p->ops[op->peer];
-    int t = x->ranks.member[op->module][op->replica * x->env.pp[op->module] + op->stage], from, to;
+    int t = dt_exec_member(&x->ranks, op), from, to;
     struct dt_device_queue *q = x->comm.queue_of[i];
     struct dt_exec_packed *packed = NULL;
     struct dt_exec_message *inbox;
@@ -106,7 +126,7 @@ static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *
     size_t bytes;
     char *data;
 
-    dt_exec_link(&x->it, &x->stages, op, &l);
+    dt_exec_link(&x->it, &x->stages, op, t, &l);
     bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
     if (bytes == 0)
         return DT_OK;
@@ -133,7 +153,7 @@ static void complete_recv(struct dt_exec *x, uint32_t i, const struct dt_exec_pa
     struct dt_exec_message *inbox;
     struct dt_exec_link l;
 
-    dt_exec_link(&x->it, &x->stages, op, &l);
+    dt_exec_link(&x->it, &x->stages, op, dt_exec_member(&x->ranks, op), &l);
     inbox = dt_exec_message_received(&x->comm, dt_exec_op_vs(&x->stages, op), op->mb,
                                      (op->flags & DT_OPF_GRAD) != 0);
     dt_exec_unpack(x->env.dev, q, &l, packed->data.p, inbox->data.p);
@@ -197,13 +217,13 @@ static enum dt_status sync_region(struct dt_exec *x, uint32_t i, const struct dt
     enum dt_status st;
 
     dt_exec_sum_here(&x->stages, q, op, u->at, u->n);
-    if (u->whole || x->env.o.plan->modules[op->module].zero == 0) {
+    if (u->whole || !dt_exec_shards(&x->ranks, op->module, op->stage)) {
         DT_TRY(x->ranks.data->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n, q, err,
                                               &req));
         return dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err);
     }
-    DT_TRY(pieces(u, p->n, err, &count));
-    st = x->ranks.data->post_reduce_scatter(p->comm, DT_REDUCE_F32, grads + u->at, count, q, err,
+    DT_TRY(pieces(u, p->n_group, err, &count));
+    st = x->ranks.data->post_reduce_scatter(p->group, DT_REDUCE_F32, grads + u->at, count, q, err,
                                             &req);
     dt_free(count);
     return st == DT_OK ? dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err) : st;
@@ -232,6 +252,40 @@ static enum dt_status post_sync(struct dt_exec *x, uint32_t i, struct dt_error *
     return DT_OK;
 }
 
+/* This rank's pieces, which its group has summed, over all groups. */
+static enum dt_status sum_over_groups(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    const struct dt_op *op = &x->it.p->ops[i];
+    const struct dt_exec_peers *p = &x->ranks.peers[op->module][op->stage];
+    struct dt_exec_vstage *vs = dt_exec_leader_stage(&x->stages, op);
+
+    for (int k = 0; k < vs->n_regions; k++) {
+        const struct dt_exec_region *u = &vs->regions[k];
+        struct dt_req *req;
+        size_t at, n;
+
+        dt_exec_piece(u, p->n_group, p->me % p->n_group, &at, &n);
+        if (u->whole || n == 0 || !dt_exec_in_bucket(&x->stages, op, u))
+            continue;
+        DT_TRY(x->ranks.data->post_all_reduce(p->over, DT_REDUCE_F32,
+                                              dt_stage_grads(vs->stage) + at, n,
+                                              x->comm.queue_of[i], err, &req));
+        DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err));
+    }
+    return DT_OK;
+}
+
+enum dt_status dt_exec_post_more(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    const struct dt_op *op = i < x->it.p->n_ops ? &x->it.p->ops[i] : NULL;
+
+    if (!op || op->kind != DT_OP_GRAD_SYNC || (op->flags & DT_OPF_TIED) ||
+        !dt_exec_shards(&x->ranks, op->module, op->stage) ||
+        !x->ranks.peers[op->module][op->stage].over)
+        return DT_OK;
+    return sum_over_groups(x, i, err);
+}
+
 /* Other replicas of this rank step what is whole themselves. */
 static void complete_sync(struct dt_exec *x, uint32_t i)
 {
@@ -240,7 +294,7 @@ static void complete_sync(struct dt_exec *x, uint32_t i)
 
     for (int k = 0; k < vs->n_regions; k++)
         if (dt_exec_in_bucket(&x->stages, op, &vs->regions[k]) &&
-            (vs->regions[k].whole || x->env.o.plan->modules[op->module].zero == 0))
+            (vs->regions[k].whole || !dt_exec_shards(&x->ranks, op->module, op->stage)))
             dt_exec_copy_here(&x->stages, dt_exec_queue_of_lands(x, i), op, true, vs->regions[k].at,
                               vs->regions[k].n);
 }

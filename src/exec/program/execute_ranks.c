@@ -3,7 +3,8 @@
  * The ranks of a job: which lanes are here, who acts together with whom, who owns which piece.
  *
  * Of device memory:
- *   peers     ranks that hold replicas of a stage (of the same tp member): gradients, parameters
+ *   peers     ranks that hold replicas of a stage (of the same tp member): gradients, parameters; where they shard in
+ *             groups, those of a group, and those of the same place in all groups
  *   tied      the two stages that share a table, per replica
  *   tp        members of a lane
  *   training  all, where anything is trained: the norm
@@ -71,6 +72,50 @@ static enum dt_status find_lanes(struct dt_exec_ranks *ranks, struct dt_error *e
     return DT_OK;
 }
 
+/* Ranks of a group, from GPUs of one: every rank stands for as many replicas. */
+static enum dt_status size_groups(const struct dt_exec_ranks *ranks, int m, struct dt_exec_peers *p,
+                                  struct dt_error *err)
+{
+    const struct dt_plan_module *mp = &ranks->env->o.plan->modules[m];
+    int copies = (int)dt_plan_layout_copies(&mp->layout);
+
+    p->n_group = p->n;
+    if (mp->zero_group == 0 || p->n == 1)
+        return DT_OK;
+    if (copies % p->n != 0 || (int64_t)mp->zero_group * p->n % copies != 0)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "module %s: groups of %d of the %d GPUs that hold the same parameters "
+                            "(zero_group) cannot be made of the %d ranks that stand for them; "
+                            "start a rank for each GPU",
+                            ranks->env->o.plan->module_names[m], mp->zero_group, copies, p->n);
+    p->n_group = (int)((int64_t)mp->zero_group * p->n / copies);
+    return DT_OK;
+}
+
+/* in: the peers, this rank among them. */
+static enum dt_status join_groups(const struct dt_exec_ranks *ranks, struct dt_exec_peers *p,
+                                  const bool *in, struct dt_error *err)
+{
+    bool *some = dt_calloc((size_t)ranks->n, sizeof(*some));
+    enum dt_status st;
+    int k = 0;
+
+    if (!some)
+        return dt_error_nomem(err, "ranks");
+    for (int r = 0; r < ranks->n; r++)
+        if (in[r])
+            some[r] = k++ / p->n_group == p->me / p->n_group;
+    st = comm_of(ranks, ranks->data, some, err, &p->group);
+    k = 0;
+    for (int r = 0; r < ranks->n; r++)
+        if (in[r])
+            some[r] = k++ % p->n_group == p->me % p->n_group;
+    if (st == DT_OK)
+        st = comm_of(ranks, ranks->data, some, err, &p->over);
+    dt_free(some);
+    return st;
+}
+
 static enum dt_status join_peers(struct dt_exec_ranks *ranks, int m, bool *in, struct dt_error *err)
 {
     int tp = ranks->env->o.plan->modules[m].layout.tp, members = dt_exec_members(ranks->env, m);
@@ -78,7 +123,7 @@ static enum dt_status join_peers(struct dt_exec_ranks *ranks, int m, bool *in, s
     for (int s = 0; s < ranks->env->pp[m]; s++) {
         struct dt_exec_peers *p = &ranks->peers[m][s];
 
-        *p = (struct dt_exec_peers){.n = 1, .leader = -1};
+        *p = (struct dt_exec_peers){.n = 1, .n_group = 1, .leader = -1};
         for (int r = ranks->env->dp[m] - 1; r >= 0; r--)
             p->leader = member_of(ranks, m, r, s) >= 0 ? r : p->leader;
         for (int t = 0; ranks->t && t < tp; t++) {
@@ -91,6 +136,7 @@ static enum dt_status join_peers(struct dt_exec_ranks *ranks, int m, bool *in, s
             p->n = 0;
             for (int r = 0; r < ranks->n; r++)
                 p->n += in[r];
+            DT_TRY(size_groups(ranks, m, p, err));
             DT_TRY(comm_of(ranks, ranks->data, in, err, &c));
             if (!c)
                 continue;
@@ -99,8 +145,10 @@ static enum dt_status join_peers(struct dt_exec_ranks *ranks, int m, bool *in, s
                                     "module %s: rank %d would be different tp members of its "
                                     "replicas; start a rank for each GPU",
                                     ranks->env->o.plan->module_names[m], ranks->rank);
-            p->comm = c;
+            p->comm = p->group = c;
             p->me = dt_comm_member(c);
+            if (p->n_group < p->n)
+                DT_TRY(join_groups(ranks, p, in, err));
         }
     }
     return DT_OK;
@@ -253,8 +301,13 @@ static void leave(struct dt_comm *c)
 void dt_exec_unplace(struct dt_exec_ranks *ranks)
 {
     for (int m = 0; m < DT_MAX_MODULES; m++) {
-        for (int s = 0; ranks->peers[m] && s < ranks->env->pp[m]; s++)
-            leave(ranks->peers[m][s].comm);
+        for (int s = 0; ranks->peers[m] && s < ranks->env->pp[m]; s++) {
+            struct dt_exec_peers *p = &ranks->peers[m][s];
+
+            leave(p->group != p->comm ? p->group : NULL);
+            leave(p->over);
+            leave(p->comm);
+        }
         for (int k = 0; ranks->tp[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++) {
             dt_tp_beside_free(&ranks->tp[m][k]);
             leave(ranks->tp[m][k].comm);
@@ -369,12 +422,13 @@ enum dt_status dt_exec_owned(const struct dt_exec_ranks *ranks, const struct dt_
                              int me, bool leads, struct dt_error *err,
                              struct dt_optimizer_owned **out, int *n)
 {
-    int members = ranks->peers[vs->module][vs->v % ranks->env->pp[vs->module]].n;
+    int stage = vs->v % ranks->env->pp[vs->module];
+    int members = ranks->peers[vs->module][stage].n_group;
     struct dt_optimizer_owned *o;
 
     *out = NULL;
     *n = 0;
-    if (members == 1 || ranks->env->o.plan->modules[vs->module].zero == 0)
+    if (!dt_exec_shards(ranks, vs->module, stage))
         return DT_OK;
     o = dt_malloc(((size_t)vs->n_regions + 1) * sizeof(*o));
     if (!o)
@@ -387,8 +441,8 @@ enum dt_status dt_exec_owned(const struct dt_exec_ranks *ranks, const struct dt_
         if (!u->whole) { /* one replica steps for the others of its rank */
             if (!leads)
                 continue;
-            dt_exec_piece(u, members, me, &w->at, &w->n);
-            w->counted = true;
+            dt_exec_piece(u, members, me % members, &w->at, &w->n);
+            w->counted = me < members; /* of the first group */
         }
         *n += w->n > 0;
     }

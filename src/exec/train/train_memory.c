@@ -34,7 +34,7 @@ static double total(const struct dt_setup *s, const struct dt_placement *place,
                     const struct dt_lane *l, const struct dt_memory *c)
 {
     const struct dt_plan_module *mp = &s->plan.modules[l->module];
-    int copies = (int)dt_plan_layout_copies(&mp->layout), ranks = 0, last = -1;
+    int copies = (int)dt_plan_layout_copies(&mp->layout), ranks = 0, last = -1, group;
     int own = dt_placement_rank(place, l->module, l->replica, l->stage, 0);
     double moments = 0, all = c->total - c->logits_workspace;
     bool leads = true;
@@ -49,9 +49,11 @@ static double total(const struct dt_setup *s, const struct dt_placement *place,
         leads &= rank != own || r >= l->replica;
         last = rank;
     }
-    if (ranks == 1 || leads)
-        moments = c->optimizer * copies / ranks;
-    return all - c->optimizer + moments - (ranks == 1 || !leads ? c->wire : 0);
+    group = mp->zero_group > 0 ? mp->zero_group * ranks / copies : ranks;
+    if (group <= 1 ||
+        leads) /* what a GPU keeps is of as many shards as there are GPUs in a group */
+        moments = c->optimizer * (double)dt_plan_shards(mp) / (group > 1 ? group : 1);
+    return all - c->optimizer + moments - (group <= 1 || !leads ? c->wire : 0);
 }
 
 static enum dt_memory_device kind_of(const struct dt_device *d)
