@@ -230,6 +230,34 @@ START_TEST(best_is_none_slower)
 }
 END_TEST
 
+/* Nothing lies anywhere: the classes search the same layouts. */
+START_TEST(an_llm_alone_fits_every_class)
+{
+    static struct world w;
+    int fits = 0;
+
+    setup_seed();
+    for (int round = 0; round < WORLDS; round++) {
+        double homogeneous_s, colocated_s, own_s;
+
+        build_world(&w, 0, 0, BATCH);
+        w.in.opt.gpus = 2 + below(7);
+        w.in.opt.rank = true;
+        set_memory(&w, uniform(2, 8));
+        homogeneous_s = search(DT_STRATEGY_HOMOGENEOUS, &w.in);
+        colocated_s = search(DT_STRATEGY_COLOCATED, &w.in);
+        own_s = search(DT_STRATEGY_NONCOLOCATED, &w.in);
+        printf("round %d: homogeneous %.6f, colocated %.6f, noncolocated %.6f\n", round,
+               homogeneous_s, colocated_s, own_s);
+        fflush(stdout);
+        ck_assert(isinf(own_s) || (homogeneous_s <= own_s * 1.05 && colocated_s <= own_s * 1.05));
+        fits += isfinite(own_s);
+        free_world(&w);
+    }
+    ck_assert_int_gt(fits, WORLDS / 2);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("classes");
@@ -237,5 +265,6 @@ int main(void)
 
     tcase_add_test(tc, classes_equal_enumeration);
     tcase_add_test(tc, best_is_none_slower);
+    tcase_add_test(tc, an_llm_alone_fits_every_class);
     return dt_test_run(suite);
 }

@@ -20,7 +20,7 @@ static const struct dt_cli_option options[] = {
 };
 
 static enum dt_status print_json(const struct dt_session *s, const struct dt_orch_advice *advice,
-                                 bool explain, struct dt_error *err)
+                                 const struct dt_orch_decisions *decided, struct dt_error *err)
 {
     struct dt_json j;
     enum dt_status st = DT_OK;
@@ -40,8 +40,8 @@ static enum dt_status print_json(const struct dt_session *s, const struct dt_orc
     dt_cli_search_json(s, &j);
     dt_cli_data_plan(&(struct dt_cli_facts){.json = &j}, s);
     dt_cli_json_advice(&j, advice);
-    if (explain)
-        st = dt_cli_plan_explanation_json(s, &j, err);
+    if (decided)
+        st = dt_cli_plan_explanation_json(s, decided, &j, err);
     dt_json_end_object(&j);
     if (st == DT_OK)
         return dt_cli_json_emit(&j, err);
@@ -58,11 +58,43 @@ static enum dt_status write_plan(const struct dt_session *s, const char *path, s
     return st;
 }
 
+static enum dt_status print(const struct dt_session *s, const struct dt_orch_advice *advice,
+                            const struct dt_orch_decisions *decided, struct dt_error *err)
+{
+    printf("%s on %s: %lld sample%s per iteration, strategy %s\n", s->search.plans[0].model,
+           s->search.plans[0].cluster, (long long)s->job->policy.global_batch,
+           dt_plural(s->job->policy.global_batch), dt_cli_strategy(&s->search));
+    dt_cli_print_plan_changes(s);
+    dt_cli_classes_print(&s->search);
+    dt_cli_plans_print(&s->search);
+    dt_cli_search_print(s);
+    dt_cli_print_reorder(s);
+    dt_cli_data_plan(&(struct dt_cli_facts){.width = 16}, s);
+    dt_cli_print_advice(advice);
+    dt_cli_print_cost_note(s);
+    dt_cli_print_assumed(s->job->model);
+    return decided ? dt_cli_plan_explanation_print(s, decided, err) : DT_OK;
+}
+
+/* Everything that is said of the best plan, which explaining it may find to be another one. */
+static enum dt_status tell(const struct dt_cli *cli, struct dt_session *s, const char *output,
+                           const struct dt_orch_decisions *decided, struct dt_error *err)
+{
+    struct dt_orch_advice advice;
+
+    if (output)
+        DT_TRY(write_plan(s, output, err));
+    if (output && strcmp(output, "-") == 0)
+        return DT_OK;
+    DT_TRY(dt_session_advise(s, true, err, &advice));
+    return (cli->json ? print_json : print)(s, &advice, decided, err);
+}
+
 static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_error *err)
 {
     const char *output = dt_cli_string(cli, "output", NULL);
     bool to_stdout = output && strcmp(output, "-") == 0, explain = dt_cli_flag(cli, "explain");
-    struct dt_orch_advice advice;
+    struct dt_orch_decisions *decided = NULL;
     enum dt_status st;
     int64_t top;
 
@@ -75,26 +107,11 @@ static enum dt_status run(struct dt_cli *cli, struct dt_session *s, struct dt_er
     st = dt_session_plan(s, err);
     if (st != DT_OK)
         return to_stdout ? st : dt_cli_say_what_fits(s, cli->json, st, err);
-    if (output)
-        DT_TRY(write_plan(s, output, err));
-    if (to_stdout)
-        return DT_OK;
-    DT_TRY(dt_session_advise(s, true, err, &advice));
-    if (cli->json)
-        return print_json(s, &advice, explain, err);
-    printf("%s on %s: %lld sample%s per iteration, strategy %s\n", s->search.plans[0].model,
-           s->search.plans[0].cluster, (long long)s->job->policy.global_batch,
-           dt_plural(s->job->policy.global_batch), dt_cli_strategy(&s->search));
-    dt_cli_print_plan_changes(s);
-    dt_cli_classes_print(&s->search);
-    dt_cli_plans_print(&s->search);
-    dt_cli_search_print(s);
-    dt_cli_print_reorder(s);
-    dt_cli_data_plan(&(struct dt_cli_facts){.width = 16}, s);
-    dt_cli_print_advice(&advice);
-    dt_cli_print_cost_note(s);
-    dt_cli_print_assumed(s->job->model);
-    return explain ? dt_cli_plan_explanation_print(s, err) : DT_OK;
+    if (explain)
+        DT_TRY(dt_cli_plan_decisions(s, err, &decided));
+    st = tell(cli, s, output, decided, err);
+    dt_free(decided);
+    return st;
 }
 
 static enum dt_status command(struct dt_cli *cli, struct dt_error *err)

@@ -42,7 +42,7 @@ static void print_one(const struct dt_session *s, const struct dt_orch_decision 
                d->same_bytes / GIB);
 }
 
-enum dt_status dt_cli_plan_decisions(const struct dt_session *s, struct dt_error *err,
+enum dt_status dt_cli_plan_decisions(struct dt_session *s, struct dt_error *err,
                                      struct dt_orch_decisions **out)
 {
     struct dt_orch_decisions *x = dt_malloc(sizeof *x);
@@ -64,6 +64,10 @@ void dt_cli_plan_decisions_print(const struct dt_session *s, const struct dt_orc
 {
     double best = 0;
 
+    if (x->searched_s > 0)
+        printf("\nthe search had ended with a plan of %.3f s; the one above was found by looking "
+               "for %s\n",
+               x->searched_s, x->by);
     if (x->n > 0)
         printf("\ndecided, with what the best plan of each alternative would take:\n");
     for (int i = 0; i < x->n; i++) {
@@ -85,6 +89,10 @@ void dt_cli_plan_decisions_print(const struct dt_session *s, const struct dt_orc
 void dt_cli_plan_decisions_json(const struct dt_session *s, const struct dt_orch_decisions *x,
                                 struct dt_json *j)
 {
+    if (x->searched_s > 0) {
+        dt_json_kv_double(j, "searched_s", x->searched_s);
+        dt_json_kv_string(j, "found_by", x->by);
+    }
     dt_json_key(j, "decisions");
     dt_json_begin_array(j);
     for (int i = 0; i < x->n; i++) {

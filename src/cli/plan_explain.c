@@ -141,12 +141,13 @@ static void print_memory(const struct dt_session *s, const struct charged *x)
 
 /* ---- all of it ---- */
 
-enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s, struct dt_error *err)
+enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s,
+                                             const struct dt_orch_decisions *decided,
+                                             struct dt_error *err)
 {
     const struct dt_plan *p = &s->search.plans[0];
     const struct dt_plan_prediction *q = &p->predicted;
     struct charged x = {.ahead = NULL};
-    struct dt_orch_decisions *decided;
 
     printf("\nbest plan: formula %.3f s = warm-up %.3f s + steady %.3f s", q->total_s, q->warmup_s,
            q->steady_s);
@@ -169,22 +170,19 @@ enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s, struct 
     print_memory(s, &x);
     dt_free(x.ahead);
     DT_TRY(dt_cli_plan_entrain_print(s, err));
-    DT_TRY(dt_cli_plan_decisions(s, err, &decided));
     dt_cli_plan_decisions_print(s, decided);
-    dt_free(decided);
     return DT_OK;
 }
 
-enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct dt_json *j,
-                                            struct dt_error *err)
+enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s,
+                                            const struct dt_orch_decisions *decided,
+                                            struct dt_json *j, struct dt_error *err)
 {
     struct dt_cli_rows r;
     struct charged x = {.ahead = NULL};
     double bound = s->search.stats.lower_bound_s;
-    struct dt_orch_decisions *decided;
     enum dt_status st;
 
-    DT_TRY(dt_cli_plan_decisions(s, err, &decided));
     dt_json_key(j, "explain");
     dt_json_begin_object(j);
     st = json_steady(s, j, err);
@@ -192,10 +190,8 @@ enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct d
         st = dt_cli_plan_entrain_json(s, j, err);
     if (st == DT_OK)
         st = largest(s, err, &x);
-    if (st != DT_OK) {
-        dt_free(decided);
+    if (st != DT_OK)
         return st;
-    }
     dt_json_key(j, "gap"); /* null without a bound */
     if (bound > 0)
         dt_json_double(j, s->search.plans[0].predicted.total_s / bound - 1);
@@ -208,7 +204,6 @@ enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct d
     dt_cli_rows_end(&r, NULL);
     dt_free(x.ahead);
     dt_cli_plan_decisions_json(s, decided, j);
-    dt_free(decided);
     dt_json_end_object(j);
     return DT_OK;
 }

@@ -102,8 +102,9 @@ void dt_cli_print_assumed(const struct dt_model *m);
 void dt_cli_print_explanation(const struct dt_explanation *e, const struct dt_model *m);
 void dt_cli_json_explanation(struct dt_json *j, const struct dt_explanation *e,
                              const struct dt_model *m);
-/* What was decided per dimension of the search (plan_decisions.c); `out` is for dt_free(). */
-enum dt_status dt_cli_plan_decisions(const struct dt_session *s, struct dt_error *err,
+/* What was decided per dimension of the search (plan_decisions.c); `out` is for dt_free().  May find a faster plan, and puts
+ * it first. */
+enum dt_status dt_cli_plan_decisions(struct dt_session *s, struct dt_error *err,
                                      struct dt_orch_decisions **out);
 void dt_cli_plan_decisions_print(const struct dt_session *s, const struct dt_orch_decisions *x);
 void dt_cli_plan_decisions_json(const struct dt_session *s, const struct dt_orch_decisions *x,
@@ -119,9 +120,12 @@ void dt_cli_classes_json(const struct dt_search_result *found, struct dt_json *j
 void dt_cli_search_print(const struct dt_session *s);
 void dt_cli_search_json(const struct dt_session *s, struct dt_json *j);
 /* `plan --explain` of the best plan, as text and as the member "explain" (plan_explain.c). */
-enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s, struct dt_error *err);
-enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s, struct dt_json *j,
-                                            struct dt_error *err);
+enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s,
+                                             const struct dt_orch_decisions *decided,
+                                             struct dt_error *err);
+enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s,
+                                            const struct dt_orch_decisions *decided,
+                                            struct dt_json *j, struct dt_error *err);
 /* What stands out in a run: lines under one heading, if there are any; an array.  `rank` of each
  * lane, NULL = not told; `host` of each rank, NULL = not known. */
 void dt_cli_print_outliers(const char *heading, const struct dt_program *p,

@@ -62,7 +62,8 @@ enum dt_status dt_cost_new(const struct dt_model *model, const struct dt_cluster
     c->blocks = dt_calloc(BLOCK_ENTRIES, sizeof(*c->blocks));
     c->stages = dt_calloc(STAGE_ENTRIES, sizeof(*c->stages));
     c->recipes = dt_calloc(RECIPES, sizeof(*c->recipes));
-    if (!c->blocks || !c->stages || !c->recipes || !find_classes(c)) {
+    c->sheet_sums = dt_cost_sheet_sums();
+    if (!c->blocks || !c->stages || !c->recipes || !c->sheet_sums || !find_classes(c)) {
         dt_cost_free(c);
         return dt_error_nomem(err, "cost model tables");
     }
@@ -84,6 +85,7 @@ void dt_cost_free(struct dt_cost *c)
     dt_free(c->blocks);
     dt_free(c->stages);
     dt_free(c->recipes);
+    dt_free(c->sheet_sums);
     dt_arena_free(&c->arena);
     dt_free(c);
 }

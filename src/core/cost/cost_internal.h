@@ -131,6 +131,7 @@ struct dt_cost {
     struct dt_cost_block_entry *blocks; /* direct mapped */
     struct dt_cost_stage_entry *stages; /* direct mapped */
     struct dt_cost_recipe *recipes;
+    struct dt_cost_sheet_sum *sheet_sums; /* direct mapped */
     gsl_interp2d *nic_table;
     gsl_interp_accel *nic_ax, *nic_ay;
     struct dt_arena arena;
@@ -247,6 +248,9 @@ static inline bool dt_cost_stage_known(const struct dt_cost_stage_entry *e,
 {
     return e->hash == hash && !memcmp(&e->key, key, sizeof(*key));
 }
+
+/* cost_sheet.c: the memo of blocks; NULL: out of memory. */
+struct dt_cost_sheet_sum *dt_cost_sheet_sums(void);
 
 /* cost_whole.c: the same from rows of the block as a whole, into zeros; false without such rows. */
 bool dt_cost_whole_block(struct dt_cost *c, int module, int class_,

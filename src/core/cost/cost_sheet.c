@@ -8,6 +8,8 @@
  *   group: a sheet for each kind of block: its kernels, and what each adds to the block's times
  *   work:  the kernels that vary with tokens_sq once more; the sums over blocks and stage
  *
+ * The search asks for the same blocks in stages of other lengths: what a block's new sheet came to is remembered.
+ *
  * Sums are taken in the order of dt_cost_block and by dt_cost_stage's own function, so the results are
  * the same to the last bit. */
 #include "core/cost/cost_internal.h"
@@ -18,7 +20,12 @@ struct addend { /* what a kernel adds to its block's times, or the sum of severa
     double fwd, dgrad, wgrad, wgrad_only, recompute;
     double calls, calls_dgrad, calls_wgrad, calls_again;
 };
-struct sheet { /* a kind of block */
+struct dt_cost_sheet_sum { /* what a block's sheet came to */
+    uint64_t a, b;         /* what it is of: no two share both; 0, 0: free */
+    struct addend of;
+};
+enum { SUMS = 1 << 14 }; /* of a search on a thousand GPUs some ten thousand differ */
+struct sheet {           /* a kind of block */
     int class_;
     bool made, whole; /* whole: measured as one, so there are no kernels */
     bool by_items;
@@ -151,6 +158,62 @@ static void change_sheet(const struct batch *q, struct sheet *s, const struct dt
     sum_up(s);
 }
 
+/* ---- sheets that were made before ---- */
+
+struct dt_cost_sheet_sum *dt_cost_sheet_sums(void)
+{
+    return dt_calloc(SUMS, sizeof(struct dt_cost_sheet_sum));
+}
+
+static void mix(struct dt_cost_sheet_sum *x, uint64_t word)
+{
+    x->a = dt_hash_word(x->a, word);
+    x->b = dt_hash_spread(x->b ^ word);
+}
+
+/* The sum's place, and in *of what it is of. */
+static struct dt_cost_sheet_sum *place_of(const struct batch *q, const struct sheet *s,
+                                          const struct dt_work *work, struct dt_cost_sheet_sum *of)
+{
+    const struct dt_block_shard *d = &q->shard;
+
+    *of = (struct dt_cost_sheet_sum){.a = 1, .b = 2};
+    mix(of, (uint64_t)q->module << 32 | (uint64_t)s->class_);
+    mix(of, (uint64_t)d->tp << 32 | (uint64_t)d->cp);
+    mix(of, (uint64_t)d->ep << 32 | (uint64_t)d->ip);
+    mix(of, (uint64_t)d->seqpar << 8 | (uint64_t)d->recompute);
+    mix(of, (uint64_t)work->n);
+    mix(of, (uint64_t)work->tokens);
+    mix(of, (uint64_t)work->tokens_sq);
+    mix(of, (uint64_t)work->tokens_max);
+    return &q->c->sheet_sums[dt_hash_finish(of->a) & (SUMS - 1)];
+}
+
+static void open_sheet(const struct batch *q, struct sheet *s, const struct dt_work *work)
+{
+    struct dt_cost_sheet_sum of, *e = place_of(q, s, work, &of);
+    struct dt_cost_block_times *t = &s->t;
+
+    if (e->a == of.a && e->b == of.b) {
+        s->made = false; /* there is nothing to be changed for another work */
+        t->fwd.ns = e->of.fwd;
+        t->dgrad.ns = e->of.dgrad;
+        t->wgrad.ns = e->of.wgrad;
+        t->wgrad_only.ns = e->of.wgrad_only;
+        t->recompute.ns = e->of.recompute;
+        t->calls = e->of.calls;
+        t->calls_dgrad = e->of.calls_dgrad;
+        t->calls_wgrad = e->of.calls_wgrad;
+        t->calls_again = e->of.calls_again;
+        return;
+    }
+    make_sheet(q, s, work);
+    *e = of;
+    e->of = (struct addend){t->fwd.ns,        t->dgrad.ns,     t->wgrad.ns,
+                            t->wgrad_only.ns, t->recompute.ns, t->calls,
+                            t->calls_dgrad,   t->calls_wgrad,  t->calls_again};
+}
+
 static const struct dt_cost_block_times *block_of(const struct batch *q, struct sheet *s,
                                                   const struct dt_work *work)
 {
@@ -159,7 +222,7 @@ static const struct dt_cost_block_times *block_of(const struct batch *q, struct 
                 (q->shard.ip <= 1 || s->work.tokens_max == work->tokens_max);
 
     if (!same)
-        make_sheet(q, s, work);
+        open_sheet(q, s, work);
     else if (s->n_live > 0 && s->work.tokens_sq != work->tokens_sq)
         change_sheet(q, s, work);
     s->work = *work;

@@ -90,9 +90,16 @@ struct acts {
     bool stashes; /* stash is known, too */
     double whole, kept, stash;
 };
-enum { MEMO_BITS = 10 };
-struct dt_memory_memo {
-    struct acts of[1 << MEMO_BITS]; /* a newcomer takes the place of the one that was there */
+/* Of a stage all that does not depend on how many microbatches it holds. */
+struct sums {
+    uint64_t a, b; /* what it is of: no two share both; 0, 0: free */
+    double most, workspace, messages, stash;
+    struct dt_memory of;
+};
+enum { MEMO_BITS = 13, SUMS_BITS = 12 };
+struct dt_memory_memo { /* a newcomer takes the place of the one that was there */
+    struct acts of[1 << MEMO_BITS];
+    struct sums sums[1 << SUMS_BITS];
 };
 
 struct dt_memory_memo *dt_memory_memo_new(void)
@@ -320,13 +327,66 @@ static double batches(const struct dt_memory_lane *s, double in_flight, int64_t 
     return s->row->batch ? s->row->batch(s) * (in_flight + spare) : 0;
 }
 
+static void sum_up(struct dt_memory_lane *s, const struct dt_model *m, int module, int stage,
+                   int queue, struct sums *out)
+{
+    const struct dt_memory_row *row = s->row;
+    const struct dt_plan_layout *l = &s->mp->layout;
+
+    for (int chunk = 0; chunk < l->vpp; chunk++) {
+        int v = chunk * l->pp + stage, first = s->mp->split[v], last = s->mp->split[v + 1];
+        double own;
+
+        if (first == last)
+            continue;
+        out->most =
+            fmax(out->most, charge_chunk(s, m, module, first, last, &own, &out->stash, &out->of));
+        out->workspace = row->workspace_shared ? fmax(out->workspace, own) : out->workspace + own;
+        out->messages = fmax(out->messages, broker_bytes(s, first, last, queue));
+    }
+    shard(s, &out->of);
+}
+
+static void mix(struct sums *x, uint64_t word)
+{
+    x->a = dt_hash_word(x->a, word);
+    x->b = dt_hash_spread(x->b ^ word);
+}
+
+/* The place of a stage's sums on a GPU, and in *of what they depend on. */
+static struct sums *sums_of(const struct dt_memory_lane *s, const struct dt_model *m, int module,
+                            int stage, int queue, struct sums *of)
+{
+    const struct dt_plan_policy *y = &s->p->policy;
+    const struct dt_plan_layout *l = &s->mp->layout;
+    uint64_t frozen = 0;
+
+    for (int i = 0; i < s->p->n_modules; i++)
+        frozen |= (uint64_t)s->p->modules[i].frozen << i;
+    *of = (struct sums){.a = 1, .b = 2};
+    mix(of, (uint64_t)(uintptr_t)m);
+    mix(of, (uint64_t)module | (uint64_t)(s->deferred > 0) << 8 | (uint64_t)y->bf16_grads << 9 |
+                (uint64_t)y->overlap_grad << 10 | (uint64_t)y->overlap_param << 11 |
+                (uint64_t)s->zero << 12 | (uint64_t)s->mp->recompute << 16 |
+                (uint64_t)s->elem << 20 | (uint64_t)queue << 32);
+    mix(of, frozen);
+    mix(of, (uint64_t)(uint32_t)l->dp << 32 | (uint32_t)l->ip << 16 | (uint32_t)l->ep);
+    mix(of, (uint64_t)(uint32_t)l->tp << 32 | (uint32_t)l->cp << 16 | (l->pp * l->vpp > 1));
+    mix(of, (uint64_t)s->work->n);
+    mix(of, (uint64_t)s->work->tokens);
+    mix(of, (uint64_t)s->work->tokens_sq);
+    mix(of, (uint64_t)s->work->tokens_max);
+    for (int v = stage; v < l->pp * l->vpp; v += l->pp)
+        mix(of, (uint64_t)s->mp->split[v] << 32 | s->mp->split[v + 1]);
+    return &s->memo->sums[dt_hash_finish(of->a) >> (64 - SUMS_BITS)];
+}
+
 static void stage_on(enum dt_memory_device device, struct dt_memory_memo *memo,
                      const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
                      int module, int stage, const struct dt_work *work, int64_t n_microbatches,
                      struct dt_memory *out)
 {
     const struct dt_plan_module *mp = &p->modules[module];
-    const struct dt_plan_layout *l = &mp->layout;
     static const struct dt_memory_row *const rows[] = {[DT_MEMORY_GPU] = &gpu,
                                                        [DT_MEMORY_CPU] = &dt_memory_row_cpu,
                                                        [DT_MEMORY_EXECUTOR] =
@@ -335,28 +395,24 @@ static void stage_on(enum dt_memory_device device, struct dt_memory_memo *memo,
     const struct dt_memory_row *row = rows[device];
     struct dt_memory_lane s = {.p = p, .mp = mp, .row = row, .work = work, .memo = memo};
     int queue = dt_memory_queue(p, m, module, stage, n_microbatches);
-    double most = 0, workspace = 0, messages = 0, stash = 0;
+    struct sums own = {0}, *x = &own;
 
-    *out = (struct dt_memory){.reserve = row->reserve ? c->mem_reserve_bytes : 0};
     open_lane(&s, stage, m, module);
     s.deferred = dt_memory_deferred(p, m, module, stage, n_microbatches);
-    for (int chunk = 0; chunk < l->vpp; chunk++) {
-        int v = chunk * l->pp + stage, first = mp->split[v], last = mp->split[v + 1];
-        double own;
-
-        if (first == last)
-            continue;
-        most = fmax(most, charge_chunk(&s, m, module, first, last, &own, &stash, out));
-        workspace = row->workspace_shared ? fmax(workspace, own) : workspace + own;
-        messages = fmax(messages, broker_bytes(&s, first, last, queue));
+    if (memo && device == DT_MEMORY_GPU)
+        x = sums_of(&s, m, module, stage, queue, &own);
+    if (x == &own || x->a != own.a || x->b != own.b) {
+        *x = own;
+        sum_up(&s, m, module, stage, queue, x);
     }
-    shard(&s, out);
+    *out = x->of;
+    out->reserve = row->reserve ? c->mem_reserve_bytes : 0;
     out->in_flight = dt_memory_held_beside(p, m, module, stage, n_microbatches, s.deferred);
     /* chunks differ by at most a block or so: every chunk-microbatch in flight is charged as the
      * largest one */
-    out->activations = most * out->in_flight + stash * s.deferred + workspace;
+    out->activations = x->most * out->in_flight + x->stash * s.deferred + x->workspace;
     out->params += out->wire;
-    out->broker = row->messages * messages + batches(&s, out->in_flight, n_microbatches);
+    out->broker = row->messages * x->messages + batches(&s, out->in_flight, n_microbatches);
     out->total = out->params + out->grads + out->optimizer + out->activations +
                  out->logits_workspace + out->broker + out->reserve;
 }

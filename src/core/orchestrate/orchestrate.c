@@ -253,6 +253,26 @@ static enum dt_status check_input(const struct dt_search_input *in, struct dt_er
     return DT_OK;
 }
 
+/* A ranking looks at the first order of chunks and of guests that comes near, and at some of many replicas; what is said of the
+ * best plan is what its program takes.  Memory that does not hold all of its microbatches leaves it as it is. */
+static enum dt_status time_best(const struct dt_search_input *in, struct dt_plan *p,
+                                struct dt_error *err)
+{
+    double seconds, bytes;
+    struct dt_error why;
+    enum dt_status st;
+
+    if (!in->opt.rank || in->opt.effort == DT_EFFORT_QUICK || in->near ||
+        p->predicted.timeline_s <= 0)
+        return DT_OK;
+    st = dt_orch_plan_timeline_s(in, p, 0, &why, &seconds, &bytes);
+    if (st == DT_OK) {
+        p->predicted.timeline_s = seconds;
+        p->predicted.mem_bytes_max = bytes;
+    }
+    return st == DT_OK || st == DT_ERR_INFEASIBLE ? DT_OK : dt_error_pass(err, &why);
+}
+
 enum dt_status dt_orch_find_plans(enum dt_plan_strategy strategy, const struct dt_search_input *in,
                                   struct dt_error *err, struct dt_search_result *out)
 {
@@ -268,6 +288,8 @@ enum dt_status dt_orch_find_plans(enum dt_plan_strategy strategy, const struct d
     st = planners[strategy]->plan(t, err, &r);
     if (st == DT_OK)
         st = dt_orch_choose_reorder(&own, &r.plans[0], err, &r.reorder);
+    if (st == DT_OK && r.reorder.batches == 0) /* else that has timed it */
+        st = time_best(&own, &r.plans[0], err);
     if (st != DT_OK)
         dt_search_result_free(&r);
     if (st == DT_OK) {

@@ -292,12 +292,17 @@ struct dt_orch_decision {
 };
 enum { DT_ORCH_DECISIONS_MAX = 16 * DT_MAX_MODULES };
 struct dt_orch_decisions {
+    /* Where alternatives were faster than what the search had chosen, the fastest became the plan: what that had taken (0: none
+     * was), and the last of these. */
+    double searched_s;
+    char by[96];
     int n;
     struct dt_orch_decision d[DT_ORCH_DECISIONS_MAX];
 };
-/* Searches again for each alternative, near what that search found. */
+/* Searches again for each alternative, near what that search found.  One that is faster than its best plan becomes that plan,
+ * and is explained instead (but of strategy best, whose classes are compared as they are searched). */
 enum dt_status dt_orch_decide(enum dt_plan_strategy strategy, const struct dt_search_input *in,
-                              const struct dt_search_result *found, struct dt_error *err,
+                              struct dt_search_result *found, struct dt_error *err,
                               struct dt_orch_decisions *out);
 
 #endif

@@ -2,7 +2,9 @@
  *
  * Why a plan is as it is, dimension by dimension: the same search once more for each alternative, with that dimension
  * fixed to it and everything else open.  What it finds is the price of the alternative, what it cannot find the reason
- * against it. */
+ * against it.  A descent that begins elsewhere may also end in a faster plan: then that is the plan, and its decisions are
+ * explained. */
+#include "base/mem.h"
 #include "base/text.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
@@ -12,12 +14,15 @@
 
 /* As strategy_disttrain.c: hardly ever do all replicas take so much less than those that the search compared. */
 #define LEAD 0.01
+/* An alternative that is so much faster becomes the plan; as orchestrate_polish.c, less is no gain. */
+#define GAIN 3e-4
 
 /* Of the search for one alternative. */
 enum {
     NEIGHBOURS = 250000,           /* ops of neighbours that it may time */
     BUDGET = DT_SEARCH_BUDGET / 4, /* of others, where it has to look everywhere */
     WHOLE = 2,                     /* plans that are timed whole */
+    ROUNDS = 8,                    /* each begins with a faster plan */
 };
 
 const char *const dt_orch_dimension_names[DT_ORCH_DIMENSION_N + 1] = {
@@ -40,6 +45,9 @@ struct asking {
     /* Its timeline, as it is stated, to that of all replicas: many replicas are timed by some of them. */
     double scale;
     struct dt_orch_decisions *out;
+    struct dt_plan
+        fastest; /* of the alternatives, if it is faster than the best; else without modules */
+    char by[96]; /* which one that is */
     enum dt_orch_dimension dimension;
     int module; /* -1: of the whole plan */
 };
@@ -78,27 +86,44 @@ static void same_layout(const struct asking *a, int value, struct dt_orch_decisi
 /* The least timeline of the first plans of a result whose microbatches fit, as whole as the chosen plan's, and reordered like
  * it: the search compared some of their replicas.  Those that these put behind a whole one are not timed. */
 static enum dt_status whole_s(const struct asking *a, const struct dt_search_input *in,
-                              const struct dt_search_result *r, struct dt_error *err, double *least)
+                              const struct dt_search_result *r, struct dt_error *err,
+                              struct dt_plan *best, double *least)
 {
     int n = 0;
 
     for (int i = 0; i < r->n && n < WHOLE && r->plans[i].predicted.timeline_s > 0; i++) {
         struct dt_plan p = r->plans[i];
-        double s;
+        double s, bytes;
         enum dt_status st;
 
         if (n > 0 && p.predicted.timeline_s > *least * (1 + LEAD))
             break;
         p.policy.intra_reorder = a->best->policy.intra_reorder;
         p.policy.inter_reorder = a->best->policy.inter_reorder;
-        st = dt_orch_plan_timeline_s(in, &p, 0, err, &s, NULL);
+        st = dt_orch_plan_timeline_s(in, &p, 0, err, &s, &bytes);
         if (st != DT_OK && st != DT_ERR_INFEASIBLE)
             return st;
-        if (st == DT_OK)
-            *least = n++ == 0 ? s : fmin(*least, s);
+        if (st != DT_OK || (n++ > 0 && s >= *least))
+            continue;
+        *least = p.predicted.timeline_s = s;
+        p.predicted.mem_bytes_max = fmax(p.predicted.mem_bytes_max, bytes);
+        *best = p;
     }
     *least *= a->scale;
     return n > 0 ? DT_OK : DT_ERR_INFEASIBLE;
+}
+
+static void note_faster(struct asking *a, const struct dt_orch_decision *d, const struct dt_plan *p)
+{
+    double now = a->fastest.n_modules > 0 ? a->fastest.predicted.timeline_s * a->scale
+                                          : a->best->predicted.timeline_s * (1 - GAIN);
+    const char *module = a->module < 0 ? "" : a->in->model->modules[a->module].name;
+
+    if (d->seconds >= now)
+        return;
+    a->fastest = *p;
+    snprintf(a->by, sizeof(a->by), "%.48s%s%s %s", module, *module ? " " : "",
+             dt_orch_dimension_names[a->dimension], d->text);
 }
 
 /* The alternative `value`, stated by `own`. */
@@ -108,6 +133,7 @@ static enum dt_status ask(struct asking *a, struct dt_search_input *own, int val
     struct dt_orch_decision d = {.dimension = a->dimension, .module = a->module, .value = value};
     struct dt_search_result r = {0};
     struct dt_error why;
+    struct dt_plan best;
     enum dt_status st;
 
     snprintf(d.text, sizeof(d.text), "%s", text);
@@ -119,10 +145,12 @@ static enum dt_status ask(struct asking *a, struct dt_search_input *own, int val
     memset(&why, 0, sizeof(why));
     st = dt_orch_find_plans(a->strategy, own, &why, &r);
     if (st == DT_OK && own->opt.rank)
-        st = whole_s(a, own, &r, &why, &d.seconds);
+        st = whole_s(a, own, &r, &why, &best, &d.seconds);
     else if (st == DT_OK)
         d.seconds = r.plans[0].predicted.staged_s;
     dt_search_result_free(&r);
+    if (st == DT_OK && own->opt.rank)
+        note_faster(a, &d, &best);
     if (st == DT_ERR_INFEASIBLE || st == DT_ERR_INPUT)
         snprintf(d.why, sizeof(d.why), "%.*s", (int)sizeof(d.why) - 1, why.message);
     else if (st != DT_OK)
@@ -333,42 +361,124 @@ static enum dt_status placements(struct asking *a, struct dt_error *err)
     return ask(a, &own, 0, "own", err);
 }
 
-enum dt_status dt_orch_decide(enum dt_plan_strategy strategy, const struct dt_search_input *in,
-                              const struct dt_search_result *found, struct dt_error *err,
-                              struct dt_orch_decisions *out)
+static enum dt_status ask_all(struct asking *a, struct dt_error *err)
 {
-    struct asking a = {.in = in,
-                       .strategy = strategy,
-                       .found = found,
-                       .best = &found->plans[0],
-                       .scale = 1,
-                       .out = out,
-                       .module = -1};
+    DT_TRY(schedules(a, err));
+    DT_TRY(chunks(a, err));
+    DT_TRY(microbatches(a, err));
+    DT_TRY(placements(a, err));
+    for (a->module = 0; a->module < a->in->model->n_modules; a->module++) {
+        DT_TRY(recomputes(a, err));
+        if (a->module == a->in->model->llm) /* the others are small: their ZeRO decides nothing */
+            DT_TRY(zeros(a, err));
+    }
+    a->module = -1;
+    DT_TRY(tensors(a, err));
+    a->module = a->in->model->llm;
+    DT_TRY(contexts(a, err));
+    return experts(a, err);
+}
+
+/* ---- a faster one ---- */
+
+/* The plan comes to the front of a list with room for it. */
+static void put_first(struct dt_plan *plans, int *n, const struct dt_plan *p)
+{
+    struct dt_plan first = *p, *same = dt_orch_plan_listed(plans, *n, p);
+    int before = same ? (int)(same - plans) : (*n)++;
+
+    memmove(plans + 1, plans, (size_t)before * sizeof(*plans));
+    plans[0] = first;
+}
+
+static enum dt_status make_first(struct dt_plan **plans, int *n, const struct dt_plan *p,
+                                 struct dt_error *err)
+{
+    void *more = dt_realloc(*plans, (size_t)(*n + 1) * sizeof(**plans));
+
+    if (!more)
+        return dt_error_nomem(err, "plans");
+    *plans = more;
+    put_first(*plans, n, p);
+    return DT_OK;
+}
+
+/* The fastest alternative becomes the plan, reordered as suits it. */
+static enum dt_status adopt(const struct asking *a, struct dt_search_result *found,
+                            struct dt_error *err)
+{
+    struct dt_search_input own = *a->in;
+    int k = found->n;
+
+    dt_orch_policy(a->strategy, &own.policy);
+    DT_TRY(make_first(&found->timed, &found->n_timed, &a->fastest, err));
+    DT_TRY(make_first(&found->plans, &found->n, &a->fastest, err));
+    if (k >= (own.opt.k > 0 ? own.opt.k : 8))
+        found->n = k;
+    return dt_orch_choose_reorder(&own, &found->plans[0], err, &found->reorder);
+}
+
+/* What an earlier round found of an alternative is a plan still. */
+static void remember(const struct dt_orch_decisions *before, struct dt_orch_decisions *out)
+{
+    for (int i = 0; i < out->n; i++)
+        for (int k = 0; k < before->n && !out->d[i].chosen; k++) {
+            const struct dt_orch_decision *x = &before->d[k];
+            struct dt_orch_decision *d = &out->d[i];
+
+            if (x->dimension == d->dimension && x->module == d->module && x->seconds > 0 &&
+                strcmp(x->text, d->text) == 0 && (d->seconds <= 0 || x->seconds < d->seconds))
+                d->seconds = x->seconds;
+        }
+}
+
+/* One round around the best plan. */
+static enum dt_status decide(struct asking *a, struct dt_error *err)
+{
     double whole;
 
-    out->n = 0;
-    if (strategy == DT_STRATEGY_MANUAL ||
-        strategy == DT_STRATEGY_ENTRAIN) /* what it chooses in follows from the loads */
-        return DT_OK;
-    if (in->opt.rank) {
-        enum dt_status st = dt_orch_plan_timeline_s(in, a.best, 0, err, &whole, NULL);
+    a->best = &a->found->plans[0];
+    a->out->n = 0;
+    a->scale = 1;
+    a->module = -1;
+    a->fastest.n_modules = 0;
+    if (a->in->opt.rank) {
+        enum dt_status st = dt_orch_plan_timeline_s(a->in, a->best, 0, err, &whole, NULL);
 
         if (st != DT_OK && st != DT_ERR_INFEASIBLE)
             return st;
-        a.scale = st == DT_OK ? a.best->predicted.timeline_s / whole : 1;
+        a->scale = st == DT_OK ? a->best->predicted.timeline_s / whole : 1;
     }
-    DT_TRY(schedules(&a, err));
-    DT_TRY(chunks(&a, err));
-    DT_TRY(microbatches(&a, err));
-    DT_TRY(placements(&a, err));
-    for (a.module = 0; a.module < in->model->n_modules; a.module++) {
-        DT_TRY(recomputes(&a, err));
-        if (a.module == in->model->llm) /* the others are small: their ZeRO decides nothing */
-            DT_TRY(zeros(&a, err));
+    return ask_all(a, err);
+}
+
+enum dt_status dt_orch_decide(enum dt_plan_strategy strategy, const struct dt_search_input *in,
+                              struct dt_search_result *found, struct dt_error *err,
+                              struct dt_orch_decisions *out)
+{
+    struct asking a = {.in = in, .strategy = strategy, .found = found, .out = out};
+    struct dt_orch_decisions *before;
+    enum dt_status st = DT_OK;
+
+    *out = (struct dt_orch_decisions){.n = 0};
+    if (strategy == DT_STRATEGY_MANUAL ||
+        strategy == DT_STRATEGY_ENTRAIN) /* what it chooses in follows from the loads */
+        return DT_OK;
+    before = dt_calloc(1, sizeof(*before)); /* too large for the stack */
+    if (!before)
+        return dt_error_nomem(err, "decisions");
+    for (int round = 0; round < ROUNDS && st == DT_OK; round++) {
+        *before = *out;
+        st = decide(&a, err);
+        remember(before, out);
+        if (st != DT_OK || a.fastest.n_modules == 0 || strategy == DT_STRATEGY_BEST ||
+            round + 1 == ROUNDS)
+            break;
+        if (out->searched_s <= 0)
+            out->searched_s = found->plans[0].predicted.timeline_s;
+        snprintf(out->by, sizeof(out->by), "%s", a.by);
+        st = adopt(&a, found, err);
     }
-    a.module = -1;
-    DT_TRY(tensors(&a, err));
-    a.module = in->model->llm;
-    DT_TRY(contexts(&a, err));
-    return experts(&a, err);
+    dt_free(before);
+    return st;
 }

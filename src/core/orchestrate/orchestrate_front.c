@@ -88,21 +88,22 @@ static bool fits_surely(struct dt_search_state *s, int m, const struct dt_orch_c
 }
 
 /* The LLM's interval, at least, where a layout takes so many GPUs and the LLM is yet to be chosen. */
-static double interval_beside(const struct dt_search_state *s, int m, int gpus)
+static double interval_beside(const struct dt_search_state *s, int gpus)
 {
-    int lane = s->lane_gpus * s->c->dp_lm, most = dt_orch_cell_depth_max(s);
-    int room = (s->t->gpus - gpus - dt_orch_cell_least_gpus(s) + s->least[m]->lane_gpus) / lane;
+    int room;
 
     if (!s->alone)
         return s->interval_lm;
-    return room < 1 ? HUGE_VAL : s->micro * s->sample_lm / (room < most ? room : most);
+    room = (s->room_lm - gpus) / (s->lane_gpus * s->c->dp_lm);
+    return room < 1 ? HUGE_VAL
+                    : s->micro * s->sample_lm / (room < s->depth_lm ? room : s->depth_lm);
 }
 
 /* May a combination with this layout stay within the threshold? */
-static bool of_use(const struct dt_search_state *s, int m, const struct dt_orch_limits *lim,
-                   int gpus, double warm, double interval)
+static bool of_use(const struct dt_search_state *s, const struct dt_orch_limits *lim, int gpus,
+                   double warm, double interval)
 {
-    return dt_orch_staged_s(lim->base + warm, s->steps, interval_beside(s, m, gpus), interval,
+    return dt_orch_staged_s(lim->base + warm, s->steps, interval_beside(s, gpus), interval,
                             lim->pass) <= s->threshold * (1 + DT_ORCH_SLACK);
 }
 
@@ -154,7 +155,7 @@ static bool add_exchange(struct dt_search_state *s, int m, const struct dt_orch_
     if (each <= o->interval)
         return true;
     o->interval = each;
-    return of_use(s, m, lim, o->gpus, o->warm, o->interval) && !beats(&s->raw, o, rival);
+    return of_use(s, lim, o->gpus, o->warm, o->interval) && !beats(&s->raw, o, rival);
 }
 
 /* One lane, dp, depth and level of ZeRO: every recomputation that fits and is not beaten.  Memory is asked last, it
@@ -180,7 +181,7 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
         cost_option(s, x->sample_s, e->max_s, &o);
         o.interval = fmax(o.interval, lim->interval_min); /* being faster is worth nothing */
         fastest = r == 0 && o.interval <= lim->interval_min;
-        if (!of_use(s, m, lim, o.gpus, o.warm, o.interval)) {
+        if (!of_use(s, lim, o.gpus, o.warm, o.interval)) {
             *done |= fastest; /* deeper ones take more GPUs and are no faster */
             continue;
         }
@@ -234,7 +235,7 @@ static bool list_depths(struct dt_search_state *s, int m, int lane, int dp,
     /* no stage beats the mean stage */
     double least = fullest * s->least[m]->sample_s / lim->interval_max;
     int pp = least > 1 ? (least < lim->pp_max ? (int)least : lim->pp_max) : 1;
-    bool done = !of_use(s, m, lim, gpus * pp * dp, fullest * s->least[m]->sample_s, 0);
+    bool done = !of_use(s, lim, gpus * pp * dp, fullest * s->least[m]->sample_s, 0);
 
     for (; !done && pp <= lim->pp_max && (int64_t)gpus * pp * dp <= lim->gpus_max; pp++) {
         struct dt_orch_choice of = {(uint8_t)lane, 0, 0, (int16_t)pp, dp};
@@ -301,6 +302,8 @@ bool dt_orch_front_build(struct dt_search_state *s, int m, const struct dt_orch_
 {
     enum rival rival = rival_of(s, m);
 
+    s->room_lm = s->t->gpus - dt_orch_cell_least_gpus(s) + s->least[m]->lane_gpus;
+    s->depth_lm = dt_orch_cell_depth_max(s);
     if (!list_options(s, m, lim) || !front_reserve(s, f, s->raw.n))
         return false;
     if (s->raw.n > 1)

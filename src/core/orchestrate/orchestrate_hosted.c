@@ -177,7 +177,7 @@ static bool lean_enough(struct hosting *w, const struct dt_orch_cand *c, struct 
 {
     const struct dt_orch_space *s = &w->t->space;
     const struct dt_plan placed = *p;
-    int most = 0;
+    int most = 1; /* without guests, too */
 
     for (int m = 0; m < p->n_modules; m++)
         most = m != w->llm && s->of[m].n_recompute > most ? s->of[m].n_recompute : most;

@@ -61,7 +61,8 @@ static enum dt_status stand_in(const struct dt_search_input *in, const struct dt
     return dt_plan_place(out, in->cluster, err);
 }
 
-/* Mean over the batches; INFINITY where the microbatches of one do not fit. */
+/* Mean over the batches; INFINITY where the microbatches of one do not fit.  *first_s and *mem_bytes are the first one's, as
+ * all else that is said of a plan. */
 static enum dt_status time_way(const struct dt_search_input *in, const struct dt_plan *p,
                                const struct dt_plan *run, int batches, struct dt_error *err,
                                double *mean_s, double *first_s, double *mem_bytes)
@@ -79,7 +80,7 @@ static enum dt_status time_way(const struct dt_search_input *in, const struct dt
             return dt_error_pass(err, &why);
         sum += s;
         *first_s = b == 0 ? s : *first_s;
-        *mem_bytes = fmax(*mem_bytes, bytes);
+        *mem_bytes = b == 0 ? bytes : *mem_bytes;
     }
     *mean_s = sum / batches;
     return DT_OK;
@@ -93,19 +94,20 @@ static enum dt_status take_way(const struct dt_search_input *in, struct dt_plan 
     struct dt_plan other = *p;
 
     set_way(&other.policy, way);
-    if (share && in->opt.effort != DT_EFFORT_QUICK) {
-        double whole;
+    if (share && in->opt.effort ==
+                     DT_EFFORT_QUICK) { /* of the other replicas it has what is to be expected */
+        bytes = fmax(other.predicted.mem_bytes_max, bytes);
+    } else if (share) {
         struct dt_error why;
-        enum dt_status st = dt_orch_plan_timeline_s(in, &other, 0, &why, &first_s, &whole);
+        enum dt_status st = dt_orch_plan_timeline_s(in, &other, 0, &why, &first_s, &bytes);
 
         if (st == DT_ERR_INFEASIBLE)
             return DT_OK;
         if (st != DT_OK)
             return dt_error_pass(err, &why);
-        bytes = fmax(bytes, whole);
     }
     other.predicted.timeline_s = first_s;
-    other.predicted.mem_bytes_max = fmax(other.predicted.mem_bytes_max, bytes);
+    other.predicted.mem_bytes_max = bytes;
     *p = other;
     return DT_OK;
 }
@@ -146,7 +148,7 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
         return DT_OK;
     while (!(r.mean_s[r.choice] <= best * (1 + TIE)))
         r.choice++;
-    if (r.choice != stated)
+    if (r.choice != stated || !r.share) /* a share says nothing new of the plan as it stands */
         DT_TRY(take_way(in, p, r.choice, r.share, first[r.choice], bytes[r.choice], err));
     r.choice =
         p->policy.inter_reorder * DT_REORDER_INTER + p->policy.intra_reorder * DT_REORDER_INTRA;

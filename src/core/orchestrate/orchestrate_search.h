@@ -64,8 +64,10 @@ struct dt_search_state {
     int64_t slot;
     int behind[DT_MAX_MODULES]; /* of encoders: microbatches under way behind them */
     bool alone;                 /* generators are asked for whatever is in front of them */
-    int deepest_lm;             /* depth of the LLM that may be of use in the cell, at most */
-    int gen_pp, pp_lm;          /* deepest generator, depth of the LLM */
+    int room_lm,
+        depth_lm; /* then: GPUs of the LLM and the module at hand, and stages of the LLM, at most */
+    int deepest_lm;    /* depth of the LLM that may be of use in the cell, at most */
+    int gen_pp, pp_lm; /* deepest generator, depth of the LLM */
     struct dt_orch_choice of_lm;
     double base;                 /* warm-up of the LLM */
     double pass;                 /* what a microbatch's passage through it takes beyond that */

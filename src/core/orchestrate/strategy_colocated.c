@@ -52,7 +52,7 @@ static bool place(struct dt_orch_table *t, const struct dt_orch_cand *c, int var
     int width = variant % WIDTHS, generator = variant / WIDTHS % WIDTHS;
     int deal = variant / (WIDTHS * WIDTHS) % DEALS, k = variant / (WIDTHS * WIDTHS * DEALS);
     int64_t slot = dt_plan_slot_samples(p, model->llm), slots = dt_plan_slots(p, model->llm);
-    int window = window_of(k, c->of[model->llm].pp, slots), widest = 0;
+    int window = window_of(k, c->of[model->llm].pp, slots), widest = 1;
 
     if ((!has_generators(model) && (generator > 0 || deal > 0)) ||
         (has_generators(model) && model->llm == 0 && (width > 0 || k > 0)) || window == 0)

@@ -61,6 +61,7 @@ struct list_lane {
 struct list {
     struct dt_sched *s;
     const bool *is_list, *given; /* of modules: on the list; lanes come with a fixed order too */
+    bool defers[DT_MAX_MODULES]; /* dt_plan_defers */
     enum rule rule;              /* in force */
     int replicas[DT_MAX_MODULES];
     uint32_t lane_base[DT_MAX_MODULES], n_mb[DT_MAX_MODULES];
@@ -142,10 +143,12 @@ static int stage_times(struct list *l, int module)
 static bool is_deferred(const struct list *l, int module, uint32_t mb)
 {
     const struct dt_sched_module *m = &l->s->m[module];
-    int r = m->replica_of[mb];
+    int r;
 
-    return dt_plan_defers(l->s->plan, l->s->model, module) &&
-           dt_assignment_deferred(&l->s->a->m[module], m->mb_first[r], m->mb_first[r + 1], mb);
+    if (!l->defers[module]) /* nearly always, and asked for every op */
+        return false;
+    r = m->replica_of[mb];
+    return dt_assignment_deferred(&l->s->a->m[module], m->mb_first[r], m->mb_first[r + 1], mb);
 }
 
 static bool has_deferred(const struct list *l, int module, uint32_t mb)
@@ -651,6 +654,7 @@ enum dt_status dt_sched_list(struct dt_sched *s, const bool *list, const bool *f
     int64_t ns;
 
     for (int i = 0; i < s->n_modules; i++) {
+        l.defers[i] = dt_plan_defers(s->plan, s->model, i);
         both |= list[i] && fixed[i];
         chunks |= list[i] && s->m[i].vpp > 1;
     }
