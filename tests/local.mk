@@ -108,6 +108,7 @@ check_PROGRAMS += \
 	tests/test_search_more \
 	tests/test_serve \
 	tests/test_serve_http \
+	tests/test_shard_kept \
 	tests/test_shard_print \
 	tests/test_simulate \
 	tests/test_sizing \
@@ -455,6 +456,7 @@ FUZZ_TARGETS = \
 	tests/fuzz/fuzz_safetensors \
 	tests/fuzz/fuzz_samples_csv \
 	tests/fuzz/fuzz_serve \
+	tests/fuzz/fuzz_shard_index \
 	tests/fuzz/fuzz_sqlite \
 	tests/fuzz/fuzz_tar \
 	tests/fuzz/fuzz_tokenizer
@@ -507,6 +509,8 @@ tests_fuzz_fuzz_samples_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_serve_SOURCES = tests/fuzz/fuzz_serve.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_serve_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_serve_LDADD = libdtserve.a $(LDADD)
+tests_fuzz_fuzz_shard_index_SOURCES = tests/fuzz/fuzz_shard_index.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_shard_index_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_sqlite_SOURCES = tests/fuzz/fuzz_sqlite.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_sqlite_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_feed_SOURCES = tests/fuzz/fuzz_feed.c $(FUZZ_DRIVER)
@@ -548,6 +552,7 @@ BENCHES = \
 	tests/bench/bench_data \
 	tests/bench/bench_documents \
 	tests/bench/bench_engine \
+	tests/bench/bench_index \
 	tests/bench/bench_job \
 	tests/bench/bench_kernels \
 	tests/bench/bench_samples \

@@ -7,7 +7,7 @@ set -u
 skipped=0
 
 # --- usage ---
-expect 2 "pack, scan, tokens" "$DISTTRAIN" data frob
+expect 2 "pack, index, scan, tokens" "$DISTTRAIN" data frob
 expect 2 "needs -o PREFIX" "$DISTTRAIN" data pack .
 expect 2 "folders, or --idx" "$DISTTRAIN" data pack -o x
 expect 2 "data scan needs shards" "$DISTTRAIN" data scan
@@ -70,6 +70,25 @@ mkdir -p hidden && tar cf nothing.tar hidden
 expect 2 "nothing.tar: this tar archive holds no samples" "$DISTTRAIN" data scan nothing.tar
 gzip -k x-000000.tar
 expect 2 "decompress it first" "$DISTTRAIN" data scan x-000000.tar.gz
+
+# --- kept indexes ---
+check "few samples leave no index behind" '[ ! -e .disttrain-index ]'
+expect 0 "3 samples in 2 shards: 0 found in an index, 2 passed over, 2 indexes written" "$DISTTRAIN" data index x-000000.tar x-000001.tar
+check "an index for each" '[ "$(ls .disttrain-index | tr "\n" " ")" = "x-000000.tar.index x-000001.tar.index " ]'
+expect 0 '"found": 2,' "$DISTTRAIN" data index --json x-000000.tar x-000001.tar
+expect 0 "" "$DISTTRAIN" data scan --seq-len 64 x-000000.tar x-000001.tar -o with.csv
+expect 0 "" "$DISTTRAIN" data scan --index none --seq-len 64 x-000000.tar x-000001.tar -o without.csv
+check "an index makes no difference" 'cmp -s with.csv without.csv'
+cp x-000000.tar m.tar && cp .disttrain-index/x-000000.tar.index .disttrain-index/m.tar.index
+expect 0 "1 index was damaged, or of a shard that has changed" "$DISTTRAIN" data index m.tar
+cp f-000000.tar m.tar
+expect 0 "2 samples in 1 shard: 0 found in an index, 1 passed over, 1 index written" "$DISTTRAIN" data index m.tar
+expect 0 "in $tmp/kept/here" "$DISTTRAIN" data index --index "$tmp/kept/here" m.tar
+expect 1 "x-000000.tar/kept: cannot make this folder" "$DISTTRAIN" data index --index x-000000.tar/kept m.tar
+expect 2 "would do nothing" "$DISTTRAIN" data index --index none m.tar
+expect 2 "data index needs shards" "$DISTTRAIN" data index
+expect 0 "0 indexes written" "$DISTTRAIN" data index cut.tar
+rm -rf m.tar .disttrain-index
 
 # --- the planner reads what the scan wrote ---
 expect 0 "" "$DISTTRAIN" data scan --seq-len 512 x-000000.tar x-000001.tar -o p.csv

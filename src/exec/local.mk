@@ -54,6 +54,9 @@ libdtexec_a_SOURCES = \
 	src/exec/data/shard.h \
 	src/exec/data/shard_impl.h \
 	src/exec/data/shard_index.c \
+	src/exec/data/shard_keep.c \
+	src/exec/data/shard_kept.c \
+	src/exec/data/shard_kept.h \
 	src/exec/data/shard_list.c \
 	src/exec/data/shard_print.c \
 	src/exec/data/shard_print.h \

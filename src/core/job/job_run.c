@@ -55,6 +55,7 @@ void dt_job_run_defaults(struct dt_job_run_options *r)
     };
     dt_guard_defaults(&r->guard);
     snprintf(r->tokenizer, sizeof(r->tokenizer), "bytes");
+    snprintf(r->data_index, sizeof(r->data_index), "auto");
 }
 
 static void free_paths(struct dt_job_paths *p)
@@ -229,6 +230,7 @@ static enum dt_status read_spike(struct dt_node map, const struct dt_key *key, v
 
 static const char *const bad_words[] = {"skip", "fatal", NULL}; /* false, true of fatal */
 static const char *const only_bytes[] = {"bytes", NULL};
+static const char *const index_words[] = {"auto", "none", NULL};
 static const struct dt_key checkpoint_keys[] = {
     {.name = "dir",
      .type = DT_KEY_STRING,
@@ -295,6 +297,14 @@ const struct dt_key dt_job_run_keys[] = {
      .read = read_file,
      .fallback = "none",
      .help = "key file for producers on other machines"},
+    {.name = "data_index",
+     .type = DT_KEY_STRING,
+     .form = "folder",
+     .file = DT_KEY_FILE,
+     DT_KEY_INTO(struct dt_job, run.data_index),
+     .read = read_folder,
+     .words = index_words,
+     .help = "where indexes of shards are kept, so that a run begins without passing over them"},
     {.name = "eval_data",
      .type = DT_KEY_OWN,
      DT_KEY_INTO(struct dt_job, run.eval_data),

@@ -530,13 +530,15 @@ enum dt_status dt_loader_return(struct dt_loader *l, const struct dt_loader_mark
 static enum dt_status open_data(struct dt_loader *l, struct dt_error *err)
 {
     const struct dt_loader_source *from = l->o.source;
+    struct dt_shard_keep keep = {.folder = l->o.index_folder};
     if (from) {
         l->samples = from->samples;
         l->data = from->data;
         dt_data_report_add(&l->report, &from->report);
         return DT_OK;
     }
-    DT_TRY(dt_shard_index_open(l->o.shards, l->o.n_shards, &l->report, err, &l->ix));
+    DT_TRY(dt_shard_index_open(l->o.shards, l->o.n_shards, l->o.keep_index ? &keep : NULL,
+                               &l->report, err, &l->ix));
     l->samples = (int64_t)l->ix->n;
     l->data = l->ix->fingerprint;
     return DT_OK;

@@ -172,6 +172,8 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
     s->loader = (struct dt_loader_options){
         .shards = (const char *const *)s->shards,
         .n_shards = s->n_shards,
+        .keep_index = strcmp(r->data_index, "none") != 0,
+        .index_folder = strcmp(r->data_index, "auto") != 0 ? r->data_index : NULL,
         .tokenizer = s->tokenizer,
         .seq_len = s->plan.policy.seq_len,
         .patch = s->encoder >= 0 ? m->modules[s->encoder].patch : 0,
