@@ -13,6 +13,7 @@ check_PROGRAMS += \
 	tests/test_axes \
 	tests/test_base \
 	tests/test_boundary \
+	tests/test_captions \
 	tests/test_chart \
 	tests/test_checkpoint \
 	tests/test_checkpoint_dir \
@@ -28,6 +29,7 @@ check_PROGRAMS += \
 	tests/test_cuda_products \
 	tests/test_data_image \
 	tests/test_data_loader \
+	tests/test_data_png \
 	tests/test_data_shard \
 	tests/test_data_tokenizer \
 	tests/test_data_upright \
@@ -46,6 +48,7 @@ check_PROGRAMS += \
 	tests/test_feed_faults \
 	tests/test_ferry \
 	tests/test_finite \
+	tests/test_frames \
 	tests/test_guard \
 	tests/test_hf_keys \
 	tests/test_hf_models \
@@ -441,6 +444,7 @@ endif
 # FUZZ_TARGETS, and its _SOURCES and _LDFLAGS as below.
 FUZZ_TARGETS = \
 	tests/fuzz/fuzz_axes \
+	tests/fuzz/fuzz_captions \
 	tests/fuzz/fuzz_csv \
 	tests/fuzz/fuzz_doc \
 	tests/fuzz/fuzz_feed \
@@ -484,6 +488,8 @@ fuzz:
 endif
 tests_fuzz_fuzz_axes_SOURCES = tests/fuzz/fuzz_axes.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_axes_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_captions_SOURCES = tests/fuzz/fuzz_captions.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_captions_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_csv_SOURCES = tests/fuzz/fuzz_csv.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_doc_SOURCES = tests/fuzz/fuzz_doc.c $(FUZZ_DRIVER)

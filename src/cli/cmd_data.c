@@ -24,6 +24,14 @@ static const struct dt_cli_option options[] = {
     {"idx", 0, DT_OPT_STRING, "FILE", "pack: pictures in IDX format (MNIST), plain or .gz"},
     {"labels", 0, DT_OPT_STRING, "FILE", "pack --idx: their labels"},
     {"label-names", 0, DT_OPT_STRING, "A,B,...", "pack --idx: a word per label for the captions"},
+    {"captions", 0, DT_OPT_STRING, "FILE", "pack: captions of the images, CSV or JSON lines"},
+    {"name-key", 0, DT_OPT_STRING, "KEY",
+     "pack --captions: the column or member of the file's name (default file_name)"},
+    {"caption-key", 0, DT_OPT_STRING, "KEY", "pack --captions: that of the caption (default text)"},
+    {"videos", 0, DT_OPT_FLAG, NULL,
+     "pack: each folder of images is a video, the images its frames"},
+    {"frame-stride", 0, DT_OPT_INT, "N", "pack --videos, scan: take every N-th frame (default 1)"},
+    {"frames-max", 0, DT_OPT_INT, "N", "pack --videos, scan: at most N of them, evenly spread"},
     {"shard-samples", 0, DT_OPT_INT, "N", "pack: samples per shard (default 10000)"},
     {"limit", 0, DT_OPT_INT, "N", "pack: stop after N samples"},
     {"on-bad", 0, DT_OPT_STRING, "WHAT", "bad data: skip (and count; the default) or fail"},
@@ -51,6 +59,17 @@ enum dt_status dt_cli_data_on_bad(const struct dt_cli *cli, struct dt_error *err
     if (strcmp(s, "skip") != 0 && strcmp(s, "fail") != 0)
         return dt_error_set(err, DT_ERR_USAGE, "--on-bad is skip or fail, not '%s'", s);
     *fatal = strcmp(s, "fail") == 0;
+    return DT_OK;
+}
+
+enum dt_status dt_cli_data_frames(const struct dt_cli *cli, struct dt_data_frames *f,
+                                  struct dt_error *err)
+{
+    int64_t stride, most;
+
+    DT_TRY(dt_cli_int(cli, "frame-stride", 1, 1 << 20, 0, &stride, err));
+    DT_TRY(dt_cli_int(cli, "frames-max", 1, 1 << 20, 0, &most, err));
+    *f = (struct dt_data_frames){(int)stride, (int)most};
     return DT_OK;
 }
 
@@ -158,6 +177,7 @@ static enum dt_status scan_options(const struct dt_cli *cli, struct dt_loader_op
     o->unpacked = dt_cli_flag(cli, "unpacked");
     o->text_only = dt_cli_flag(cli, "text-only");
     o->sizes_only = dt_cli_flag(cli, "fast");
+    DT_TRY(dt_cli_data_frames(cli, &o->frames, err));
     dt_cli_data_keep(cli, &o->keep_index, &o->index_folder);
     return dt_cli_data_on_bad(cli, err, &o->fatal);
 }

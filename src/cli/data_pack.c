@@ -96,6 +96,45 @@ static enum dt_status print_packed(const struct dt_cli *cli, const char *prefix,
     return dt_cli_json_emit(&j, err);
 }
 
+static enum dt_status pack_folders(const struct dt_cli *cli, struct dt_pack_options *o,
+                                   struct dt_data_report *r, struct dt_error *err,
+                                   struct dt_pack_result *res)
+{
+    const char *captions = dt_cli_string(cli, "captions", NULL);
+    const char *name = dt_cli_string(cli, "name-key", NULL);
+    const char *caption = dt_cli_string(cli, "caption-key", NULL);
+    enum dt_status st;
+
+    o->videos = dt_cli_flag(cli, "videos");
+    if (!captions && (name || caption))
+        return dt_error_set(err, DT_ERR_USAGE, "--%s needs --captions FILE",
+                            name ? "name-key" : "caption-key");
+    DT_TRY(dt_cli_data_frames(cli, &o->frames, err));
+    if (!o->videos && (o->frames.stride || o->frames.most))
+        return dt_error_set(err, DT_ERR_USAGE, "--%s needs --videos",
+                            o->frames.stride ? "frame-stride" : "frames-max");
+    if (captions)
+        DT_TRY(dt_pack_captions_read(captions, name ? name : DT_PACK_NAME_KEY,
+                                     caption ? caption : DT_PACK_CAPTION_KEY, r, err,
+                                     &o->captions));
+    st = dt_pack_folders(cli->args + 1, cli->n_args - 1, o, r, err, res);
+    dt_pack_captions_free(o->captions);
+    return st;
+}
+
+/* Options of folders with another source. */
+static enum dt_status folders_only(const struct dt_cli *cli, struct dt_error *err)
+{
+    static const char *const names[] = {"captions",     "name-key",   "caption-key",
+                                        "frame-stride", "frames-max", NULL};
+
+    for (int i = 0; names[i]; i++)
+        if (dt_cli_string(cli, names[i], NULL))
+            return dt_error_set(err, DT_ERR_USAGE, "--%s is for folders", names[i]);
+    return dt_cli_flag(cli, "videos") ? dt_error_set(err, DT_ERR_USAGE, "--videos is for folders")
+                                      : DT_OK;
+}
+
 enum dt_status dt_cli_data_pack(struct dt_cli *cli, struct dt_error *err)
 {
     struct dt_pack_options o = {.prefix = dt_cli_string(cli, "output", NULL)};
@@ -112,11 +151,13 @@ enum dt_status dt_cli_data_pack(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(dt_cli_int(cli, "shard-samples", 1, INT64_MAX, 0, &o.shard_samples, err));
     DT_TRY(dt_cli_int(cli, "limit", 1, INT64_MAX, 0, &o.limit, err));
     DT_TRY(dt_cli_data_on_bad(cli, err, &r.fatal));
+    if (fashion || idx)
+        DT_TRY(folders_only(cli, err));
     if (fashion)
         DT_TRY(pack_fashion(cli, fashion, &o, &r, err, &res));
     else if (idx)
         DT_TRY(pack_idx(cli, idx, &o, &r, err, &res));
     else
-        DT_TRY(dt_pack_folders(cli->args + 1, cli->n_args - 1, &o, &r, err, &res));
+        DT_TRY(pack_folders(cli, &o, &r, err, &res));
     return print_packed(cli, o.prefix, &r, &res, err);
 }

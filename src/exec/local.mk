@@ -32,6 +32,8 @@ libdtexec_a_SOURCES = \
 	src/exec/data/caption.h \
 	src/exec/data/document.c \
 	src/exec/data/document.h \
+	src/exec/data/frames.c \
+	src/exec/data/frames.h \
 	src/exec/data/idx.c \
 	src/exec/data/idx.h \
 	src/exec/data/image.c \
@@ -44,6 +46,10 @@ libdtexec_a_SOURCES = \
 	src/exec/data/loader.h \
 	src/exec/data/pack.c \
 	src/exec/data/pack.h \
+	src/exec/data/pack_captions.c \
+	src/exec/data/pack_captions.h \
+	src/exec/data/pack_folder.c \
+	src/exec/data/pack_impl.h \
 	src/exec/data/pretoken.c \
 	src/exec/data/report.c \
 	src/exec/data/report.h \

@@ -47,6 +47,7 @@ struct dt_job_run_options {
     double caption_drop;           /* share of these that lose their text (guidance) */
     int fit; /* how images get a module's `resize`: index of dt_job_run_fit_names */
     bool packed, text_only, shuffle, fatal;
+    int frame_stride, frames_max; /* of a video's frames; 0 = all */
     int64_t bad_samples; /* of an epoch, that are passed over; more are an error; -1 = any number */
     int data_threads;
     int64_t steps, warmup_steps;

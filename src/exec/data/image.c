@@ -61,6 +61,16 @@ static enum dt_status unknown(struct dt_error *err)
     return dt_error_set(err, DT_ERR_INPUT, "neither JPEG, PNG nor WebP");
 }
 
+/* Writes trail reads. */
+void dt_image_over_white(const uint8_t *rgba, size_t n, uint8_t *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        unsigned a = rgba[4 * i + 3];
+        for (size_t k = 0; k < 3; k++)
+            out[3 * i + k] = (uint8_t)((rgba[4 * i + k] * a + 255u * (255u - a) + 127) / 255);
+    }
+}
+
 /* ---- PNG, through libpng's simplified interface (it converts all kinds of pixels, and gamma) ----
  */
 
@@ -105,24 +115,33 @@ static enum dt_status png_decode(const uint8_t *bytes, size_t len,
                                  const struct dt_image_limits *limits, struct dt_error *err,
                                  struct dt_image *out)
 {
-    static const png_color white = {255, 255, 255};
     png_image p;
     struct dt_image img = {0};
     enum dt_status st;
+    size_t n;
+    bool alpha;
     int up;
     DT_TRY(png_begin(bytes, len, limits, err, &p));
-    p.format = PNG_FORMAT_RGB;
+    /* libpng would lay it over white in linear light; WebP, and what others train on, is laid in the
+     * image's own values. */
+    alpha = p.format & PNG_FORMAT_FLAG_ALPHA;
+    p.format = alpha ? PNG_FORMAT_RGBA : PNG_FORMAT_RGB;
+    p.flags |=
+        PNG_IMAGE_FLAG_16BIT_sRGB; /* values of 16 bits are not linear unless the file says so */
     img.w = (int)p.width;
     img.h = (int)p.height;
-    img.px = dt_malloc((size_t)img.w * (size_t)img.h * 3);
+    n = (size_t)img.w * (size_t)img.h;
+    img.px = dt_malloc(n * (alpha ? 4 : 3));
     if (!img.px) {
         png_image_free(&p);
         return dt_error_nomem(err, "an image");
     }
-    if (!png_image_finish_read(&p, &white, img.px, 0, NULL)) {
+    if (!png_image_finish_read(&p, NULL, img.px, 0, NULL)) {
         st = dt_error_set(err, DT_ERR_INPUT, "PNG: %s", p.message);
         png_image_free(&p);
     } else {
+        if (alpha)
+            dt_image_over_white(img.px, n, img.px);
         st = png_orientation(bytes, len, err, &up);
     }
     if (st == DT_OK)

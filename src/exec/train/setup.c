@@ -183,6 +183,7 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
         .caption_drop = r->caption_drop,
         .image = spec_of(s, s->encoder),
         .target = spec_of(s, s->generator),
+        .frames = {r->frame_stride, r->frames_max},
         .text_only = r->text_only,
         .unpacked = !r->packed,
         .shuffle = r->shuffle,
