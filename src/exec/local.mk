@@ -41,6 +41,7 @@ libdtexec_a_SOURCES = \
 	src/exec/data/image_impl.h \
 	src/exec/data/image_exif.c \
 	src/exec/data/image_jpeg.c \
+	src/exec/data/image_png.c \
 	src/exec/data/image_webp.c \
 	src/exec/data/loader.c \
 	src/exec/data/loader.h \

@@ -30,6 +30,12 @@ enum dt_status dt_image_jpeg_decode(const uint8_t *bytes, size_t len,
                                     const struct dt_image_limits *limits,
                                     const struct dt_image_spec *spec, struct dt_error *err,
                                     struct dt_image *out, int *w, int *h);
+enum dt_status dt_image_png_size(const uint8_t *bytes, size_t len,
+                                 const struct dt_image_limits *limits, struct dt_error *err, int *w,
+                                 int *h);
+enum dt_status dt_image_png_decode(const uint8_t *bytes, size_t len,
+                                   const struct dt_image_limits *limits, struct dt_error *err,
+                                   struct dt_image *out);
 enum dt_status dt_image_webp_size(const uint8_t *bytes, size_t len,
                                   const struct dt_image_limits *limits, struct dt_error *err,
                                   int *w, int *h);
