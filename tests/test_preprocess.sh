@@ -160,14 +160,14 @@ check "a producer says what it has served" 'grep -q "^served *$address for [0-9.
 mkdir bad && tar xf two-000000.tar -C bad
 printf '\377' >bad/00000003.txt; rm bad/00000004.txt; head -c 40 bad/00000005.png >bad/cut && mv bad/cut bad/00000005.png
 (cd bad && tar cf ../bad-000000.tar --sort=name *)
-"$DISTTRAIN" preprocess --listen 127.0.0.1:0 --insecure --json --workers 2 job.yaml run.data=bad-000000.tar >p1 2>e1 &
+"$DISTTRAIN" preprocess --listen 127.0.0.1:0 --insecure --json --workers 2 job.yaml run.data=bad-000000.tar >p9 2>e9 &
 pid=$!; pids="$pids $pid"
-while [ ! -s e1 ] && kill -0 $pid 2>/dev/null; do sleep 0.05; done
-address=$(head -n 1 e1)
+while [ ! -s e9 ] && kill -0 $pid 2>/dev/null; do sleep 0.05; done
+address=$(head -n 1 e9)
 expect 0 "" "$DISTTRAIN" train --no-runs --json job.yaml "run.data=\"$address\"" run.steps=30
 received=$(sed -n 's/^ *"bytes_per_step": \([0-9]*\).*/\1/p' out)
 kill $pid; wait $pid
-member() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*$/\1/p" p1; }
+member() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*$/\1/p" p9; }
 check "the same as JSON" '[ "$(member address)" = "$address" ] && [ "$(member consumers)" = 1 ] && [ "$(member workers)" = 2 ] && [ "$(member refused)" = 0 ]'
 made=$(member made); bad=$(member bad); images=$(member images)
 check "bad ones are counted in every epoch" '[ "$bad" -ge 6 ] && [ "$bad" -le $((made / 40 * 3 + 3)) ]'
