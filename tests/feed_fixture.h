@@ -17,6 +17,7 @@
 enum { SAMPLES = 53 };
 static struct dt_error err;
 static struct fixture_data data;
+static int64_t unread_bytes; /* of producers to be started; 0 = as usual */
 
 static inline struct dt_loader_options options(void)
 {
@@ -75,8 +76,11 @@ static inline void prepare(struct producer *p, const char *address,
                            int64_t memory)
 {
     struct dt_loader_options l = *o;
-    struct dt_feed_server_options s = {
-        .workers = 2, .memory_bytes = memory, .gone_s = 3, .warn = &p->warn};
+    struct dt_feed_server_options s = {.workers = 2,
+                                       .memory_bytes = memory,
+                                       .gone_s = 3,
+                                       .unread_bytes = unread_bytes,
+                                       .warn = &p->warn};
 
     memset(p, 0, sizeof *p);
     p->warn = (struct dt_warn){hear, p};
@@ -140,6 +144,7 @@ static inline uint64_t digest(const struct dt_sequence *s)
         h = dt_hash_word(h, s->docs[i].sample);
         h = dt_hash_word(h, (uint64_t)s->docs[i].label);
         h = dt_hash_word(h, s->docs[i].task);
+        h = dt_hash_text(h, s->docs[i].name);
     }
     for (int i = 0; i < s->n_items; i++) {
         h = dt_hash_word(h, (uint64_t)s->items[i].w << 32 | (uint64_t)s->items[i].h);
@@ -163,11 +168,11 @@ static inline void fetch_all(struct dt_feed_client *c, struct dt_sequence *s)
             ck_assert(s->docs[d].no_text);
             dt_sequence_put_text(s, d, f[d].doc.text.id);
         }
-        for (int i = 0; i < s->n_items; i++)
+        for (int i = 0, k = 0; i < s->n_items; i++)
             if (s->items[i].doc == (uint32_t)d) {
                 ck_assert_ptr_null(s->items[i].px);
-                s->items[i].px = f[d].doc.px;
-                f[d].doc.px = NULL;
+                s->items[i].px = f[d].doc.image[k].px;
+                f[d].doc.image[k++].px = NULL;
             }
         dt_document_free(&f[d].doc);
     }

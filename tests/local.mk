@@ -13,6 +13,7 @@ check_PROGRAMS += \
 	tests/test_axes \
 	tests/test_base \
 	tests/test_boundary \
+	tests/test_captions \
 	tests/test_chart \
 	tests/test_checkpoint \
 	tests/test_checkpoint_dir \
@@ -29,6 +30,7 @@ check_PROGRAMS += \
 	tests/test_cuda_products \
 	tests/test_data_image \
 	tests/test_data_loader \
+	tests/test_data_png \
 	tests/test_data_shard \
 	tests/test_data_tokenizer \
 	tests/test_data_upright \
@@ -47,6 +49,7 @@ check_PROGRAMS += \
 	tests/test_feed_faults \
 	tests/test_ferry \
 	tests/test_finite \
+	tests/test_frames \
 	tests/test_guard \
 	tests/test_hf_keys \
 	tests/test_hf_models \
@@ -109,6 +112,7 @@ check_PROGRAMS += \
 	tests/test_search_more \
 	tests/test_serve \
 	tests/test_serve_http \
+	tests/test_shard_kept \
 	tests/test_shard_print \
 	tests/test_simulate \
 	tests/test_sizing \
@@ -443,6 +447,7 @@ endif
 # FUZZ_TARGETS, and its _SOURCES and _LDFLAGS as below.
 FUZZ_TARGETS = \
 	tests/fuzz/fuzz_axes \
+	tests/fuzz/fuzz_captions \
 	tests/fuzz/fuzz_csv \
 	tests/fuzz/fuzz_doc \
 	tests/fuzz/fuzz_feed \
@@ -458,6 +463,7 @@ FUZZ_TARGETS = \
 	tests/fuzz/fuzz_safetensors \
 	tests/fuzz/fuzz_samples_csv \
 	tests/fuzz/fuzz_serve \
+	tests/fuzz/fuzz_shard_index \
 	tests/fuzz/fuzz_sqlite \
 	tests/fuzz/fuzz_tar \
 	tests/fuzz/fuzz_tokenizer
@@ -485,6 +491,8 @@ fuzz:
 endif
 tests_fuzz_fuzz_axes_SOURCES = tests/fuzz/fuzz_axes.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_axes_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_captions_SOURCES = tests/fuzz/fuzz_captions.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_captions_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_csv_SOURCES = tests/fuzz/fuzz_csv.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_doc_SOURCES = tests/fuzz/fuzz_doc.c $(FUZZ_DRIVER)
@@ -510,6 +518,8 @@ tests_fuzz_fuzz_samples_csv_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_serve_SOURCES = tests/fuzz/fuzz_serve.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_serve_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_serve_LDADD = libdtserve.a $(LDADD)
+tests_fuzz_fuzz_shard_index_SOURCES = tests/fuzz/fuzz_shard_index.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_shard_index_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_sqlite_SOURCES = tests/fuzz/fuzz_sqlite.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_sqlite_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_feed_SOURCES = tests/fuzz/fuzz_feed.c $(FUZZ_DRIVER)
@@ -551,6 +561,7 @@ BENCHES = \
 	tests/bench/bench_data \
 	tests/bench/bench_documents \
 	tests/bench/bench_engine \
+	tests/bench/bench_index \
 	tests/bench/bench_job \
 	tests/bench/bench_kernels \
 	tests/bench/bench_samples \

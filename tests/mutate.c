@@ -8,8 +8,8 @@
  * mutant of the file SEED is written to INTO (which may be the SEED itself: it is put back) and the
  * command is run.  FLAGS: j = it prints JSON, l = a refusal names the line, 1 = exit status 1 is
  * right too (of a database, which cannot tell damage from failure), d = a refusal may name another
- * file of the folder instead, n = or the job that no longer fits it, - = nothing.  # begins a
- * comment.
+ * file of the folder instead, n = or the job that no longer fits it, r = the command does without the
+ * file, and makes it again as SEED is, - = nothing.  # begins a comment.
  *
  * However the file is damaged: the command ends by itself, soon, with a documented status; says
  * what is wrong in one message that names the file, in plain text; prints valid JSON or nothing;
@@ -235,6 +235,8 @@ static const char *judge(struct reader *rd, const struct ended *e, const char *l
         return "no JSON on stdout";
     if (code == 0)
         return NULL;
+    if (strchr(rd->flags, 'r'))
+        return "the command does not do without it";
     rd->refused++;
     if (left[0]) {
         snprintf(text, sizeof(text), "left behind: %.200s", left);
@@ -281,6 +283,7 @@ static void try_one(uint64_t seed, long k, struct ended *e)
     const char *what = "nothing", *wrong;
     struct names names;
     struct reader *rd;
+    const struct bytes *then = &mutant; /* what the file is afterwards */
     struct dt_rng r;
     char left[512];
     bool was;
@@ -297,9 +300,11 @@ static void try_one(uint64_t seed, long k, struct ended *e)
     rd->runs++;
     remove_new(&names, left, sizeof(left));
     wrong = judge(rd, e, left);
-    if (!bytes_read(rd->into, &after) || after.n != mutant.n ||
-        (after.n && memcmp(after.at, mutant.at, after.n) != 0))
-        wrong = wrong ? wrong : "its input is not as it was";
+    if (strchr(rd->flags, 'r'))
+        then = &rd->file;
+    if (!bytes_read(rd->into, &after) || after.n != then->n ||
+        (after.n && memcmp(after.at, then->at, after.n) != 0))
+        wrong = wrong ? wrong : "its input is not as it was, or as it should be made again";
     if (wrong) {
         char kept[512];
         const char *slash = strrchr(rd->into, '/');

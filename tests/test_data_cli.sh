@@ -7,7 +7,7 @@ set -u
 skipped=0
 
 # --- usage ---
-expect 2 "pack, scan, tokens" "$DISTTRAIN" data frob
+expect 2 "pack, index, scan, tokens" "$DISTTRAIN" data frob
 expect 2 "needs -o PREFIX" "$DISTTRAIN" data pack .
 expect 2 "folders, or --idx" "$DISTTRAIN" data pack -o x
 expect 2 "data scan needs shards" "$DISTTRAIN" data scan
@@ -48,6 +48,49 @@ check "reports the corrupt image" 'grep -q "truncated, corrupt.*cut.png" out'
 expect 2 "in/" "$DISTTRAIN" data pack -o g in --on-bad fail
 check "no half shard is left" '[ ! -e g-000000.tar ] && [ ! -e g-000000.tar.tmp ]'
 
+# --- captions in one file ---
+mkdir -p pics/sub
+cp in/00000000.png pics/a.b.png; cp in/00000000.png pics/sub/c.png; cp in/00000000.png pics/none.png
+printf 'id,file_name,text\n1,a.b.png,"a ""red"" cat, sitting"\n2,sub/c.png,two dogs\n3,gone.png,nothing\n4,none.png, \n' >c.csv
+expect 0 "c-\*.tar: 2 samples in 1 shard" "$DISTTRAIN" data pack -o c --captions c.csv pics
+check "an image that is not there" 'grep -q "1 samples without an image, for instance c.csv:4:3: gone.png is in none of the folders" out'
+check "a caption that is empty" 'grep -q "1 empty captions, for instance c.csv:5:3: the caption of none.png is empty" out'
+check "the captions" '[ "$(tar xOf c-000000.tar a_b.txt)" = "a \"red\" cat, sitting" ] && [ "$(tar xOf c-000000.tar sub/c.txt)" = "two dogs" ]'
+check "nothing else is packed" '[ "$(tar tf c-000000.tar | tr "\n" " ")" = "a_b.png a_b.txt sub/c.png sub/c.txt " ]'
+printf '{"img": "a.b.png", "cap": "a cat"}\n{"img": "none.png", "cap": "n"}\n' >c.jsonl
+expect 0 '"no_caption": 1' "$DISTTRAIN" data pack --json -o d --captions c.jsonl --name-key img --caption-key cap pics
+check "an image without a caption is named" 'grep -q "pics/sub/c.png: c.jsonl has no caption for it" out'
+check "JSON lines" '[ "$(tar xOf d-000000.tar a_b.txt)" = "a cat" ]'
+expect 2 "the caption of none.png is empty" "$DISTTRAIN" data pack -o d --captions c.csv --on-bad fail pics
+expect 2 "c.jsonl:1:1: no text \"file_name\" in this line (--name-key" "$DISTTRAIN" data pack -o d --captions c.jsonl pics
+expect 2 "c.csv:1:1: no column \"caption\"; the first line names id, file_name, text" "$DISTTRAIN" data pack -o d --captions c.csv --caption-key caption pics
+expect 2 "caption-key needs --captions" "$DISTTRAIN" data pack -o d --caption-key x pics
+expect 2 "captions is for folders" "$DISTTRAIN" data pack -o d --captions c.csv --idx images --labels labels --label-names a,b,c
+expect 0 "" "$DISTTRAIN" data pack -o d --captions c.csv --limit 1 pics
+check "what the limit leaves out is not missing" '! grep -q "without an image" out'
+
+# --- videos ---
+mkdir -p vids/walk/no.1 vids/run
+for i in 2 0 1 10; do cp in/00000000.png "vids/walk/no.1/frame$i.png"; done
+for i in 1 2 3; do cp in/00000000.png "vids/run/x-$i.png"; done
+printf 'walking' >vids/walk/no.1.txt
+printf 'running' >vids/run.txt
+expect 0 "v-\*.tar: 2 samples in 1 shard" "$DISTTRAIN" data pack --videos -o v vids
+check "frames in the order of their numbers" '[ "$(tar tf v-000000.tar | tr "\n" " ")" = "run.000001.png run.000002.png run.000003.png run.txt walk/no_1.000000.png walk/no_1.000001.png walk/no_1.000002.png walk/no_1.000010.png walk/no_1.txt " ]'
+expect 0 "" "$DISTTRAIN" data pack --videos -o w --frame-stride 2 --frames-max 1 vids
+check "fewer of them" '[ "$(tar tf w-000000.tar | tr "\n" " ")" = "run.000001.png run.txt walk/no_1.000000.png walk/no_1.txt " ]'
+printf 'file_name,text\nrun,they run\n' >v.csv
+expect 0 "vids/walk/no.1: v.csv has no caption for it" "$DISTTRAIN" data pack --videos -o w --captions v.csv vids
+check "the caption of a folder" '[ "$(tar xOf w-000000.tar run.txt)" = "they run" ]'
+cp in/00000000.png vids/run/y-3.png
+cp in/00000000.png vids/stray.png
+expect 0 "1 sample in 1 shard" "$DISTTRAIN" data pack --videos -o w vids
+check "two frames of a number" 'grep -q "2 samples damaged.*vids/run/[xy]-3.png: a second frame of this number" out'
+expect 2 "frames-max needs --videos" "$DISTTRAIN" data pack --frames-max 3 -o w vids
+rm vids/run/y-3.png vids/stray.png
+expect 0 "" "$DISTTRAIN" data scan --unpacked --generate 0.9 --no-shuffle --seq-len 64 --frames-max 2 v-000000.tar -o s.csv
+check "frames are images to read" '[ "$(sed "/^#/d" s.csv | sed 1d | tr "\n" " ")" = "0,9,6x5;6x5,,11 1,9,6x5;6x5,,11 " ]'
+
 # --- scan ---
 expect 0 "sample,text_tokens,images,gen_images,seq_tokens" "$DISTTRAIN" data scan --seq-len 64 'x-{000000..000001}.tar'
 expect 0 "rows from 3 of 3 samples" "$DISTTRAIN" data scan --seq-len 64 -o s.csv --on-bad skip --generate 0 x-000000.tar x-000001.tar
@@ -70,6 +113,25 @@ mkdir -p hidden && tar cf nothing.tar hidden
 expect 2 "nothing.tar: this tar archive holds no samples" "$DISTTRAIN" data scan nothing.tar
 gzip -k x-000000.tar
 expect 2 "decompress it first" "$DISTTRAIN" data scan x-000000.tar.gz
+
+# --- kept indexes ---
+check "few samples leave no index behind" '[ ! -e .disttrain-index ]'
+expect 0 "3 samples in 2 shards: 0 found in an index, 2 passed over, 2 indexes written" "$DISTTRAIN" data index x-000000.tar x-000001.tar
+check "an index for each" '[ "$(ls .disttrain-index | tr "\n" " ")" = "x-000000.tar.index x-000001.tar.index " ]'
+expect 0 '"found": 2,' "$DISTTRAIN" data index --json x-000000.tar x-000001.tar
+expect 0 "" "$DISTTRAIN" data scan --seq-len 64 x-000000.tar x-000001.tar -o with.csv
+expect 0 "" "$DISTTRAIN" data scan --index none --seq-len 64 x-000000.tar x-000001.tar -o without.csv
+check "an index makes no difference" 'cmp -s with.csv without.csv'
+cp x-000000.tar m.tar && cp .disttrain-index/x-000000.tar.index .disttrain-index/m.tar.index
+expect 0 "1 index was damaged, or of a shard that has changed" "$DISTTRAIN" data index m.tar
+cp f-000000.tar m.tar
+expect 0 "2 samples in 1 shard: 0 found in an index, 1 passed over, 1 index written" "$DISTTRAIN" data index m.tar
+expect 0 "in $tmp/kept/here" "$DISTTRAIN" data index --index "$tmp/kept/here" m.tar
+expect 1 "x-000000.tar/kept: cannot make this folder" "$DISTTRAIN" data index --index x-000000.tar/kept m.tar
+expect 2 "would do nothing" "$DISTTRAIN" data index --index none m.tar
+expect 2 "data index needs shards" "$DISTTRAIN" data index
+expect 0 "0 indexes written" "$DISTTRAIN" data index cut.tar
+rm -rf m.tar .disttrain-index
 
 # --- the planner reads what the scan wrote ---
 expect 0 "" "$DISTTRAIN" data scan --seq-len 512 x-000000.tar x-000001.tar -o p.csv

@@ -113,7 +113,7 @@ START_TEST(members)
     snprintf(path, sizeof path, "%s", in_dir("k.tar"));
     fixture_write(path, tar, n);
     paths[0] = path;
-    dt_assert_ok(dt_shard_index_open(paths, 1, &r, &err, &ix), err);
+    dt_assert_ok(dt_shard_index_open(paths, 1, NULL, &r, &err, &ix), err);
     ck_assert_uint_eq(ix->n, 6);
     ck_assert_int_eq(dt_data_bad_total(&r), 0);
     out[0] = '\0';
@@ -162,7 +162,7 @@ START_TEST(long_names)
             fix_checksum(pax);
         }
         fixture_write(path, tar, n);
-        dt_assert_ok(dt_shard_index_open(paths, 1, &r, &err, &ix), err);
+        dt_assert_ok(dt_shard_index_open(paths, 1, NULL, &r, &err, &ix), err);
         ck_assert_uint_eq(ix->n, huge ? 1 : 2);
         ck_assert_int_eq(r.bad[DT_BAD_SAMPLE], !huge);
         ck_assert_int_eq(r.bad[DT_BAD_SHARD], huge);
@@ -176,7 +176,7 @@ START_TEST(long_names)
         ck_assert_str_eq(out, huge ? "[a jpg txt]" : "[a jpg txt][b jpg txt]");
         dt_shard_sample_free(&s);
         dt_shard_index_close(ix);
-        ck_assert_int_eq(dt_shard_index_open(paths, 1, &fatal, &err, &ix), DT_ERR_INPUT);
+        ck_assert_int_eq(dt_shard_index_open(paths, 1, NULL, &fatal, &err, &ix), DT_ERR_INPUT);
     }
 }
 END_TEST
@@ -196,7 +196,7 @@ START_TEST(truncation)
         struct dt_shard_index *ix;
 
         fixture_write(path, tar, len);
-        dt_assert_ok(dt_shard_index_open(paths, 1, &r, &err, &ix), err);
+        dt_assert_ok(dt_shard_index_open(paths, 1, NULL, &r, &err, &ix), err);
         /* four blocks per sample; of a sample behind which the damage is it cannot be known whether
          * it is whole */
         ck_assert_uint_ge(ix->n + 1, len / 2048 < 3 ? len / 2048 : 3);
@@ -210,7 +210,7 @@ START_TEST(truncation)
             dt_shard_sample_free(&s);
         }
         dt_shard_index_close(ix);
-        ck_assert_int_eq(dt_shard_index_open(paths, 1, &fatal, &err, &ix),
+        ck_assert_int_eq(dt_shard_index_open(paths, 1, NULL, &fatal, &err, &ix),
                          len < 13 * 512 ? DT_ERR_INPUT : DT_OK);
         if (len >= 13 * 512)
             dt_shard_index_close(ix);
@@ -227,14 +227,14 @@ START_TEST(refused)
     struct dt_shard_index *ix;
 
     fixture_write(gz, "\x1f\x8b\x08\0\0\0\0\0\0\0", 10);
-    ck_assert_int_eq(dt_shard_index_open(&gz, 1, &r, &err, &ix), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_shard_index_open(&gz, 1, NULL, &r, &err, &ix), DT_ERR_INPUT);
     dt_assert_has(err.message, "gzip");
-    ck_assert_int_eq(dt_shard_index_open(&none, 1, &r, &err, &ix), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_shard_index_open(&none, 1, NULL, &r, &err, &ix), DT_ERR_INPUT);
     dt_assert_has(err.file, "none.tar");
-    ck_assert_int_eq(dt_shard_index_open(&folder, 1, &r, &err, &ix), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_shard_index_open(&folder, 1, NULL, &r, &err, &ix), DT_ERR_INPUT);
     dt_assert_has(err.message, "a directory");
     ck_assert_int_eq(mkfifo(pipe, 0600), 0); /* nobody writes: it is not waited for */
-    ck_assert_int_eq(dt_shard_index_open(&pipe, 1, &r, &err, &ix), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_shard_index_open(&pipe, 1, NULL, &r, &err, &ix), DT_ERR_INPUT);
     dt_assert_has(err.message, "a pipe");
 }
 END_TEST
@@ -433,7 +433,7 @@ START_TEST(folders)
     dt_assert_has(r.example[DT_BAD_NO_CAPTION], "lonely.png");
 
     shard = in_dir("out-000000.tar");
-    dt_assert_ok(dt_shard_index_open(&shard, 1, &r, &err, &ix), err);
+    dt_assert_ok(dt_shard_index_open(&shard, 1, NULL, &r, &err, &ix), err);
     dt_assert_ok(dt_shard_read(ix, 0, 1 << 20, &err, &s), err);
     ck_assert_str_eq(s.key, "b_v2");
     dt_assert_ok(dt_shard_read(ix, 1, 1 << 20, &err, &s), err);

@@ -89,6 +89,52 @@ START_TEST(little_memory)
 }
 END_TEST
 
+/* Frames of videos travel as the images of one document. */
+START_TEST(videos)
+{
+    struct dt_loader_options o = options();
+    struct dt_shard_writer *w;
+    struct dt_feed_client *c;
+    const char *address[1], *paths[1];
+    char prefix[300], path[320], key[16], text[32], ext[5][16];
+    struct producer p;
+
+    snprintf(prefix, sizeof prefix, "%s/video", data.dir);
+    snprintf(path, sizeof path, "%s-000000.tar", prefix);
+    dt_assert_ok(dt_shard_writer_open(prefix, 100, INT64_MAX, &err, &w), err);
+    for (int i = 0; i < 31; i++) {
+        struct dt_shard_member m[6];
+        int n = i % 5;
+
+        for (int k = 0; k <= n; k++) {
+            struct dt_image img = fixture_picture(8 + i % 3 * 4, 8 + k * 4, i + k);
+
+            snprintf(ext[k], sizeof ext[k], n == 0 ? "png" : "%04d.png", 9 - k);
+            m[k].ext = ext[k];
+            m[k].data = fixture_png(&img, &m[k].len);
+            dt_image_free(&img);
+        }
+        snprintf(key, sizeof key, "%02d", i);
+        snprintf(text, sizeof text, "video %d", i);
+        m[n + 1] = (struct dt_shard_member){"txt", (uint8_t *)text, strlen(text)};
+        dt_assert_ok(dt_shard_write(w, key, m, n + 2, &err), err);
+        for (int k = 0; k <= n; k++)
+            dt_free((void *)(uintptr_t)m[k].data);
+    }
+    dt_assert_ok(dt_shard_writer_close(w, &err, NULL), err);
+    paths[0] = path;
+    o.shards = paths;
+    o.n_shards = 1;
+    o.frames.most = 3;
+    start(&p, &o, 0);
+    address[0] = p.address;
+    c = consumer(&o, address, 1);
+    compare(&o, c, NULL, NULL);
+    dt_feed_client_close(c);
+    finish(&p);
+}
+END_TEST
+
 START_TEST(another_job_is_refused)
 {
     struct producer p;
@@ -170,11 +216,12 @@ START_TEST(damage_is_seen)
 {
     int32_t id[3] = {1, 2, 3};
     uint8_t px[12] = {9, 8, 7};
+    struct dt_document_image image = {.w = 2, .h = 2, .px = px};
     struct dt_document d = {.task = DT_TASK_GENERATE,
                             .text = {.id = id, .n = 3},
-                            .w = 2,
-                            .h = 2,
-                            .px = px,
+                            .image = &image,
+                            .n_images = 1,
+                            .name = "a.tar:b\x1b[2J",
                             .sample = 4,
                             .label = -1,
                             .place = 77};
@@ -190,9 +237,10 @@ START_TEST(damage_is_seen)
     ck_assert(f.head.request == 5 && f.head.job == 6 && f.head.data == 7);
     dt_assert_ok(dt_feed_decode_document(&f, &l, &err, &what, &back), err);
     ck_assert_int_eq(what, DT_FEED_TEXT | DT_FEED_PIXELS);
-    ck_assert_mem_eq(back.px, px, 12);
+    ck_assert_mem_eq(back.image[0].px, px, 12);
+    ck_assert_str_eq(back.name, "a.tar:b?[2J"); /* nothing that a terminal obeys */
     ck_assert_mem_eq(back.text.id, id, sizeof id);
-    ck_assert(back.place == 77 && back.sample == 4 && back.label == -1 && back.w == 2);
+    ck_assert(back.place == 77 && back.sample == 4 && back.label == -1 && back.image[0].w == 2);
     dt_document_free(&back);
     for (size_t bit = 0; bit < 8 * b.n; bit++) { /* every single bit */
         b.p[bit / 8] ^= (uint8_t)(1 << bit % 8);
@@ -245,6 +293,7 @@ int main(void)
         tcase_add_loop_test(c, same_sequences, 0, 3);
         tcase_add_test(c, resumes_anywhere);
         tcase_add_test(c, little_memory);
+        tcase_add_test(c, videos);
         tcase_add_test(c, another_job_is_refused);
         tcase_add_test(c, nobody_there);
         tcase_add_test(c, keys_open_the_door);

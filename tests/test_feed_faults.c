@@ -172,6 +172,47 @@ START_TEST(wants_are_bounded)
 }
 END_TEST
 
+/* What is sent and not said to be read stays below the bound, and its consumer is given up; one that
+ * says what it has read gets any number of times as much. */
+START_TEST(unread_bytes_are_bounded)
+{
+    enum { BOUND = 60000 };
+    struct dt_loader_options o = options();
+    struct raw silent, honest;
+    int64_t all = 0;
+    struct producer p;
+
+    unread_bytes = BOUND;
+    start(&p, &o, 0);
+    unread_bytes = 0;
+    raw_open(&honest, &p);
+    ck_assert_int_eq(raw_hear(&honest, DT_FEED_WELCOME, 1), 1);
+    while (all < 4 * BOUND) {
+        raw_ask(&honest, 0, 10);
+        ck_assert_int_eq(raw_hear(&honest, DT_FEED_DOCUMENT, 10), 10);
+        all = honest.received;
+    }
+    ck_assert_int_eq(p.gone, 0);
+    raw_open(&silent, &p);
+    for (int i = 0; i < 10; i++) { /* 100 documents: more than the bound, as the other has seen */
+        silent.received = 0;
+        raw_ask(&silent, 0, 10);
+    }
+    for (int i = 0; p.gone < 1; i++) { /* until the test's limit; the other is served on */
+        raw_ask(&honest, 0, 1);
+        ck_assert_int_eq(raw_hear(&honest, DT_FEED_DOCUMENT, 1), 1);
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    }
+    finish(&p);
+    ck_assert_int_gt(all, 4 * BOUND - 1);
+    ck_assert_int_eq(p.report.consumers, 1);
+    ck_assert_int_le(p.report.sent_bytes - honest.received, BOUND);
+    ck_assert_int_gt(p.report.sent_bytes - honest.received, BOUND - 5000); /* one document less */
+    dt_feed_net_close(silent.net);
+    dt_feed_net_close(honest.net);
+}
+END_TEST
+
 /* Speaks the protocol, and lies. */
 struct liar {
     struct dt_feed_net *net;
@@ -189,7 +230,9 @@ static void lie(struct liar *l, const struct dt_feed_peer *to, const struct dt_f
 {
     static struct dt_feed_ask a;
     int32_t id[1] = {l->how == OTHER_TOKENS ? 1 << 20 : 65};
-    struct dt_document d = {.task = DT_TASK_GENERATE, .text = {.id = id, .n = 1}, .w = 4, .h = 4};
+    struct dt_document_image image = {.w = l->how == HUGE_IMAGE ? 1 << 20 : 4, .h = 4};
+    struct dt_document d = {
+        .task = DT_TASK_GENERATE, .text = {.id = id, .n = 1}, .image = &image, .n_images = 1};
     struct dt_feed_bytes b = {.n = 0};
     struct dt_feed_head h = l->head;
 
@@ -197,7 +240,6 @@ static void lie(struct liar *l, const struct dt_feed_peer *to, const struct dt_f
     h.request = f->head.request;
     h.data += l->how == OTHER_PLACE_DATA;
     d.place = a.place[0];
-    d.w = l->how == HUGE_IMAGE ? 1 << 20 : 4;
     dt_assert_ok(
         dt_feed_encode_document(&h, &d, l->how == OTHER_TOKENS ? DT_FEED_TEXT : 0, &err, &b), err);
     if (l->how == WRONG_CHECKSUM)
@@ -344,6 +386,7 @@ int main(void)
     tcase_add_test(c, replaced_behind_the_connection);
     tcase_add_test(c, a_dead_consumer_holds_nothing);
     tcase_add_test(c, wants_are_bounded);
+    tcase_add_test(c, unread_bytes_are_bounded);
     tcase_add_loop_test(c, liars_are_found, 0, LIES);
     tcase_add_test(c, a_liar_alone_ends_the_job);
     return dt_test_run(s);

@@ -36,12 +36,13 @@ static struct dt_image picture(int i)
 static struct dt_sequence *sequence(int i, enum dt_sequence_task task)
 {
     struct dt_image img = picture(i);
-    struct dt_document d = {.task = task, .w = SIDE, .h = SIDE, .px = img.px, .label = i};
+    struct dt_document_image image = {.w = SIDE, .h = SIDE, .px = img.px};
+    struct dt_document d = {.task = task, .image = &image, .n_images = 1, .label = i};
     struct dt_sequence *s = dt_sequence_new(48, i);
     struct dt_error err = {0};
 
     ck_assert_ptr_nonnull(s);
-    d.image_tokens = task == DT_TASK_CAPTION ? 4 : 0;
+    image.tokens = task == DT_TASK_CAPTION ? 4 : 0;
     dt_assert_ok(dt_tokenizer_encode(tok, truth[i], strlen(truth[i]), false, &err, &d.text), err);
     ck_assert_int_eq(dt_sequence_append(s, &d, dt_tokenizer_special(tok)), 0);
     dt_tokenizer_ids_free(&d.text);

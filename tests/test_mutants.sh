@@ -48,6 +48,12 @@ expect 0 "" "$DISTTRAIN" simulate --runs runs.db job.yaml
 expect 0 "" "$DISTTRAIN" train --runs runs.db job.yaml
 cp "$srcdir/tests/fuzz/corpus/measured/all.csv" measured.csv
 head -n 3 "$srcdir/tests/fuzz/corpus/measured/log.jsonl" >log.jsonl
+mkdir pictures
+for i in 1 2 3; do cp "$corpus/image/rgb.png" pictures/$i.png; done
+printf 'file_name,text\n1.png,a cat\n2.png,"two ""big"" dogs, and\nmore"\n3.png,none\n' >captions.csv
+printf '{"file_name": "1.png", "text": "a cat"}\n{"file_name": "2.png", "text": "a \\"dog\\""}\n' >captions.jsonl
+sleep 2.2 # old enough for its times to tell: the index is the same whenever it is made
+expect 0 "1 index written" "$DISTTRAIN" data index two-000000.tar
 [ $failed -eq 0 ] || { totals; exit 1; }
 last=$(cat saved/latest); tensors=$(ls "saved/$last" | grep safetensors | head -1)
 
@@ -81,6 +87,9 @@ texts texts m.txt - $DISTTRAIN data tokens --tokenizer tokenizer.json m.txt
 tar two-000000.tar m.tar j $DISTTRAIN data scan --json -o s.csv --seq-len 64 m.tar
 tar-fail two-000000.tar m.tar j $DISTTRAIN data scan --json -o s.csv --seq-len 64 --on-bad fail m.tar
 tar-pax pax.tar m.tar j $DISTTRAIN data scan --json -o s.csv --seq-len 64 --text-only m.tar
+shard-index .disttrain-index/two-000000.tar.index .disttrain-index/two-000000.tar.index jr $DISTTRAIN data scan --json -o s.csv --seq-len 64 two-000000.tar
+captions captions.csv m.csv l $DISTTRAIN data pack --captions m.csv -o new pictures
+captions-jsonl captions.jsonl m.jsonl l $DISTTRAIN data pack --captions m.jsonl -o new pictures
 idx images m.idx - $DISTTRAIN data pack --idx m.idx --labels labels --label-names dark,light -o new
 idx-labels labels m.idx - $DISTTRAIN data pack --idx images --labels m.idx --label-names dark,light -o new
 jpeg base.jpg m.jpg j $DISTTRAIN sample --json --image m.jpg job.yaml

@@ -61,6 +61,19 @@ check "a line for each step, too" '[ $(grep -c "\"tokens\"" log-skip/metrics.jso
 sums skip/step-00000030 >alone.sums
 bad=$(sed -n 's/.*warning: step \([0-9]*\):.*/\1/p' err | head -1)
 
+# --- and by name, too, where producers read the data ---
+if ! "$DISTTRAIN" preprocess --keygen nokeys 2>&1 | grep -q "without ZeroMQ"; then
+    grep "warning: step" err >own.warnings
+    "$DISTTRAIN" preprocess --listen 127.0.0.1:0 --insecure job.yaml run.data=three-000000.tar >address 2>producer.err &
+    producer=$!
+    tries=0
+    while [ ! -s address ] && [ $tries -lt 400 ]; do sleep 0.05; tries=$((tries + 1)); done
+    train fed "$alone" "run.data=\"$(cat address)\""
+    kill $producer; wait $producer
+    check "producers know the names of samples" '[ $got -eq 0 ] && grep "warning: step" err | cmp -s - own.warnings'
+    check "and so does the log" 'grep -q "\"sample_names\":\[\"three-000000.tar:000" log-fed/metrics.jsonl'
+fi
+
 # --- skipping leaves no trace: going on from a checkpoint, and other layouts ---
 train parts "$alone" run.steps=$((bad + 1))
 train parts "$alone"

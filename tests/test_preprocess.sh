@@ -89,6 +89,37 @@ expect 2 "has changed" "$DISTTRAIN" train --no-runs job.yaml run.steps=7 run.che
 mv kept two-000000.tar
 quit
 
+# ---- videos ----
+mkdir -p vids
+tar xf two-000000.tar
+i=0; while [ $i -lt 12 ]; do
+    mkdir vids/$i
+    k=0; while [ $k -le $((i % 4)) ]; do cp "$(printf %08d $((2 * i + k))).png" vids/$i/$k.png; k=$((k + 1)); done
+    printf 'video %d' $i >vids/$i.txt; i=$((i + 1))
+done
+rm -f 000*
+expect 0 "12 samples" "$DISTTRAIN" data pack --videos -o vid vids
+cp job.yaml pictures.yaml
+sed 's/data: two-000000.tar/data: [vid-000000.tar, two-000000.tar], frames_max: 3/' pictures.yaml >job.yaml
+expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.checkpoint.dir=own-video
+digest own-video >own.sums
+plan='{encoder: {}, llm: {pp: 2}, generator: {}}'
+expect 0 "" "$DISTTRAIN" train --no-runs job.yaml "plan=$plan" run.checkpoint.dir=lanes-video
+digest lanes-video >lanes.sums
+expect 0 "" "$DISTTRAIN" train --no-runs --ranks 4 job.yaml "plan=$plan" run.checkpoint.dir=ranks-video
+digest ranks-video >sums
+check "videos over ranks, each of which decodes its own: the same parameters" '[ -s sums ] && cmp -s sums lanes.sums'
+some 2
+expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.checkpoint.dir=fed-video "run.data=\"$list\""
+digest fed-video >sums
+check "videos from producers: the same parameters" '[ -s sums ] && cmp -s sums own.sums'
+expect 0 "" "$DISTTRAIN" train --no-runs --ranks 4 job.yaml "plan=$plan" run.checkpoint.dir=fed-ranks "run.data=\"$list\""
+digest fed-ranks >sums
+check "and over ranks" '[ -s sums ] && cmp -s sums lanes.sums'
+expect 5 "another job" "$DISTTRAIN" train --no-runs job.yaml "run.data=\"$list\"" run.frames_max=2
+quit
+mv pictures.yaml job.yaml
+
 # ---- producers that are killed, and stand still ----
 some 3
 set -- $those
@@ -122,5 +153,24 @@ expect 0 "" "$DISTTRAIN" train --no-runs job.yaml "run.data=\"$address\"" run.da
 digest keyed >sums
 check "with keys: the same parameters" 'cmp -s sums own-none.sums || cmp -s sums own-auto.sums'
 kill $pid; wait $pid
-check "a producer says what it has made" 'grep -q "documents made" e1'
+check "a producer says what it has served" 'grep -q "^served *$address for [0-9.]* s$" p1 && grep -q "^consumers *1$" p1 &&
+    grep -q "^documents *[1-9][0-9]* made (0 bad), [1-9][0-9]* sent in [1-9][0-9]* bytes$" p1 &&
+    grep -q "^making *[0-9.]* s of a core, [0-9.]* ms a document; workers: 1, [0-9.]* % of the time$" p1'
+# as JSON, of a set of which three samples are bad: a caption that is not UTF-8, none, an image that is none
+mkdir bad && tar xf two-000000.tar -C bad
+printf '\377' >bad/00000003.txt; rm bad/00000004.txt; head -c 40 bad/00000005.png >bad/cut && mv bad/cut bad/00000005.png
+(cd bad && tar cf ../bad-000000.tar --sort=name *)
+"$DISTTRAIN" preprocess --listen 127.0.0.1:0 --insecure --json --workers 2 job.yaml run.data=bad-000000.tar >p9 2>e9 &
+pid=$!; pids="$pids $pid"
+while [ ! -s e9 ] && kill -0 $pid 2>/dev/null; do sleep 0.05; done
+address=$(head -n 1 e9)
+expect 0 "" "$DISTTRAIN" train --no-runs --json job.yaml "run.data=\"$address\"" run.steps=30
+received=$(sed -n 's/^ *"bytes_per_step": \([0-9]*\).*/\1/p' out)
+kill $pid; wait $pid
+member() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*$/\1/p" p9; }
+check "the same as JSON" '[ "$(member address)" = "$address" ] && [ "$(member consumers)" = 1 ] && [ "$(member workers)" = 2 ] && [ "$(member refused)" = 0 ]'
+made=$(member made); bad=$(member bad); images=$(member images)
+check "bad ones are counted in every epoch" '[ "$bad" -ge 6 ] && [ "$bad" -le $((made / 40 * 3 + 3)) ]'
+check "an image of each document that is good" '[ "$images" -ge $((made - bad)) ] && [ "$images" -le $((made - bad + 2)) ]' # those being made
+check "what training received was sent" '[ "$received" -gt 100 ] && [ "$(member sent_bytes)" -ge $((29 * received)) ]'
 totals

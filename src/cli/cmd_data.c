@@ -1,22 +1,20 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * disttrain data: pack shards, scan them for the planner, show token ids. */
+ * disttrain data: scan shards for the planner, show token ids; packing is in data_pack.c, indexes in
+ * data_index.c. */
+#include "cli/data.h"
 #include "cli/session.h"
 #include "cli/progress.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "exec/data/caption.h"
 #include "exec/data/loader.h"
 #include "exec/data/pack.h"
 
 #include <stdarg.h>
 #include <string.h>
 
-/* Where Debian's package dataset-fashion-mnist puts the files. */
-#define FASHION_DIR "/usr/share/datasets/fashion-mnist"
-
-enum { LABELS_MAX = 256, TEXT_MAX = 64 << 20 };
+enum { TEXT_MAX = 64 << 20 };
 
 static const struct dt_cli_option options[] = {
     {"output", 'o', DT_OPT_STRING, "FILE",
@@ -26,9 +24,19 @@ static const struct dt_cli_option options[] = {
     {"idx", 0, DT_OPT_STRING, "FILE", "pack: pictures in IDX format (MNIST), plain or .gz"},
     {"labels", 0, DT_OPT_STRING, "FILE", "pack --idx: their labels"},
     {"label-names", 0, DT_OPT_STRING, "A,B,...", "pack --idx: a word per label for the captions"},
+    {"captions", 0, DT_OPT_STRING, "FILE", "pack: captions of the images, CSV or JSON lines"},
+    {"name-key", 0, DT_OPT_STRING, "KEY",
+     "pack --captions: the column or member of the file's name (default file_name)"},
+    {"caption-key", 0, DT_OPT_STRING, "KEY", "pack --captions: that of the caption (default text)"},
+    {"videos", 0, DT_OPT_FLAG, NULL,
+     "pack: each folder of images is a video, the images its frames"},
+    {"frame-stride", 0, DT_OPT_INT, "N", "pack --videos, scan: take every N-th frame (default 1)"},
+    {"frames-max", 0, DT_OPT_INT, "N", "pack --videos, scan: at most N of them, evenly spread"},
     {"shard-samples", 0, DT_OPT_INT, "N", "pack: samples per shard (default 10000)"},
     {"limit", 0, DT_OPT_INT, "N", "pack: stop after N samples"},
     {"on-bad", 0, DT_OPT_STRING, "WHAT", "bad data: skip (and count; the default) or fail"},
+    {"index", 0, DT_OPT_STRING, "WHERE",
+     "index, scan: a folder for indexes of shards; auto (the default): beside them; none"},
     {"seq-len", 0, DT_OPT_INT, "N", "scan: tokens of a sequence (default 8192)"},
     {"tokenizer", 't', DT_OPT_STRING, "FILE", "a tokenizer.json, or bytes (the default)"},
     {"fit", 0, DT_OPT_STRING, "HOW", "scan: none (the default), max, crop or stretch images"},
@@ -45,7 +53,7 @@ static const struct dt_cli_option options[] = {
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
 };
 
-static enum dt_status on_bad(const struct dt_cli *cli, struct dt_error *err, bool *fatal)
+enum dt_status dt_cli_data_on_bad(const struct dt_cli *cli, struct dt_error *err, bool *fatal)
 {
     const char *s = dt_cli_string(cli, "on-bad", "skip");
     if (strcmp(s, "skip") != 0 && strcmp(s, "fail") != 0)
@@ -54,7 +62,26 @@ static enum dt_status on_bad(const struct dt_cli *cli, struct dt_error *err, boo
     return DT_OK;
 }
 
-static void print_report(FILE *f, const char *begin, const struct dt_data_report *r)
+enum dt_status dt_cli_data_frames(const struct dt_cli *cli, struct dt_data_frames *f,
+                                  struct dt_error *err)
+{
+    int64_t stride, most;
+
+    DT_TRY(dt_cli_int(cli, "frame-stride", 1, 1 << 20, 0, &stride, err));
+    DT_TRY(dt_cli_int(cli, "frames-max", 1, 1 << 20, 0, &most, err));
+    *f = (struct dt_data_frames){(int)stride, (int)most};
+    return DT_OK;
+}
+
+void dt_cli_data_keep(const struct dt_cli *cli, bool *keep, const char **folder)
+{
+    const char *s = dt_cli_string(cli, "index", "auto");
+
+    *keep = strcmp(s, "none") != 0;
+    *folder = strcmp(s, "auto") != 0 ? s : NULL;
+}
+
+void dt_cli_data_report(FILE *f, const char *begin, const struct dt_data_report *r)
 {
     if (r->captions_cut)
         fprintf(f, "%s%lld caption%s shortened to fit\n", begin, (long long)r->captions_cut,
@@ -63,114 +90,6 @@ static void print_report(FILE *f, const char *begin, const struct dt_data_report
         if (r->bad[i])
             fprintf(f, "%s%lld %s, for instance %s\n", begin, (long long)r->bad[i],
                     dt_data_bad_text((enum dt_data_bad_kind)i), r->example[i]);
-}
-
-/* ---- pack ---- */
-
-/* "a,b,c" cut in place into a NULL-terminated list. */
-static enum dt_status split_names(char *text, const char **words, struct dt_error *err)
-{
-    int n = 0;
-    for (char *p = text; p;) {
-        char *comma = strchr(p, ',');
-        if (comma)
-            *comma = '\0';
-        if (!*p || n == LABELS_MAX)
-            return dt_error_set(err, DT_ERR_USAGE, "--label-names is an empty word or more than %d",
-                                (int)LABELS_MAX);
-        words[n++] = p;
-        p = comma ? comma + 1 : NULL;
-    }
-    words[n] = NULL;
-    return DT_OK;
-}
-
-static enum dt_status pack_fashion(const struct dt_cli *cli, const char *split,
-                                   const struct dt_pack_options *o, struct dt_data_report *r,
-                                   struct dt_error *err, struct dt_pack_result *res)
-{
-    const char *dir = dt_cli_string(cli, "dir", FASHION_DIR), *stem;
-    char images[1024], labels[1024];
-    if (strcmp(split, "train") != 0 && strcmp(split, "test") != 0)
-        return dt_error_set(err, DT_ERR_USAGE, "--fashion-mnist is train or test, not '%s'", split);
-    stem = strcmp(split, "train") == 0 ? "train" : "t10k";
-    snprintf(images, sizeof images, "%.900s/%s-images-idx3-ubyte.gz", dir, stem);
-    snprintf(labels, sizeof labels, "%.900s/%s-labels-idx1-ubyte.gz", dir, stem);
-    enum dt_status st = dt_pack_idx(images, labels, dt_caption_fashion_words, o, r, err, res);
-    if (st == DT_ERR_INPUT && err && strstr(err->message, "cannot open"))
-        return dt_error_at(err, st, images, 0, 0,
-                           "cannot open (it is in Debian's package dataset-fashion-mnist; --dir "
-                           "names another folder)");
-    return st;
-}
-
-static enum dt_status pack_idx(const struct dt_cli *cli, const char *images,
-                               const struct dt_pack_options *o, struct dt_data_report *r,
-                               struct dt_error *err, struct dt_pack_result *res)
-{
-    const char *labels = dt_cli_string(cli, "labels", NULL);
-    const char *names = dt_cli_string(cli, "label-names", NULL);
-    const char *words[LABELS_MAX + 1];
-    char *copy;
-    if (!labels)
-        return dt_error_set(err, DT_ERR_USAGE, "data pack --idx needs --labels FILE");
-    if (!names)
-        return dt_error_set(err, DT_ERR_USAGE,
-                            "data pack --idx needs --label-names, as in --label-names cat,dog");
-    copy = dt_strdup(names);
-    if (!copy)
-        return dt_error_nomem(err, "label names");
-    enum dt_status st = split_names(copy, words, err);
-    if (st == DT_OK)
-        st = dt_pack_idx(images, labels, words, o, r, err, res);
-    dt_free(copy);
-    return st;
-}
-
-static enum dt_status print_packed(const struct dt_cli *cli, const char *prefix,
-                                   const struct dt_data_report *r, const struct dt_pack_result *res,
-                                   struct dt_error *err)
-{
-    struct dt_json j;
-    if (!cli->json) {
-        printf("%s-*.tar: %lld sample%s in %d shard%s\n", prefix, (long long)res->samples,
-               dt_plural(res->samples), res->shards, dt_plural(res->shards));
-        print_report(stdout, "  ", r);
-        return DT_OK;
-    }
-    dt_json_init(&j, true);
-    dt_json_begin_object(&j);
-    dt_json_kv_string(&j, "prefix", prefix);
-    dt_json_kv_int(&j, "samples", res->samples);
-    dt_json_kv_int(&j, "shards", res->shards);
-    dt_data_report_json(r, &j);
-    dt_json_end_object(&j);
-    return dt_cli_json_emit(&j, err);
-}
-
-static enum dt_status data_pack(struct dt_cli *cli, struct dt_error *err)
-{
-    struct dt_pack_options o = {.prefix = dt_cli_string(cli, "output", NULL)};
-    const char *fashion = dt_cli_string(cli, "fashion-mnist", NULL);
-    const char *idx = dt_cli_string(cli, "idx", NULL);
-    struct dt_data_report r = {0};
-    struct dt_pack_result res;
-    int sources = (fashion != NULL) + (idx != NULL) + (cli->n_args > 1);
-    if (!o.prefix || !*o.prefix)
-        return dt_error_set(err, DT_ERR_USAGE, "data pack needs -o PREFIX");
-    if (sources != 1)
-        return dt_error_set(err, DT_ERR_USAGE,
-                            "data pack takes folders, or --idx FILE, or --fashion-mnist SPLIT");
-    DT_TRY(dt_cli_int(cli, "shard-samples", 1, INT64_MAX, 0, &o.shard_samples, err));
-    DT_TRY(dt_cli_int(cli, "limit", 1, INT64_MAX, 0, &o.limit, err));
-    DT_TRY(on_bad(cli, err, &r.fatal));
-    if (fashion)
-        DT_TRY(pack_fashion(cli, fashion, &o, &r, err, &res));
-    else if (idx)
-        DT_TRY(pack_idx(cli, idx, &o, &r, err, &res));
-    else
-        DT_TRY(dt_pack_folders(cli->args + 1, cli->n_args - 1, &o, &r, err, &res));
-    return print_packed(cli, o.prefix, &r, &res, err);
 }
 
 /* ---- scan ---- */
@@ -258,7 +177,9 @@ static enum dt_status scan_options(const struct dt_cli *cli, struct dt_loader_op
     o->unpacked = dt_cli_flag(cli, "unpacked");
     o->text_only = dt_cli_flag(cli, "text-only");
     o->sizes_only = dt_cli_flag(cli, "fast");
-    return on_bad(cli, err, &o->fatal);
+    DT_TRY(dt_cli_data_frames(cli, &o->frames, err));
+    dt_cli_data_keep(cli, &o->keep_index, &o->index_folder);
+    return dt_cli_data_on_bad(cli, err, &o->fatal);
 }
 
 static enum dt_status scan_rows(struct dt_loader *l, bool unpacked, struct text *t,
@@ -295,7 +216,7 @@ static enum dt_status print_scanned(const struct dt_cli *cli, const char *path,
             (long long)sum->tokens, (long long)sum->text, (long long)sum->image_tokens,
             sum->rows ? 100.0 * (double)sum->tokens / ((double)sum->rows * seq_len) : 0.0,
             (long long)sum->encoded, (long long)sum->generated);
-        print_report(stdout, "  ", r);
+        dt_cli_data_report(stdout, "  ", r);
         return DT_OK;
     }
     dt_json_init(&j, true);
@@ -471,12 +392,12 @@ static enum dt_status data_tokens(struct dt_cli *cli, struct dt_error *err)
     return st;
 }
 
-static const char *const names[] = {"pack", "scan", "tokens", NULL};
+static const char *const names[] = {"pack", "index", "scan", "tokens", NULL};
 
 static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     static enum dt_status (*const action[])(struct dt_cli *, struct dt_error *) = {
-        data_pack, data_scan, data_tokens};
+        dt_cli_data_pack, dt_cli_data_index, data_scan, data_tokens};
     int k;
 
     DT_TRY(dt_cli_action(cli, err, &k));
@@ -486,7 +407,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 const struct dt_cli_command dt_cmd_data = {
     .name = "data",
     .args = "ACTION [FILE...]",
-    .summary = "pack training data into shards, scan shards, show token ids",
+    .summary = "pack training data into shards, index and scan shards, show token ids",
     .options = options,
     .min_args = 1,
     .max_args = -1,

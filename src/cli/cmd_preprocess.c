@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
-#include "cli/cli.h"
+#include "cli/facts.h"
+#include "cli/session.h"
 #include "cli/ranks.h"
 #include "core/job/job.h"
 #include "base/file.h"
@@ -7,7 +8,6 @@
 #include "exec/train/setup.h"
 #include "kernels/device_open.h"
 
-#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 
@@ -76,6 +76,48 @@ static enum dt_status open_door(const struct dt_cli *cli, struct dt_error *err,
     return dt_feed_net_listen(address, file ? &keys : NULL, err, out);
 }
 
+/* ---- what was served ---- */
+
+enum { LABELS = 12 };
+
+static void facts(const struct dt_cli_facts *f, const struct dt_feed_server_report *r,
+                  const char *where, int workers)
+{
+    dt_cli_fact_text(f, "address", "served", "%s", where);
+    dt_cli_fact_number(f, "wall_s", "", " for %.1f s\n", 1, r->wall_s);
+    dt_cli_fact_int(f, "consumers", "consumers", "%lld\n", r->came);
+    dt_cli_fact_int(f, "made", "documents", "%lld made", r->made);
+    dt_cli_fact_int(f, "bad", "", " (%lld bad)", r->bad);
+    dt_cli_fact_int(f, "sent", "", ", %lld sent", r->sent);
+    dt_cli_fact_int(f, "sent_bytes", "", " in %lld bytes\n", r->sent_bytes);
+    dt_cli_fact_int(f, "images", "images", "%lld decoded\n", r->images);
+    dt_cli_fact_number(f, "core_s", "making", "%.3f s of a core", 1, r->core_s);
+    dt_cli_fact_number(f, "core_s_per_document", "", ", %.3f ms a document", 1e3,
+                       r->made > 0 ? r->core_s / (double)r->made : 0);
+    dt_cli_fact_int(f, "workers", "", "; workers: %lld", workers);
+    dt_cli_fact_number(f, "busy", "", ", %.1f %% of the time\n", 100,
+                       r->wall_s > 0 ? r->core_s / r->wall_s / workers : 0);
+    dt_cli_fact_int(f, "refused", "refused", "%lld frames\n", r->refused);
+}
+
+static enum dt_status say_served(const struct dt_cli *cli, const struct dt_feed_server_report *r,
+                                 const char *where, int workers, struct dt_error *err)
+{
+    struct dt_cli_facts f = {.width = LABELS};
+    struct dt_json j;
+
+    if (!cli->json) {
+        facts(&f, r, where, workers);
+        return DT_OK;
+    }
+    dt_json_init(&j, true);
+    dt_json_begin_object(&j);
+    f.json = &j;
+    facts(&f, r, where, workers);
+    dt_json_end_object(&j);
+    return dt_cli_json_emit(&j, err);
+}
+
 /* ---- serving ---- */
 
 static enum dt_status serve(struct dt_cli *cli, const struct dt_loader_options *o,
@@ -107,15 +149,12 @@ static enum dt_status serve(struct dt_cli *cli, const struct dt_loader_options *
         st = dt_feed_server_open(&s, err, &server);
         if (st == DT_OK) {
             dt_feed_net_where(net, where);
-            printf("%s\n", where);
+            fprintf(cli->json ? stderr : stdout, "%s\n", where); /* JSON is one object */
             fflush(stdout);
             dt_feed_server_run(server, &stop);
             dt_feed_server_report(server, &r);
-            fprintf(stderr,
-                    "%" PRId64 " documents made, %" PRId64 " sent in %" PRId64 " bytes, %" PRId64
-                    " frames refused\n",
-                    r.made, r.sent, r.sent_bytes, r.refused);
             dt_feed_server_close(server);
+            st = say_served(cli, &r, where, (int)workers, err);
         }
         dt_loader_close(loader);
     }
@@ -174,5 +213,4 @@ const struct dt_cli_command dt_cmd_preprocess = {
     .min_args = 0,
     .max_args = -1,
     .run = command,
-    .no_json = "it serves until it is told to stop",
 };

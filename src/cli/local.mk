@@ -34,7 +34,10 @@ disttrain_SOURCES = \
 	src/cli/cmd_train.c \
 	src/cli/cmd_whatif.c \
 	src/cli/commands.c \
+	src/cli/data.h \
 	src/cli/data_facts.c \
+	src/cli/data_index.c \
+	src/cli/data_pack.c \
 	src/cli/compare.h \
 	src/cli/compare_check.c \
 	src/cli/compare_ops.c \

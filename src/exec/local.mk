@@ -32,6 +32,8 @@ libdtexec_a_SOURCES = \
 	src/exec/data/caption.h \
 	src/exec/data/document.c \
 	src/exec/data/document.h \
+	src/exec/data/frames.c \
+	src/exec/data/frames.h \
 	src/exec/data/idx.c \
 	src/exec/data/idx.h \
 	src/exec/data/image.c \
@@ -39,11 +41,16 @@ libdtexec_a_SOURCES = \
 	src/exec/data/image_impl.h \
 	src/exec/data/image_exif.c \
 	src/exec/data/image_jpeg.c \
+	src/exec/data/image_png.c \
 	src/exec/data/image_webp.c \
 	src/exec/data/loader.c \
 	src/exec/data/loader.h \
 	src/exec/data/pack.c \
 	src/exec/data/pack.h \
+	src/exec/data/pack_captions.c \
+	src/exec/data/pack_captions.h \
+	src/exec/data/pack_folder.c \
+	src/exec/data/pack_impl.h \
 	src/exec/data/pretoken.c \
 	src/exec/data/report.c \
 	src/exec/data/report.h \
@@ -54,6 +61,9 @@ libdtexec_a_SOURCES = \
 	src/exec/data/shard.h \
 	src/exec/data/shard_impl.h \
 	src/exec/data/shard_index.c \
+	src/exec/data/shard_keep.c \
+	src/exec/data/shard_kept.c \
+	src/exec/data/shard_kept.h \
 	src/exec/data/shard_list.c \
 	src/exec/data/shard_print.c \
 	src/exec/data/shard_print.h \

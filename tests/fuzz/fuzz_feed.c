@@ -27,10 +27,10 @@ static void try_document(const struct dt_feed_frame *f, struct dt_feed_bytes *ag
     int what = 0;
 
     if (dt_feed_decode_document(f, &limits, &err, &what, &d) != DT_OK) {
-        must(err.message[0] && !d.px && !d.text.id);
+        must(err.message[0] && !d.image && !d.text.id && !d.name);
         return;
     }
-    must(d.status != DT_OK || 2 + d.image_tokens + (int)d.text.n <= limits.seq_len);
+    must(d.status != DT_OK || dt_document_tokens(&d) <= limits.seq_len);
     for (size_t i = 0; d.text.id && i < d.text.n; i++)
         must(d.text.id[i] >= 0 && d.text.id[i] < limits.vocab);
     must(dt_feed_encode_document(&f->head, &d, what, &err, again) == DT_OK);

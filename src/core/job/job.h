@@ -37,7 +37,8 @@ struct dt_job_run_options {
     bool stated; /* the map is there */
     /* shards, folders of shards, "x-{000..012}.tar"; or producers, "tcp://HOST:PORT" */
     struct dt_job_paths data;
-    char data_keys[1024]; /* for producers; "" = none */
+    char data_index[1024]; /* "auto", "none" or a folder */
+    char data_keys[1024];  /* for producers; "" = none */
     /* no producer gives anything; one does not answer; one owes a document, 0 = the first */
     double data_deadline_s, data_silent_s, data_late_s;
     struct dt_job_paths eval_data; /* held-out shards, for eval */
@@ -46,6 +47,7 @@ struct dt_job_run_options {
     double caption_drop;           /* share of these that lose their text (guidance) */
     int fit; /* how images get a module's `resize`: index of dt_job_run_fit_names */
     bool packed, text_only, shuffle, fatal;
+    int frame_stride, frames_max; /* of a video's frames; 0 = all */
     int64_t bad_samples; /* of an epoch, that are passed over; more are an error; -1 = any number */
     int data_threads;
     int64_t steps, warmup_steps;

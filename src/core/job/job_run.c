@@ -20,6 +20,7 @@ enum {
     DATA_MAX = 4096,
     STEPS_MAX = 1 << 30,
     THREADS_MAX = 256,
+    FRAMES_MAX = 1 << 20,
     DEVICE_MODULES = 2 /* words before are no modules */,
     PATH_SIZE = 4096
 };
@@ -31,6 +32,7 @@ void dt_job_run_defaults(struct dt_job_run_options *r)
         .fit = 2,
         .packed = true,
         .shuffle = true,
+        .frame_stride = 1,
         .bad_samples = -1,
         .data_threads = 1,
         .data_deadline_s = 60,
@@ -55,6 +57,7 @@ void dt_job_run_defaults(struct dt_job_run_options *r)
     };
     dt_guard_defaults(&r->guard);
     snprintf(r->tokenizer, sizeof(r->tokenizer), "bytes");
+    snprintf(r->data_index, sizeof(r->data_index), "auto");
 }
 
 static void free_paths(struct dt_job_paths *p)
@@ -229,6 +232,7 @@ static enum dt_status read_spike(struct dt_node map, const struct dt_key *key, v
 
 static const char *const bad_words[] = {"skip", "fatal", NULL}; /* false, true of fatal */
 static const char *const only_bytes[] = {"bytes", NULL};
+static const char *const index_words[] = {"auto", "none", NULL};
 static const struct dt_key checkpoint_keys[] = {
     {.name = "dir",
      .type = DT_KEY_STRING,
@@ -295,6 +299,14 @@ const struct dt_key dt_job_run_keys[] = {
      .read = read_file,
      .fallback = "none",
      .help = "key file for producers on other machines"},
+    {.name = "data_index",
+     .type = DT_KEY_STRING,
+     .form = "folder",
+     .file = DT_KEY_FILE,
+     DT_KEY_INTO(struct dt_job, run.data_index),
+     .read = read_folder,
+     .words = index_words,
+     .help = "where indexes of shards are kept, so that a run begins without passing over them"},
     {.name = "eval_data",
      .type = DT_KEY_OWN,
      DT_KEY_INTO(struct dt_job, run.eval_data),
@@ -356,6 +368,19 @@ const struct dt_key dt_job_run_keys[] = {
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_job, run.text_only),
      .help = "samples without an image are good"},
+    {.name = "frame_stride",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, run.frame_stride),
+     .min = 1,
+     .max = FRAMES_MAX,
+     .help = "every so many frames of a video one is taken"},
+    {.name = "frames_max",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_job, run.frames_max),
+     .min = 1,
+     .max = FRAMES_MAX,
+     .fallback = "all of them",
+     .help = "so many of these at most, evenly spread"},
     {.name = "shuffle",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_job, run.shuffle),

@@ -10,6 +10,7 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { CAPTION_BYTES_MAX = 1 << 20, TASK_STREAM = 0x7461736b, DROP_STREAM = 0x64726f70 };
@@ -17,13 +18,32 @@ enum { CAPTION_BYTES_MAX = 1 << 20, TASK_STREAM = 0x7461736b, DROP_STREAM = 0x64
 void dt_document_free(struct dt_document *d)
 {
     dt_tokenizer_ids_free(&d->text);
-    dt_free(d->px);
+    for (int i = 0; i < d->n_images; i++)
+        dt_free(d->image[i].px);
+    dt_free(d->image);
+    dt_free(d->name);
     memset(d, 0, sizeof *d);
+}
+
+int dt_document_image_tokens(const struct dt_document *d)
+{
+    int n = 0;
+    for (int i = 0; i < d->n_images; i++)
+        n += d->image[i].tokens;
+    return n;
 }
 
 int dt_document_tokens(const struct dt_document *d)
 {
-    return 2 + d->image_tokens + (int)d->text.n;
+    return 2 + dt_document_image_tokens(d) + (int)d->text.n;
+}
+
+int64_t dt_document_pixel_bytes(const struct dt_document *d)
+{
+    int64_t n = 0;
+    for (int i = 0; i < d->n_images; i++)
+        n += 3 * (int64_t)d->image[i].w * d->image[i].h;
+    return n;
 }
 
 struct maker {
@@ -110,43 +130,114 @@ static enum dt_status read_text(struct maker *m)
                dt_error_set(&m->err, DT_ERR_INPUT, "neither a txt nor a json member"));
 }
 
-/* ---- image ---- */
+/* ---- images ---- */
 
-static enum dt_status read_image(struct maker *m, const struct dt_shard_member *f)
+/* One more; *out is valid until the next. */
+static enum dt_status add_image(struct maker *m, int n_max, struct dt_document_image **out)
+{
+    struct dt_document *d = m->d;
+    if (!d->image)
+        d->image = dt_calloc((size_t)n_max, sizeof *d->image);
+    if (!d->image)
+        return dt_error_nomem(&m->err, "images of a document");
+    *out = &d->image[d->n_images++];
+    return DT_OK;
+}
+
+static enum dt_status read_image(struct maker *m, const struct dt_shard_member *f, int n_max)
 {
     const struct dt_loader_options *o = m->o;
-    struct dt_document *d = m->d;
-    const struct dt_image_spec *spec = d->task == DT_TASK_GENERATE ? &o->target : &o->image;
+    const struct dt_image_spec *spec = m->d->task == DT_TASK_GENERATE ? &o->target : &o->image;
+    struct dt_document_image *to = NULL;
     struct dt_image img = {0};
     enum dt_data_bad_kind kind = DT_BAD_IMAGE;
     int w = 0, h = 0;
     /* without limits first, so that "absurd size" is told from "not an image" */
     static const struct dt_image_limits any = {INT32_MAX, INT64_MAX};
-    enum dt_status st = dt_image_size(f->data, f->len, &any, &m->err, &w, &h);
+    enum dt_status st;
+    DT_TRY(add_image(m, n_max, &to));
+    st = dt_image_size(f->data, f->len, &any, &m->err, &w, &h);
     if (st == DT_OK) {
         kind = DT_BAD_IMAGE_SIZE;
         st = dt_image_size(f->data, f->len, &o->limits, &m->err, &w, &h);
     }
     if (st == DT_OK && !m->pixels) {
-        dt_image_fitted_size(spec, w, h, &d->w, &d->h);
+        dt_image_fitted_size(spec, w, h, &to->w, &to->h);
     } else if (st == DT_OK) {
         kind = DT_BAD_IMAGE;
         st = dt_image_load(f->data, f->len, &o->limits, spec, &m->err, &img);
-        d->w = img.w;
-        d->h = img.h;
-        d->px = img.px;
+        to->w = img.w;
+        to->h = img.h;
+        to->px = img.px;
     }
-    if (st != DT_OK)
-        return bad(m, kind, st);
-    if (d->task == DT_TASK_CAPTION) {
-        int64_t n = dt_sample_image_tokens(d->w, d->h, o->patch);
-        if (n > o->seq_len - 3) /* bos, one word, eos */
-            return bad(m, DT_BAD_TOO_LONG,
-                       dt_error_set(&m->err, DT_ERR_INPUT,
-                                    "an image of %d x %d has %lld tokens; a sequence has %d", d->w,
-                                    d->h, (long long)n, o->seq_len));
-        d->image_tokens = (int)n;
+    return st == DT_OK ? DT_OK : bad(m, kind, st);
+}
+
+/* Together they may be no larger than one image, in pixels and in tokens. */
+static enum dt_status check_images(struct maker *m)
+{
+    const struct dt_loader_options *o = m->o;
+    const struct dt_document *d = m->d;
+    int64_t tokens = 0, pixels = dt_document_pixel_bytes(d) / 3;
+    if (pixels > DT_IMAGE_PIXELS_MAX)
+        return bad(m, DT_BAD_IMAGE_SIZE,
+                   dt_error_set(&m->err, DT_ERR_INPUT,
+                                "%d frames of %lld pixels together; the limit is %d (frame_stride "
+                                "and frames_max take fewer)",
+                                d->n_images, (long long)pixels, (int)DT_IMAGE_PIXELS_MAX));
+    for (int i = 0; d->task == DT_TASK_CAPTION && i < d->n_images; i++) {
+        d->image[i].tokens = (int)dt_sample_image_tokens(d->image[i].w, d->image[i].h, o->patch);
+        tokens += d->image[i].tokens;
     }
+    if (tokens <= o->seq_len - 3) /* bos, one word, eos */
+        return DT_OK;
+    if (d->n_images > 1)
+        dt_error_set(&m->err, DT_ERR_INPUT,
+                     "%d frames have %lld tokens; a sequence has %d (frame_stride and frames_max "
+                     "take fewer)",
+                     d->n_images, (long long)tokens, o->seq_len);
+    else
+        dt_error_set(&m->err, DT_ERR_INPUT,
+                     "an image of %d x %d has %lld tokens; a sequence has %d", d->image[0].w,
+                     d->image[0].h, (long long)tokens, o->seq_len);
+    return bad(m, DT_BAD_TOO_LONG, DT_ERR_INPUT);
+}
+
+/* ---- frames ---- */
+
+struct frame {
+    int64_t number;
+    const struct dt_shard_member *member;
+};
+
+static int by_number(const void *a, const void *b)
+{
+    const struct frame *x = a, *y = b;
+    return (x->number > y->number) - (x->number < y->number);
+}
+
+static int find_frames(const struct dt_shard_sample *s, struct frame frame[DT_SHARD_MEMBERS_MAX])
+{
+    int n = 0;
+    for (int i = 0; i < s->n_members; i++) {
+        frame[n] = (struct frame){dt_data_frame_number(s->member[i].ext), &s->member[i]};
+        n += frame[n].number >= 0;
+    }
+    qsort(frame, (size_t)n, sizeof *frame, by_number);
+    return n;
+}
+
+static enum dt_status read_frames(struct maker *m, const struct frame *frame, int n)
+{
+    const struct dt_data_frames *f = &m->o->frames;
+    int taken = dt_data_frames_taken(f, n);
+    for (int i = 1; i < n; i++)
+        if (frame[i].number == frame[i - 1].number)
+            return bad(m, DT_BAD_IMAGE,
+                       dt_error_set(&m->err, DT_ERR_INPUT, "two frames of number %lld",
+                                    (long long)frame[i].number));
+    for (int i = 0; i < taken; i++)
+        DT_TRY(read_image(m, frame[dt_data_frames_at(f, n, i)].member, taken));
     return DT_OK;
 }
 
@@ -157,6 +248,17 @@ static bool draw(const struct dt_loader_options *o, uint64_t stream, double shar
     struct dt_rng r;
     dt_rng_init(&r, o->seed ^ stream << 32, sample ^ (uint64_t)epoch << 40);
     return dt_rng_uniform(&r) < share;
+}
+
+static enum dt_status set_name(struct maker *m, const char *path, const char *key)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    size_t size = strlen(base) + strlen(key) + 2;
+    m->d->name = dt_malloc(size);
+    if (!m->d->name)
+        return dt_error_nomem(&m->err, "the name of a sample");
+    snprintf(m->d->name, size, "%s:%s", base, key);
+    return DT_OK;
 }
 
 static int64_t read_label(const struct dt_shard_sample *s)
@@ -175,31 +277,52 @@ static int64_t read_label(const struct dt_shard_sample *s)
     return dt_number_int(text, &v) && v >= 0 ? v : -1;
 }
 
+/* What the sample is made into.  The frames of a video are read, never drawn. */
+static enum dt_status choose_task(struct maker *m, uint64_t i, int64_t epoch, bool image,
+                                  int n_frames)
+{
+    const struct dt_loader_options *o = m->o;
+    if (!image && n_frames == 0 && !o->text_only)
+        return bad(m, DT_BAD_NO_IMAGE,
+                   dt_error_set(&m->err, DT_ERR_INPUT, "no jpg, jpeg, png or webp member"));
+    if (n_frames > 0 && o->generate >= 1)
+        return bad(
+            m, DT_BAD_NO_IMAGE,
+            dt_error_set(&m->err, DT_ERR_INPUT, "frames of a video are no image to generate"));
+    m->d->task = n_frames > 0                                  ? DT_TASK_CAPTION
+                 : !image                                      ? DT_TASK_TEXT
+                 : draw(o, TASK_STREAM, o->generate, i, epoch) ? DT_TASK_GENERATE
+                                                               : DT_TASK_CAPTION;
+    return DT_OK;
+}
+
 static enum dt_status make(struct maker *m, const struct dt_shard_index *ix, uint64_t i,
                            int64_t epoch, struct dt_shard_sample *scratch)
 {
     static const char *const images[] = {"jpg", "jpeg", "png", "webp", NULL};
+    struct frame frame[DT_SHARD_MEMBERS_MAX];
     const struct dt_loader_options *o = m->o;
     struct dt_document *d = m->d;
     const struct dt_shard_member *image;
     size_t room;
+    int n_frames;
     enum dt_status st = dt_shard_read(ix, (size_t)i, (size_t)o->sample_bytes_max, &m->err, scratch);
     if (st != DT_OK)
         return bad(m, DT_BAD_SAMPLE, st);
+    DT_TRY(set_name(m, ix->paths[ix->samples[i].shard], scratch->key));
     d->label = read_label(scratch);
     image = find(scratch, images);
-    if (!image && !o->text_only)
-        return bad(m, DT_BAD_NO_IMAGE,
-                   dt_error_set(&m->err, DT_ERR_INPUT, "no jpg, jpeg, png or webp member"));
-    d->task = !image                                        ? DT_TASK_TEXT
-              : draw(o, TASK_STREAM, o->generate, i, epoch) ? DT_TASK_GENERATE
-                                                            : DT_TASK_CAPTION;
+    n_frames = find_frames(scratch, frame);
+    DT_TRY(choose_task(m, i, epoch, image != NULL, n_frames));
     DT_TRY(read_text(m));
     if (d->task == DT_TASK_GENERATE && draw(o, DROP_STREAM, o->caption_drop, i, epoch))
         d->text.n = 0;
-    if (image)
-        DT_TRY(read_image(m, image));
-    room = (size_t)(o->seq_len - 2 - d->image_tokens);
+    if (n_frames > 0)
+        DT_TRY(read_frames(m, frame, n_frames));
+    else if (image)
+        DT_TRY(read_image(m, image, 1));
+    DT_TRY(check_images(m));
+    room = (size_t)(o->seq_len - 2 - dt_document_image_tokens(d));
     if (o->text_tokens_max && (size_t)o->text_tokens_max < room)
         room = (size_t)o->text_tokens_max;
     if (d->text.n > room) {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Images: formats, limits, PNG in and out, and the road from bytes to a fitted image.  JPEG is in
- * image_jpeg.c, WebP in image_webp.c, resizing in resize.c. */
+ * Images: formats, limits, and the road from bytes to a fitted image.  JPEG is in image_jpeg.c, PNG in
+ * image_png.c, WebP in image_webp.c, resizing in resize.c. */
 #include "exec/data/image.h"
 
 #include "base/mem.h"
 #include "exec/data/image_impl.h"
 
-#include <png.h>
 #include <string.h>
 
 const char *const dt_image_fit_names[] = {"none", "max", "crop", "stretch", NULL};
@@ -61,111 +60,14 @@ static enum dt_status unknown(struct dt_error *err)
     return dt_error_set(err, DT_ERR_INPUT, "neither JPEG, PNG nor WebP");
 }
 
-/* ---- PNG, through libpng's simplified interface (it converts all kinds of pixels, and gamma) ----
- */
-
-static enum dt_status png_begin(const uint8_t *bytes, size_t len,
-                                const struct dt_image_limits *limits, struct dt_error *err,
-                                png_image *p)
+/* Writes trail reads. */
+void dt_image_over_white(const uint8_t *rgba, size_t n, uint8_t *out)
 {
-    memset(p, 0, sizeof *p);
-    p->version = PNG_IMAGE_VERSION;
-    if (!png_image_begin_read_from_memory(p, bytes, len)) {
-        enum dt_status st = dt_error_set(err, DT_ERR_INPUT, "PNG: %s", p->message);
-        png_image_free(p);
-        return st;
+    for (size_t i = 0; i < n; i++) {
+        unsigned a = rgba[4 * i + 3];
+        for (size_t k = 0; k < 3; k++)
+            out[3 * i + k] = (uint8_t)((rgba[4 * i + k] * a + 255u * (255u - a) + 127) / 255);
     }
-    if (dt_image_check(p->width, p->height, limits, err) != DT_OK) {
-        png_image_free(p);
-        return DT_ERR_INPUT;
-    }
-    return DT_OK;
-}
-
-/* Its chunk eXIf (PNG 3, 11.3.3.4), which libpng's simplified interface does not hand out. */
-static enum dt_status png_orientation(const uint8_t *b, size_t len, struct dt_error *err, int *out)
-{
-    size_t at = 8;
-
-    while (len - at >= 12) {
-        size_t n =
-            (size_t)b[at] << 24 | (size_t)b[at + 1] << 16 | (size_t)b[at + 2] << 8 | b[at + 3];
-
-        if (n > len - at - 12)
-            break;
-        if (memcmp(b + at + 4, "eXIf", 4) == 0)
-            return dt_image_exif_orientation(b + at + 8, n, err, out);
-        at += n + 12;
-    }
-    *out = 1;
-    return DT_OK;
-}
-
-static enum dt_status png_decode(const uint8_t *bytes, size_t len,
-                                 const struct dt_image_limits *limits, struct dt_error *err,
-                                 struct dt_image *out)
-{
-    static const png_color white = {255, 255, 255};
-    png_image p;
-    struct dt_image img = {0};
-    enum dt_status st;
-    int up;
-    DT_TRY(png_begin(bytes, len, limits, err, &p));
-    p.format = PNG_FORMAT_RGB;
-    img.w = (int)p.width;
-    img.h = (int)p.height;
-    img.px = dt_malloc((size_t)img.w * (size_t)img.h * 3);
-    if (!img.px) {
-        png_image_free(&p);
-        return dt_error_nomem(err, "an image");
-    }
-    if (!png_image_finish_read(&p, &white, img.px, 0, NULL)) {
-        st = dt_error_set(err, DT_ERR_INPUT, "PNG: %s", p.message);
-        png_image_free(&p);
-    } else {
-        st = png_orientation(bytes, len, err, &up);
-    }
-    if (st == DT_OK)
-        st = dt_image_orient(up, err, &img);
-    if (st == DT_OK)
-        *out = img;
-    else
-        dt_image_free(&img);
-    return st;
-}
-
-enum dt_status dt_image_encode_png(const struct dt_image *img, int channels, struct dt_error *err,
-                                   uint8_t **out, size_t *len)
-{
-    png_image p = {.version = PNG_IMAGE_VERSION,
-                   .width = (png_uint_32)img->w,
-                   .height = (png_uint_32)img->h,
-                   .format = channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB};
-    size_t n = (size_t)img->w * (size_t)img->h;
-    png_alloc_size_t size;
-    uint8_t *grey = NULL, *buf;
-    if (channels == 1) {
-        grey = dt_malloc(n);
-        if (!grey)
-            return dt_error_nomem(err, "an image");
-        for (size_t i = 0; i < n; i++)
-            grey[i] = img->px[3 * i];
-    }
-    size = PNG_IMAGE_PNG_SIZE_MAX(p);
-    buf = dt_malloc(size);
-    if (!buf) {
-        dt_free(grey);
-        return dt_error_nomem(err, "a PNG file");
-    }
-    if (!png_image_write_to_memory(&p, buf, &size, 0, grey ? grey : img->px, 0, NULL)) {
-        dt_free(buf);
-        dt_free(grey);
-        return dt_error_set(err, DT_ERR_INTERNAL, "PNG: %s", p.message);
-    }
-    dt_free(grey);
-    *out = buf;
-    *len = size;
-    return DT_OK;
 }
 
 /* ---- any format ---- */
@@ -173,21 +75,13 @@ enum dt_status dt_image_encode_png(const struct dt_image *img, int channels, str
 enum dt_status dt_image_size(const uint8_t *bytes, size_t len, const struct dt_image_limits *limits,
                              struct dt_error *err, int *w, int *h)
 {
-    png_image p;
-    int up;
     switch (dt_image_sniff(bytes, len)) {
     case DT_IMAGE_JPEG:
         return dt_image_jpeg_size(bytes, len, limits, err, w, h);
     case DT_IMAGE_WEBP:
         return dt_image_webp_size(bytes, len, limits, err, w, h);
     case DT_IMAGE_PNG:
-        DT_TRY(png_begin(bytes, len, limits, err, &p));
-        *w = (int)p.width;
-        *h = (int)p.height;
-        png_image_free(&p);
-        DT_TRY(png_orientation(bytes, len, err, &up));
-        dt_image_oriented_size(up, w, h);
-        return DT_OK;
+        return dt_image_png_size(bytes, len, limits, err, w, h);
     case DT_IMAGE_UNKNOWN:
         break;
     }
@@ -206,7 +100,7 @@ static enum dt_status decode(const uint8_t *bytes, size_t len, const struct dt_i
         st = dt_image_webp_decode(bytes, len, limits, err, out);
         break;
     case DT_IMAGE_PNG:
-        st = png_decode(bytes, len, limits, err, out);
+        st = dt_image_png_decode(bytes, len, limits, err, out);
         break;
     case DT_IMAGE_UNKNOWN:
         return unknown(err);

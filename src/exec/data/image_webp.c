@@ -57,16 +57,6 @@ enum dt_status dt_image_webp_size(const uint8_t *bytes, size_t len,
     return DT_OK;
 }
 
-/* Over white; `out` may be `rgba`, as writes trail reads. */
-static void over_white(const uint8_t *rgba, size_t n, uint8_t *out)
-{
-    for (size_t i = 0; i < n; i++) {
-        unsigned a = rgba[4 * i + 3];
-        for (size_t k = 0; k < 3; k++)
-            out[3 * i + k] = (uint8_t)((rgba[4 * i + k] * a + 255u * (255u - a) + 127) / 255);
-    }
-}
-
 static bool still(const uint8_t *bytes, size_t len, const WebPBitstreamFeatures *f, uint8_t *px)
 {
     size_t n = (size_t)f->width * (size_t)f->height;
@@ -75,7 +65,7 @@ static bool still(const uint8_t *bytes, size_t len, const WebPBitstreamFeatures 
         return WebPDecodeRGBInto(bytes, len, px, n * 3, f->width * 3) != NULL;
     if (!WebPDecodeRGBAInto(bytes, len, px, n * 4, f->width * 4))
         return false;
-    over_white(px, n, px);
+    dt_image_over_white(px, n, px);
     return true;
 }
 
@@ -94,7 +84,7 @@ static bool first_frame(const uint8_t *bytes, size_t len, const WebPBitstreamFea
     d = WebPAnimDecoderNew(&data, &o);
     good = d && WebPAnimDecoderGetNext(d, &canvas, &ms);
     if (good)
-        over_white(canvas, (size_t)f->width * (size_t)f->height, px);
+        dt_image_over_white(canvas, (size_t)f->width * (size_t)f->height, px);
     WebPAnimDecoderDelete(d);
     return good;
 }

@@ -93,8 +93,9 @@ static void read_place(const struct dt_loader *l, int64_t place, bool pixels,
         i = dt_loader_order_at(l->o.seed, (uint64_t)epoch, n, i);
     dt_document_read(&l->o, l->ix, i, epoch, pixels, scratch, out);
     out->place = place;
-    if (out->px)
-        atomic_fetch_add_explicit(l->decoded, 1, memory_order_relaxed);
+    for (int k = 0; k < out->n_images; k++)
+        if (out->image[k].px)
+            atomic_fetch_add_explicit(l->decoded, 1, memory_order_relaxed);
 }
 
 void dt_loader_document(const struct dt_loader *l, int64_t place, struct dt_shard_sample *scratch,
@@ -303,21 +304,6 @@ int64_t dt_loader_decoded(const struct dt_loader *l)
     return atomic_load_explicit(l->decoded, memory_order_relaxed);
 }
 
-void dt_loader_sample_name(const struct dt_loader *l, uint64_t sample, char *buf, size_t size)
-{
-    struct dt_shard_sample *s = l->ix && sample < l->ix->n ? dt_calloc(1, sizeof(*s)) : NULL;
-    const char *path = s ? l->ix->paths[l->ix->samples[sample].shard] : "", *slash;
-
-    slash = strrchr(path, '/');
-    if (s && dt_shard_read(l->ix, sample, (size_t)l->o.sample_bytes_max, NULL, s) == DT_OK)
-        snprintf(buf, size, "%s:%s", slash ? slash + 1 : path, s->key);
-    else
-        snprintf(buf, size, "number %llu", (unsigned long long)sample);
-    if (s)
-        dt_shard_sample_free(s);
-    dt_free(s);
-}
-
 int64_t dt_loader_samples(const struct dt_loader *l)
 {
     return l->samples;
@@ -357,6 +343,10 @@ static uint64_t fingerprint(const struct dt_loader_options *o, uint64_t data)
         (uint64_t)dt_tokenizer_vocab(o->tokenizer)};
     for (size_t i = 0; i < sizeof v / sizeof v[0]; i++)
         h = dt_hash_word(h, v[i]);
+    /* not where all are taken, so that the cursors of earlier versions stay good */
+    if (o->frames.stride > 1 || o->frames.most > 0)
+        h = dt_hash_word(dt_hash_word(h, o->frames.stride > 1 ? (uint64_t)o->frames.stride : 1),
+                         (uint64_t)o->frames.most);
     return h ? h : 1;
 }
 
@@ -530,13 +520,15 @@ enum dt_status dt_loader_return(struct dt_loader *l, const struct dt_loader_mark
 static enum dt_status open_data(struct dt_loader *l, struct dt_error *err)
 {
     const struct dt_loader_source *from = l->o.source;
+    struct dt_shard_keep keep = {.folder = l->o.index_folder};
     if (from) {
         l->samples = from->samples;
         l->data = from->data;
         dt_data_report_add(&l->report, &from->report);
         return DT_OK;
     }
-    DT_TRY(dt_shard_index_open(l->o.shards, l->o.n_shards, &l->report, err, &l->ix));
+    DT_TRY(dt_shard_index_open(l->o.shards, l->o.n_shards, l->o.keep_index ? &keep : NULL,
+                               &l->report, err, &l->ix));
     l->samples = (int64_t)l->ix->n;
     l->data = l->ix->fingerprint;
     return DT_OK;

@@ -10,6 +10,7 @@
 #ifndef DT_EXEC_DATA_LOADER_H
 #define DT_EXEC_DATA_LOADER_H
 
+#include "exec/data/frames.h"
 #include "exec/data/report.h"
 #include "exec/data/sequence.h"
 #include "exec/data/tokenizer.h"
@@ -42,6 +43,8 @@ struct dt_loader_options {
     const struct dt_loader_source *source; /* NULL = the shards; must outlive the loader */
     const char *const *shards;             /* paths */
     int n_shards;
+    bool keep_index;                      /* of the shards, from one time to the next */
+    const char *index_folder;             /* where; NULL = beside the shards */
     const struct dt_tokenizer *tokenizer; /* must outlive the loader */
     int seq_len;
     int patch; /* pixels per patch side; 0 = DT_LOADER_PATCH, as core/model/samples.h counts */
@@ -50,11 +53,12 @@ struct dt_loader_options {
                           * draw from nothing (classifier-free guidance, Ho & Salimans 2022) */
     struct dt_image_spec image, target; /* size of encoded images and of targets */
     struct dt_image_limits limits;
-    int64_t sample_bytes_max; /* 0 = 64 MiB */
-    int text_tokens_max;      /* captions are cut to it; 0 = what fits */
-    bool text_only;           /* samples without an image are TEXT documents, not bad */
-    bool unpacked;            /* one document per sequence */
-    bool sizes_only;          /* items without pixels: only headers of images are read */
+    struct dt_data_frames frames; /* of videos */
+    int64_t sample_bytes_max;     /* 0 = 64 MiB */
+    int text_tokens_max;          /* captions are cut to it; 0 = what fits */
+    bool text_only;               /* samples without an image are TEXT documents, not bad */
+    bool unpacked;                /* one document per sequence */
+    bool sizes_only;              /* items without pixels: only headers of images are read */
     bool pixels_later; /* likewise, but the cursor is the same as with them: dt_loader_document has
                         * them for those who need them */
     bool shuffle;
@@ -88,8 +92,6 @@ void dt_loader_mark(const struct dt_loader *l, struct dt_loader_mark *out);
  * image whose header is sound turned out to be none, and is passed over this time. */
 enum dt_status dt_loader_return(struct dt_loader *l, const struct dt_loader_mark *m,
                                 const int64_t *whole, int n, struct dt_error *err);
-/* "SHARD.tar:KEY" of a sample of the data set; its number where it cannot be read.  Thread-safe. */
-void dt_loader_sample_name(const struct dt_loader *l, uint64_t sample, char *buf, size_t size);
 /* Images decoded so far, by whomever. */
 int64_t dt_loader_decoded(const struct dt_loader *l);
 /* Samples in the data set, and what was wrong so far (documents delivered or passed over). */

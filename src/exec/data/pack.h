@@ -5,6 +5,8 @@
 #define DT_EXEC_DATA_PACK_H
 
 #include "base/status.h"
+#include "exec/data/frames.h"
+#include "exec/data/pack_captions.h"
 #include "exec/data/report.h"
 #include <stdint.h>
 
@@ -12,6 +14,10 @@ struct dt_pack_options {
     const char *prefix;    /* PREFIX-000000.tar, ... */
     int64_t shard_samples; /* at most, per shard; 0 = 10,000 */
     int64_t limit;         /* stop after so many samples; 0 = all */
+    /* of folders */
+    struct dt_pack_captions *captions; /* NULL = those beside the images; what is used is marked */
+    bool videos;                       /* each folder with images in it is a video */
+    struct dt_data_frames frames;      /* which of its frames are taken */
 };
 struct dt_pack_result {
     int64_t samples;
@@ -19,9 +25,11 @@ struct dt_pack_result {
 };
 
 /* Every *.jpg, *.jpeg, *.png and *.webp below the folders (names sorted, symbolic links to folders
- * not followed) with NAME.txt or NAME.json beside it.  The key is the path below the folder without
+ * not followed) with NAME.txt or NAME.json beside it, or with a caption in o->captions, by the path
+ * below the folder; of a video these are FOLDER.txt and so on.  Frames are those with a number in
+ * their names, whose last is taken; they become KEY.NUMBER.jpg.  The key is the path below the folder without
  * its extension, dots in the file's name made underscores.  Images are decoded to see that they can
- * be; what is bad is counted in `report`. */
+ * be; what is bad, and captions without an image, is counted in `report`. */
 enum dt_status dt_pack_folders(const char *const *dirs, int n, const struct dt_pack_options *o,
                                struct dt_data_report *report, struct dt_error *err,
                                struct dt_pack_result *out);

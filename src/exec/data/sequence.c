@@ -12,6 +12,8 @@ void dt_sequence_free(struct dt_sequence *s)
         return;
     for (int i = 0; i < s->n_items; i++)
         dt_free(s->items[i].px);
+    for (int i = 0; i < s->n_docs; i++)
+        dt_free(s->docs[i].name);
     dt_free(s->items);
     dt_free(s->docs);
     dt_free(s->ids);
@@ -51,6 +53,23 @@ void dt_sequence_put_text(struct dt_sequence *s, int k, const int32_t *id)
     foretell(s, doc);
 }
 
+/* Item and placeholders of an image of the document that is being appended. */
+static void append_image(struct dt_sequence *s, enum dt_sequence_task task,
+                         struct dt_document_image *image, int32_t placeholder, int *at)
+{
+    s->items[s->n_items++] = (struct dt_sequence_item){
+        .w = image->w,
+        .h = image->h,
+        .flags = task == DT_TASK_GENERATE ? DT_ITEM_GENERATE : DT_ITEM_ENCODE,
+        .first = image->tokens ? (uint32_t)*at : 0,
+        .n = (uint32_t)image->tokens,
+        .doc = (uint32_t)s->n_docs,
+        .px = image->px};
+    image->px = NULL;
+    for (int i = 0; i < image->tokens; i++)
+        s->ids[(*at)++] = placeholder;
+}
+
 int dt_sequence_append(struct dt_sequence *s, struct dt_document *d,
                        struct dt_tokenizer_special_ids ids)
 {
@@ -60,22 +79,12 @@ int dt_sequence_append(struct dt_sequence *s, struct dt_document *d,
     if (dt_grow(&docs, &s->cap_docs, (size_t)s->n_docs + 1, sizeof *s->docs))
         return -1;
     s->docs = docs;
-    if (dt_grow(&items, &s->cap_items, (size_t)s->n_items + 1, sizeof *s->items))
+    if (dt_grow(&items, &s->cap_items, (size_t)(s->n_items + d->n_images), sizeof *s->items))
         return -1;
     s->items = items;
     s->ids[at++] = ids.bos;
-    if (d->task != DT_TASK_TEXT)
-        s->items[s->n_items++] = (struct dt_sequence_item){
-            .w = d->w,
-            .h = d->h,
-            .flags = d->task == DT_TASK_GENERATE ? DT_ITEM_GENERATE : DT_ITEM_ENCODE,
-            .first = d->image_tokens ? (uint32_t)at : 0,
-            .n = (uint32_t)d->image_tokens,
-            .doc = (uint32_t)s->n_docs,
-            .px = d->px};
-    d->px = NULL;
-    for (int i = 0; i < d->image_tokens; i++)
-        s->ids[at++] = ids.image;
+    for (int i = 0; i < d->n_images; i++)
+        append_image(s, d->task, &d->image[i], ids.image, &at);
     doc = &s->docs[s->n_docs];
     *doc = (struct dt_sequence_doc){.task = d->task,
                                     .first = (uint32_t)first,
@@ -85,7 +94,9 @@ int dt_sequence_append(struct dt_sequence *s, struct dt_document *d,
                                     .sample = d->sample,
                                     .label = d->label,
                                     .place = d->place,
+                                    .name = d->name,
                                     .no_text = d->text.n > 0 && !d->text.id};
+    d->name = NULL;
     for (size_t i = 0; i < d->text.n; i++)
         s->ids[at++] = doc->no_text ? DT_SEQUENCE_ABSENT : d->text.id[i];
     s->ids[at++] = ids.eos;
@@ -94,7 +105,7 @@ int dt_sequence_append(struct dt_sequence *s, struct dt_document *d,
     foretell(s, doc);
     s->n_docs++;
     s->n_tokens = at;
-    s->text_tokens += n - d->image_tokens;
+    s->text_tokens += n - dt_document_image_tokens(d);
     return 0;
 }
 

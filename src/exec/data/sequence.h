@@ -5,7 +5,7 @@
  *   | bos IMG IMG IMG IMG a  photo eos | bos a  photo eos | pad pad |
  *   |<-- document 0: caption --------->|<- 1: generate -->|
  *
- * A document is made of one sample: CAPTION (image, then its text), GENERATE (text; the image is a
+ * A document is made of one sample: CAPTION (image, or the frames of a video, then its text), GENERATE (text; the image is a
  * target of the generator and takes no LLM tokens) or TEXT.  An encoded image takes ceil(w/patch) x
  * ceil(h/patch) tokens, as core/model/samples.h counts.  Documents are appended until the next does not
  * fit; that one opens the next sequence. */
@@ -30,6 +30,7 @@ struct dt_sequence_doc {
     uint64_t sample;             /* number of the sample in the data set */
     int64_t label;               /* class number (member "cls"), -1 = none */
     int64_t place;               /* in the loader's order, from the beginning of the first epoch */
+    char *name;                  /* "SHARD.tar:KEY" */
     bool no_text;                /* has one that is not there yet: DT_SEQUENCE_ABSENT instead */
 };
 

@@ -10,10 +10,11 @@
 
 #include "base/status.h"
 #include "exec/data/report.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DT_SHARD_MEMBERS_MAX = 64, DT_SHARD_NAME_MAX = 1024 };
+enum { DT_SHARD_MEMBERS_MAX = 1024 /* a video's frames */, DT_SHARD_NAME_MAX = 1024 };
 
 struct dt_shard_place {
     uint64_t offset, bytes; /* all members with their headers */
@@ -29,10 +30,27 @@ struct dt_shard_index {
     uint64_t fingerprint; /* of names, sizes and places: a cursor is good for this data only */
 };
 
+/* Where indexes of shards are kept from one time to the next (shard_kept.h). */
+struct dt_shard_keep {
+    const char *folder; /* NULL = beside each shard, or else in the user's cache folder */
+    bool always;        /* also of fewer than DT_SHARD_KEEP_MIN samples in all */
+    /* out: shards */
+    int found;    /* whose kept index was right */
+    int passed;   /* that were passed over */
+    int replaced; /* of those: whose kept index was damaged, or of another shard */
+    int written;
+    char where[1024]; /* folder of the last one found or written */
+    char why[256];    /* why one could not be written */
+};
+/* Fewer are passed over in a moment (assumed: about 10 us each), and nothing is left behind. */
+enum { DT_SHARD_KEEP_MIN = 10000 };
+
 /* Indexes the shards.  A shard that is truncated or damaged gives the samples before the damage and
- * a count in `report` (DT_BAD_SHARD); with report->fatal it is an error. */
-enum dt_status dt_shard_index_open(const char *const *paths, int n, struct dt_data_report *report,
-                                   struct dt_error *err, struct dt_shard_index **out);
+ * a count in `report` (DT_BAD_SHARD); with report->fatal it is an error.  `keep` NULL = indexes are
+ * neither looked for nor kept. */
+enum dt_status dt_shard_index_open(const char *const *paths, int n, struct dt_shard_keep *keep,
+                                   struct dt_data_report *report, struct dt_error *err,
+                                   struct dt_shard_index **out);
 void dt_shard_index_close(struct dt_shard_index *ix);
 
 struct dt_shard_member {
@@ -46,7 +64,7 @@ struct dt_shard_sample { /* zero-initialised is valid; reuse it to reuse its mem
     int n_members;
     uint8_t *buf;
     size_t buf_cap, text_used;
-    char ext_text[DT_SHARD_NAME_MAX];
+    char ext_text[16 * DT_SHARD_MEMBERS_MAX];
 };
 /* Reads sample i; DT_ERR_INPUT if it is larger than bytes_max or damaged.  Thread-safe. */
 enum dt_status dt_shard_read(const struct dt_shard_index *ix, size_t i, size_t bytes_max,

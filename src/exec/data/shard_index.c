@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "exec/data/shard_kept.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -178,69 +179,162 @@ static enum dt_status refuse_compressed(const struct stream *s, const char *path
     return DT_OK;
 }
 
-static enum dt_status index_shard(struct dt_shard_index *ix, uint32_t shard, struct stream *s,
-                                  struct dt_data_report *r, struct dt_error *err)
+/* One pass over the headers of an open shard. */
+static enum dt_status pass(struct dt_shard_index *ix, uint32_t shard, struct stream *s,
+                           struct dt_data_report *r, struct dt_error *err)
 {
-    const char *path = ix->paths[shard], *base = strrchr(path, '/');
-    struct stat sb;
     struct archive *a;
     enum dt_status st;
-    DT_TRY(dt_file_open(path, false, err, &s->fd));
-    if (fstat(s->fd, &sb) != 0) {
-        st = dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot read: %s", strerror(errno));
-        goto close_file;
-    }
+
+    DT_TRY(refuse_compressed(s, ix->paths[shard], err));
+    a = archive_read_new();
+    if (!a)
+        return dt_error_nomem(err, "a tar reader");
+    archive_read_support_format_tar(a);
+    if (archive_read_open2(a, s, NULL, on_read, on_skip, NULL) != ARCHIVE_OK)
+        st = damage(r, ix->paths[shard], 0, archive_error_string(a), err);
+    else
+        st = walk(ix, shard, a, s, r, err);
+    archive_read_free(a);
+    return st;
+}
+
+/* What a kept index says, if there is one that is right. */
+static enum dt_status recall(struct dt_shard_index *ix, uint32_t shard, int fd,
+                             struct dt_shard_keep *keep, struct dt_error *err, bool *found)
+{
+    struct dt_shard_kept k;
+    enum dt_status st = dt_shard_kept_find(keep, ix->paths[shard], fd, err, &k);
+
+    *found = st == DT_OK;
+    if (st == DT_ERR_INPUT)
+        return DT_OK;
+    DT_TRY(st);
+    for (size_t i = 0; i < k.n && st == DT_OK; i++)
+        st = end_sample(ix, shard, k.samples[i].offset, k.samples[i].offset + k.samples[i].bytes,
+                        err);
+    dt_free(k.samples);
+    return st;
+}
+
+/* How the places of a shard became known. */
+enum known_by { BY_INDEX, BY_PASS, INSTEAD_OF_INDEX /* which was not right */, WITH_DAMAGE };
+
+/* An open shard. */
+static enum dt_status index_open(struct dt_shard_index *ix, uint32_t shard, struct stream *s,
+                                 struct dt_shard_keep *keep, struct dt_data_report *r,
+                                 struct dt_error *err, enum known_by *by)
+{
+    const char *path = ix->paths[shard], *base = strrchr(path, '/');
+    int64_t bad = dt_data_bad_total(r);
+    int replaced = keep ? keep->replaced : 0;
+    bool found = false;
+    struct stat sb;
+
+    if (fstat(s->fd, &sb) != 0)
+        return dt_error_at(err, DT_ERR_IO, path, 0, 0, "cannot read: %s", strerror(errno));
     s->at = 0;
     s->size = (uint64_t)sb.st_size;
     base = base ? base + 1 : path;
     ix->fingerprint = dt_hash_bytes(ix->fingerprint, base, strlen(base));
     ix->fingerprint = dt_hash_bytes(ix->fingerprint, &s->size, sizeof s->size);
-    if ((st = refuse_compressed(s, path, err)) != DT_OK)
-        goto close_file;
-    a = archive_read_new();
-    if (!a) {
-        st = dt_error_nomem(err, "a tar reader");
-        goto close_file;
-    }
-    archive_read_support_format_tar(a);
-    if (archive_read_open2(a, s, NULL, on_read, on_skip, NULL) != ARCHIVE_OK)
-        st = damage(r, path, 0, archive_error_string(a), err);
-    else
-        st = walk(ix, shard, a, s, r, err);
-    archive_read_free(a);
-    if (st == DT_OK && ix->n_shards <= OPEN_MAX_FDS) {
+    if (keep)
+        DT_TRY(recall(ix, shard, s->fd, keep, err, &found));
+    if (!found)
+        DT_TRY(pass(ix, shard, s, r, err));
+    *by = found                                ? BY_INDEX
+          : dt_data_bad_total(r) != bad        ? WITH_DAMAGE
+          : keep && keep->replaced != replaced ? INSTEAD_OF_INDEX
+                                               : BY_PASS;
+    return DT_OK;
+}
+
+static enum dt_status index_shard(struct dt_shard_index *ix, uint32_t shard, struct stream *s,
+                                  struct dt_shard_keep *keep, struct dt_data_report *r,
+                                  struct dt_error *err, enum known_by *by)
+{
+    enum dt_status st;
+
+    DT_TRY(dt_file_open(ix->paths[shard], false, err, &s->fd));
+    st = index_open(ix, shard, s, keep, r, err, by);
+    if (st == DT_OK && ix->n_shards <= OPEN_MAX_FDS)
         ix->fds[shard] = s->fd;
-        return DT_OK;
-    }
-close_file:
-    close(s->fd);
+    else
+        close(s->fd);
     return st;
 }
 
-enum dt_status dt_shard_index_open(const char *const *paths, int n, struct dt_data_report *report,
-                                   struct dt_error *err, struct dt_shard_index **out)
+/* `at`: where the shard's samples begin. */
+static enum dt_status keep_index(const struct dt_shard_index *ix, uint32_t shard, size_t at,
+                                 size_t n, struct dt_shard_keep *keep, struct dt_error *err)
+{
+    struct dt_shard_kept k = {.samples = ix->samples + at, .n = n};
+    int64_t read_bytes = 0;
+    enum dt_status st;
+    int fd;
+
+    DT_TRY(dt_file_open(ix->paths[shard], false, err, &fd));
+    st = dt_shard_print_take(fd, ix->paths[shard], NULL, true, err, &k.print, &read_bytes);
+    close(fd);
+    DT_TRY(st);
+    return dt_shard_kept_write(keep, ix->paths[shard], &k, err);
+}
+
+/* One that was there and not right is replaced in any case. */
+static enum dt_status keep_all(const struct dt_shard_index *ix, const enum known_by *by,
+                               struct dt_shard_keep *keep, struct dt_error *err)
+{
+    bool enough = keep->always || ix->n >= DT_SHARD_KEEP_MIN;
+
+    for (size_t at = 0, end; at < ix->n; at = end) {
+        uint32_t shard = ix->samples[at].shard;
+
+        for (end = at; end < ix->n && ix->samples[end].shard == shard; end++)
+            ;
+        if (by[shard] == INSTEAD_OF_INDEX || (enough && by[shard] == BY_PASS))
+            DT_TRY(keep_index(ix, shard, at, end - at, keep, err));
+    }
+    return DT_OK;
+}
+
+static struct dt_shard_index *new_index(int n)
 {
     struct dt_shard_index *ix = dt_calloc(1, sizeof *ix);
-    struct stream *s = dt_malloc(sizeof *s);
-    enum dt_status st = DT_OK;
-    if (ix) {
-        ix->paths = dt_calloc((size_t)n + 1, sizeof *ix->paths);
-        ix->fds = dt_calloc((size_t)n + 1, sizeof *ix->fds);
-    }
-    if (!ix || !s || !ix->paths || !ix->fds) {
-        st = dt_error_nomem(err, "the index of shards");
-        goto done;
+
+    if (!ix)
+        return NULL;
+    ix->paths = dt_calloc((size_t)n + 1, sizeof *ix->paths);
+    ix->fds = dt_calloc((size_t)n + 1, sizeof *ix->fds);
+    ix->fingerprint = DT_HASH_START;
+    if (!ix->paths || !ix->fds) {
+        dt_shard_index_close(ix);
+        return NULL;
     }
     ix->n_shards = n;
-    ix->fingerprint = DT_HASH_START;
     for (int i = 0; i < n; i++)
         ix->fds[i] = -1;
+    return ix;
+}
+
+enum dt_status dt_shard_index_open(const char *const *paths, int n, struct dt_shard_keep *keep,
+                                   struct dt_data_report *report, struct dt_error *err,
+                                   struct dt_shard_index **out)
+{
+    struct dt_shard_index *ix = new_index(n);
+    struct stream *s = dt_malloc(sizeof *s);
+    enum known_by *by = dt_calloc((size_t)n + 1, sizeof *by);
+    enum dt_status st = ix && s && by ? DT_OK : dt_error_nomem(err, "the index of shards");
+
     for (int i = 0; i < n && st == DT_OK; i++) {
         ix->paths[i] = dt_strdup(paths[i]);
-        st = ix->paths[i] ? index_shard(ix, (uint32_t)i, s, report, err)
+        st = ix->paths[i] ? index_shard(ix, (uint32_t)i, s, keep, report, err, &by[i])
                           : dt_error_nomem(err, "the index of shards");
+        if (keep)
+            keep->passed += by[i] != BY_INDEX;
     }
-done:
+    if (st == DT_OK && keep)
+        st = keep_all(ix, by, keep, err);
+    dt_free(by);
     dt_free(s);
     if (st != DT_OK)
         dt_shard_index_close(ix);

@@ -95,26 +95,35 @@ static void describe(const char *path, const struct stat *sb, struct dt_shard_pr
         p->changed_ns = 0;
 }
 
+enum dt_status dt_shard_print_take(int fd, const char *path, const struct dt_shard_print *known,
+                                   bool sampled, struct dt_error *err, struct dt_shard_print *out,
+                                   int64_t *read_bytes)
+{
+    struct dt_shard_print p = {.bytes = 0};
+    struct stat sb;
+
+    if (fstat(fd, &sb) != 0 || !S_ISREG(sb.st_mode))
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot open: not a regular file");
+    describe(path, &sb, &p);
+    p.sampled = known && known->bytes == p.bytes ? known->sampled : sampled;
+    if (known && untouched(known, &p))
+        p.crc = known->crc;
+    else
+        DT_TRY(crc_of_file(fd, path, &p, err, read_bytes));
+    *out = p;
+    return DT_OK;
+}
+
 static enum dt_status take(const char *path, const struct dt_shard_print *known, bool sampled,
                            struct dt_error *err, struct dt_shard_print *p, int64_t *read_bytes)
 {
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    enum dt_status st = DT_OK;
-    struct stat sb;
+    enum dt_status st;
 
-    if (fd < 0 || fstat(fd, &sb) != 0 || !S_ISREG(sb.st_mode)) {
-        st = dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot open: %s",
-                         fd < 0 ? strerror(errno) : "not a regular file");
-    } else {
-        describe(path, &sb, p);
-        p->sampled = known && known->bytes == p->bytes ? known->sampled : sampled;
-        if (known && untouched(known, p))
-            p->crc = known->crc;
-        else
-            st = crc_of_file(fd, path, p, err, read_bytes);
-    }
-    if (fd >= 0)
-        close(fd);
+    if (fd < 0)
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "cannot open: %s", strerror(errno));
+    st = dt_shard_print_take(fd, path, known, sampled, err, p, read_bytes);
+    close(fd);
     return st;
 }
 

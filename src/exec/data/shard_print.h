@@ -30,6 +30,10 @@ struct dt_shard_prints { /* zero-initialised is valid */
     int n;
 };
 
+/* Of one shard, open as `fd`.  `sampled` says which kind, unless `known` (or NULL) does. */
+enum dt_status dt_shard_print_take(int fd, const char *path, const struct dt_shard_print *known,
+                                   bool sampled, struct dt_error *err, struct dt_shard_print *out,
+                                   int64_t *read_bytes);
 /* Of the shards as they are.  With `known` (or NULL) the same kind of print is taken of a shard as
  * is known, and the known one where the file was not touched; *read_bytes (may be NULL) is what had
  * to be read.  `whole_max` 0 = DT_PRINT_WHOLE_MAX. */

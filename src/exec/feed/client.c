@@ -58,7 +58,7 @@ static enum dt_status take(void *ctx, int64_t place, struct dt_error *err, struc
         DT_TRY(dt_feed_client_turn(c, TURN_MS, err));
     *out = i->doc;
     memset(&i->doc, 0, sizeof i->doc);
-    bytes = (int64_t)sizeof i->doc + 3 * (int64_t)out->w * out->h;
+    bytes = (int64_t)sizeof i->doc + dt_document_pixel_bytes(out);
     c->mean_bytes = c->mean_bytes ? (7 * c->mean_bytes + bytes) / 8 : bytes;
     c->first++;
     c->ahead--;

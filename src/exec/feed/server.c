@@ -35,6 +35,7 @@ struct dt_feed_server {
     size_t n_consumers, cap_consumers;
     int64_t released;
     struct dt_feed_server_report report;
+    uint64_t opened_ns;
     int n_threads;
     pthread_t threads[WORKERS_MAX];
 };
@@ -57,7 +58,7 @@ static bool deliver(struct dt_feed_server *s, const struct dt_feed_peer *to, enu
 
     if (encoded != DT_OK || (c && c->lost))
         return false;
-    if ((c && c->sent - c->received + n > DT_FEED_UNREAD_BYTES_MAX) ||
+    if ((c && c->sent - c->received + n > s->o.unread_bytes) ||
         !dt_feed_net_send(s->o.net, to, s->frame.p, s->frame.n)) {
         if (c)
             c->lost = true;
@@ -104,6 +105,7 @@ static struct consumer *consumer_of(struct dt_feed_server *s, const struct dt_fe
             return NULL;
         c = &s->consumer[s->n_consumers++];
         *c = (struct consumer){.who = *who};
+        s->report.came++;
         dt_warn(s->o.warn, "a consumer has come; there are %zu", s->n_consumers);
     }
     c->seen_ns = dt_clock_ns();
@@ -257,8 +259,10 @@ enum dt_status dt_feed_server_open(const struct dt_feed_server_options *o, struc
     if (!s)
         return dt_error_nomem(err, "a producer");
     s->o = *o;
+    s->opened_ns = dt_clock_ns();
     s->o.memory_bytes = o->memory_bytes ? o->memory_bytes : DT_FEED_MEMORY_BYTES;
     s->o.gone_s = o->gone_s > 0 ? o->gone_s : GONE_S;
+    s->o.unread_bytes = o->unread_bytes > 0 ? o->unread_bytes : DT_FEED_UNREAD_BYTES_MAX;
     s->head = (struct dt_feed_head){.job = o->job, .data = dt_loader_data(o->loader)};
     s->welcome.samples = dt_loader_samples(o->loader);
     dt_loader_report(o->loader, &s->welcome.report);
@@ -272,8 +276,15 @@ enum dt_status dt_feed_server_open(const struct dt_feed_server_options *o, struc
 
 void dt_feed_server_report(const struct dt_feed_server *s, struct dt_feed_server_report *out)
 {
+    struct dt_feed_store_made made;
+
+    dt_feed_store_made(s->store, &made);
     *out = s->report;
-    out->made = dt_feed_store_made(s->store);
+    out->made = made.n;
+    out->bad = made.bad;
+    out->core_s = (double)made.core_ns * 1e-9;
+    out->images = dt_loader_decoded(s->o.loader);
+    out->wall_s = (double)(dt_clock_ns() - s->opened_ns) * 1e-9;
     out->most_bytes = dt_feed_store_most_bytes(s->store);
     out->bytes = dt_feed_store_bytes(s->store);
     out->consumers = (int)s->n_consumers;

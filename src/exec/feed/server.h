@@ -22,18 +22,25 @@ struct dt_feed_server_options {
     uint64_t job;                   /* dt_loader_job_digest */
     int workers;                    /* threads, at least 1 */
     int64_t memory_bytes;           /* of documents made; 0 = DT_FEED_MEMORY_BYTES */
+    int64_t unread_bytes;           /* sent to one consumer that has not read them; 0 =
+                                     * DT_FEED_UNREAD_BYTES_MAX; one that goes beyond is lost */
     double gone_s;                  /* a consumer not heard of for so long is gone; 0 = 60 */
     const struct dt_warn *warn;     /* who came, who went; NULL = nobody listens */
 };
 struct dt_feed_server_report {
-    int64_t made; /* documents; one that was made twice counts twice */
-    int64_t sent; /* documents */
+    int64_t made;   /* documents; one that was made twice counts twice */
+    int64_t bad;    /* of them */
+    double core_s;  /* of the threads that made them */
+    int64_t images; /* decoded */
+    int64_t sent;   /* documents */
     int64_t sent_bytes;
     int64_t refused;    /* frames that were damaged or of another job */
     int64_t most_bytes; /* in the store at once */
     int64_t bytes;      /* in the store */
     int64_t open;       /* places asked for and not answered */
-    int consumers;
+    int consumers;      /* that are there */
+    int64_t came;       /* consumers in all; one that was given up and is back counts twice */
+    double wall_s;      /* since it was opened */
 };
 
 struct dt_feed_server;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "exec/feed/store.h"
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "exec/data/loader.h"
@@ -14,7 +15,8 @@ enum { CHAINS = 1 << 12 };
 
 struct entry {
     int64_t place;
-    struct dt_document doc; /* a making thread's until it is collected */
+    struct dt_document doc; /* a making thread's until it is collected, and what it took */
+    int64_t core_ns;
     bool collected;
     int64_t bytes;
     struct dt_feed_want *wants;
@@ -28,7 +30,8 @@ struct queue {
 };
 
 struct dt_feed_store {
-    int64_t bytes_max, bytes, most_bytes, made;
+    int64_t bytes_max, bytes, most_bytes;
+    struct dt_feed_store_made made;
     dt_feed_answer_fn *answer;
     void *ctx;
     struct entry *chain[CHAINS], *oldest, *newest;
@@ -148,9 +151,13 @@ enum dt_status dt_feed_store_want(struct dt_feed_store *s, int64_t place,
 static void collect(struct dt_feed_store *s, struct entry *e)
 {
     e->bytes = (int64_t)(sizeof *e + e->doc.text.cap * sizeof *e->doc.text.id +
-                         (e->doc.px ? 3 * (size_t)e->doc.w * (size_t)e->doc.h : 0));
+                         (e->doc.name ? strlen(e->doc.name) + 1 : 0) +
+                         (size_t)e->doc.n_images * sizeof *e->doc.image) +
+               dt_document_pixel_bytes(&e->doc);
     e->collected = true;
-    s->made++;
+    s->made.n++;
+    s->made.bad += e->doc.status != DT_OK;
+    s->made.core_ns += e->core_ns;
     s->bytes += e->bytes;
     s->most_bytes = s->bytes > s->most_bytes ? s->bytes : s->most_bytes;
     for (struct dt_feed_want *w = e->wants; w; w = w->next)
@@ -234,9 +241,9 @@ int dt_feed_store_fd(const struct dt_feed_store *s)
     return s->pipe[0];
 }
 
-int64_t dt_feed_store_made(const struct dt_feed_store *s)
+void dt_feed_store_made(const struct dt_feed_store *s, struct dt_feed_store_made *out)
 {
-    return s->made;
+    *out = s->made;
 }
 
 int64_t dt_feed_store_bytes(const struct dt_feed_store *s)
@@ -258,6 +265,7 @@ void dt_feed_store_work(struct dt_feed_store *s, const struct dt_loader *l)
     pthread_mutex_lock(&s->lock);
     for (;;) {
         struct entry *e;
+        uint64_t begun_ns;
         bool first;
 
         while (!s->stop && !s->wanted.first)
@@ -266,7 +274,9 @@ void dt_feed_store_work(struct dt_feed_store *s, const struct dt_loader *l)
             break;
         e = pop(&s->wanted);
         pthread_mutex_unlock(&s->lock);
+        begun_ns = dt_clock_thread_ns();
         dt_loader_document(l, e->place, &scratch, &e->doc);
+        e->core_ns = (int64_t)(dt_clock_thread_ns() - begun_ns);
         pthread_mutex_lock(&s->lock);
         first = !s->done.first;
         push(&s->done, e);

@@ -34,7 +34,12 @@ void dt_feed_store_release(struct dt_feed_store *s, int64_t place);
 void dt_feed_store_forget(struct dt_feed_store *s, const struct dt_feed_peer *who);
 /* Readable when there may be something to collect. */
 int dt_feed_store_fd(const struct dt_feed_store *s);
-int64_t dt_feed_store_made(const struct dt_feed_store *s);
+struct dt_feed_store_made {
+    int64_t n;       /* documents; one that was made twice counts twice */
+    int64_t bad;     /* of them */
+    int64_t core_ns; /* of the threads that made them */
+};
+void dt_feed_store_made(const struct dt_feed_store *s, struct dt_feed_store_made *out);
 int64_t dt_feed_store_bytes(const struct dt_feed_store *s);
 int64_t dt_feed_store_most_bytes(const struct dt_feed_store *s);
 /* A thread's loop: makes what is wanted until dt_feed_store_stop. */

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "core/model/samples_build.h"
+#include "exec/data/shard.h"
 
 #include <string.h>
 
@@ -127,6 +128,25 @@ enum dt_status dt_feed_encode_ask(const struct dt_feed_head *h, const struct dt_
     return end(&w, err);
 }
 
+static void put_good(struct writer *w, const struct dt_document *d, int what)
+{
+    put_int(w, (uint64_t)d->task, 1);
+    put_int(w, d->cut, 1);
+    put_int(w, (uint64_t)d->label, 8);
+    put_int(w, (uint64_t)d->n_images, 4);
+    for (int i = 0; i < d->n_images; i++) {
+        put_int(w, (uint64_t)d->image[i].w, 4);
+        put_int(w, (uint64_t)d->image[i].h, 4);
+    }
+    put_int(w, d->text.n, 4);
+    put_int(w, (uint64_t)what, 1);
+    for (size_t i = 0; what & DT_FEED_TEXT && i < d->text.n; i++)
+        put_int(w, (uint32_t)d->text.id[i], 4);
+    for (int i = 0; what & DT_FEED_PIXELS && i < d->n_images; i++)
+        if (d->image[i].px)
+            put(w, d->image[i].px, 3 * (size_t)d->image[i].w * (size_t)d->image[i].h);
+}
+
 enum dt_status dt_feed_encode_document(const struct dt_feed_head *h, const struct dt_document *d,
                                        int what, struct dt_error *err, struct dt_feed_bytes *out)
 {
@@ -134,23 +154,12 @@ enum dt_status dt_feed_encode_document(const struct dt_feed_head *h, const struc
 
     put_int(&w, (uint64_t)d->place, 8);
     put_int(&w, d->sample, 8);
+    put_text(&w, d->name ? d->name : "");
     put_int(&w, d->status != DT_OK, 1);
     put_int(&w, d->status != DT_OK ? (uint64_t)d->bad : 0, 1);
     put_text(&w, d->status != DT_OK ? d->why : "");
-    if (d->status == DT_OK) {
-        put_int(&w, (uint64_t)d->task, 1);
-        put_int(&w, d->cut, 1);
-        put_int(&w, (uint64_t)d->label, 8);
-        put_int(&w, (uint64_t)d->w, 4);
-        put_int(&w, (uint64_t)d->h, 4);
-        put_int(&w, (uint64_t)d->image_tokens, 4);
-        put_int(&w, d->text.n, 4);
-        put_int(&w, (uint64_t)what, 1);
-        for (size_t i = 0; what & DT_FEED_TEXT && i < d->text.n; i++)
-            put_int(&w, (uint32_t)d->text.id[i], 4);
-        if (what & DT_FEED_PIXELS && d->px)
-            put(&w, d->px, 3 * (size_t)d->w * (size_t)d->h);
-    }
+    if (d->status == DT_OK)
+        put_good(&w, d, what);
     return end(&w, err);
 }
 
@@ -287,15 +296,38 @@ enum dt_status dt_feed_decode_ask(const struct dt_feed_frame *f, struct dt_error
     return DT_OK;
 }
 
-static bool image_fits(const struct dt_document *d, const struct dt_feed_limits *l)
+/* As the loader makes them: one to draw, one or a video's frames to read, none. */
+static bool images_fit(const struct dt_document *d, const struct dt_feed_limits *l)
 {
-    if (d->task == DT_TASK_TEXT)
-        return d->w == 0 && d->h == 0 && d->image_tokens == 0;
-    if (d->w < 1 || d->h < 1 || d->w > DT_IMAGE_SIDE_MAX || d->h > DT_IMAGE_SIDE_MAX ||
-        (int64_t)d->w * d->h > DT_IMAGE_PIXELS_MAX)
+    int64_t tokens = (int64_t)d->text.n + 2;
+
+    if (d->task == DT_TASK_CAPTION ? d->n_images < 1 : d->n_images != (d->task != DT_TASK_TEXT))
         return false;
-    return d->image_tokens ==
-           (d->task == DT_TASK_CAPTION ? dt_sample_image_tokens(d->w, d->h, l->patch) : 0);
+    for (int i = 0; i < d->n_images; i++)
+        tokens += d->image[i].tokens;
+    return tokens <= l->seq_len && dt_document_pixel_bytes(d) / 3 <= DT_IMAGE_PIXELS_MAX;
+}
+
+/* Sizes; how many tokens each has follows from them. */
+static enum dt_status get_images(struct reader *r, const struct dt_feed_limits *l, uint64_t n,
+                                 struct dt_document *d, struct dt_error *err)
+{
+    if (n > DT_SHARD_MEMBERS_MAX || n > r->left / 8)
+        return damaged(err, "with more images than a document has");
+    d->image = n > 0 ? dt_calloc((size_t)n, sizeof *d->image) : NULL;
+    if (n > 0 && !d->image)
+        return dt_error_nomem(err, "images of a document");
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t w = get_int(r, 4), h = get_int(r, 4);
+
+        if (w < 1 || h < 1 || w > DT_IMAGE_SIDE_MAX || h > DT_IMAGE_SIDE_MAX)
+            return damaged(err, "with an image beyond the limits");
+        d->image[d->n_images] = (struct dt_document_image){.w = (int)w, .h = (int)h};
+        if (d->task == DT_TASK_CAPTION)
+            d->image[d->n_images].tokens = (int)dt_sample_image_tokens((int)w, (int)h, l->patch);
+        d->n_images++;
+    }
+    return DT_OK;
 }
 
 static enum dt_status get_text_ids(struct reader *r, const struct dt_feed_limits *l,
@@ -319,49 +351,44 @@ static enum dt_status get_text_ids(struct reader *r, const struct dt_feed_limits
     return DT_OK;
 }
 
-static enum dt_status get_pixels(struct reader *r, struct dt_document *d, struct dt_error *err)
+static enum dt_status get_pixels(struct reader *r, struct dt_document_image *image,
+                                 struct dt_error *err)
 {
-    size_t n = 3 * (size_t)d->w * (size_t)d->h;
+    size_t n = 3 * (size_t)image->w * (size_t)image->h;
     const uint8_t *p = get(r, n);
 
     if (!p)
         return damaged(err, "with fewer pixels than it says");
-    if (n == 0)
-        return DT_OK;
-    d->px = dt_malloc(n);
-    if (!d->px)
+    image->px = dt_malloc(n);
+    if (!image->px)
         return dt_error_nomem(err, "an image");
-    memcpy(d->px, p, n);
+    memcpy(image->px, p, n);
     return DT_OK;
 }
 
 static enum dt_status get_good(struct reader *r, const struct dt_feed_limits *l,
                                struct dt_document *d, int *what, struct dt_error *err)
 {
-    uint64_t task = get_int(r, 1), cut = get_int(r, 1), w, h, image, text;
+    uint64_t task = get_int(r, 1), cut = get_int(r, 1), images, text;
 
     d->label = (int64_t)get_int(r, 8);
-    w = get_int(r, 4);
-    h = get_int(r, 4);
-    image = get_int(r, 4);
-    text = get_int(r, 4);
-    *what = (int)get_int(r, 1);
-    if (r->past || task > DT_TASK_GENERATE || cut > 1 || d->label < -1 || w > DT_IMAGE_SIDE_MAX ||
-        h > DT_IMAGE_SIDE_MAX || l->seq_len < 4 || image > (uint64_t)l->seq_len ||
-        text + image + 2 > (uint64_t)l->seq_len || *what & ~(DT_FEED_TEXT | DT_FEED_PIXELS))
+    images = get_int(r, 4);
+    if (r->past || task > DT_TASK_GENERATE || cut > 1 || d->label < -1 || l->seq_len < 4)
         return damaged(err, "with a document beyond the limits");
     d->task = (enum dt_sequence_task)task;
     d->cut = cut;
-    d->w = (int)w;
-    d->h = (int)h;
-    d->image_tokens = (int)image;
+    DT_TRY(get_images(r, l, images, d, err));
+    text = get_int(r, 4);
+    *what = (int)get_int(r, 1);
+    if (r->past || text > (uint64_t)l->seq_len || *what & ~(DT_FEED_TEXT | DT_FEED_PIXELS))
+        return damaged(err, "with a document beyond the limits");
     d->text.n = (size_t)text;
-    if (!image_fits(d, l))
-        return damaged(err, "with an image that its document cannot have");
+    if (!images_fit(d, l))
+        return damaged(err, "with images that its document cannot have");
     if (*what & DT_FEED_TEXT)
         DT_TRY(get_text_ids(r, l, d, err));
-    if (*what & DT_FEED_PIXELS)
-        DT_TRY(get_pixels(r, d, err));
+    for (int i = 0; *what & DT_FEED_PIXELS && i < d->n_images; i++)
+        DT_TRY(get_pixels(r, &d->image[i], err));
     return DT_OK;
 }
 
@@ -372,10 +399,12 @@ enum dt_status dt_feed_decode_document(const struct dt_feed_frame *f,
     struct reader r = {.p = f->body, .left = f->n};
     struct dt_document d = {.place = (int64_t)get_int(&r, 8)};
     enum dt_status st = DT_OK;
+    char name[WHY_MAX + 1];
     uint64_t status, kind;
     int sent = 0;
 
     d.sample = get_int(&r, 8);
+    get_text(&r, name, sizeof name);
     status = get_int(&r, 1);
     kind = get_int(&r, 1);
     get_text(&r, d.why, sizeof d.why);
@@ -384,7 +413,9 @@ enum dt_status dt_feed_decode_document(const struct dt_feed_frame *f,
         return damaged(err, "with a document that there is not");
     d.status = status ? DT_ERR_INPUT : DT_OK;
     d.bad = (enum dt_data_bad_kind)kind;
-    if (d.status == DT_OK)
+    d.name = dt_strdup(name);
+    st = d.name ? DT_OK : dt_error_nomem(err, "the name of a sample");
+    if (st == DT_OK && d.status == DT_OK)
         st = get_good(&r, l, &d, &sent, err);
     if (st == DT_OK && r.left > 0)
         st = damaged(err, "with more than its document");

@@ -21,7 +21,7 @@
 #include "exec/data/report.h"
 
 enum {
-    DT_FEED_VERSION = 2,
+    DT_FEED_VERSION = 3,
     DT_FEED_HEAD_BYTES = 40,
     DT_FEED_ASK_MAX = 256, /* places of one request */
     /* A request is small; the largest document has 64 Mi pixels and 2^24 tokens. */
@@ -95,7 +95,7 @@ enum dt_status dt_feed_decode_welcome(const struct dt_feed_frame *f, struct dt_e
                                       struct dt_feed_welcome *out);
 enum dt_status dt_feed_decode_ask(const struct dt_feed_frame *f, struct dt_error *err,
                                   struct dt_feed_ask *out);
-/* dt_document_free; text and pixels are NULL where they were not sent, text.n and w, h are there
+/* dt_document_free; text and pixels are NULL where they were not sent, text.n and images' w, h are there
  * always.  `place` is the absolute one. */
 enum dt_status dt_feed_decode_document(const struct dt_feed_frame *f,
                                        const struct dt_feed_limits *l, struct dt_error *err,

@@ -272,23 +272,24 @@ enum dt_status dt_infer_sequence(const struct dt_infer *x, const struct dt_image
                                  int room, struct dt_error *err, struct dt_sequence **out)
 {
     const struct dt_module *enc = x->encoder.module >= 0 ? module_of(x, &x->encoder) : NULL;
-    struct dt_document d = {.task = task, .w = image->w, .h = image->h, .label = -1};
+    struct dt_document_image one = {.w = image->w, .h = image->h};
+    struct dt_document d = {.task = task, .image = &one, .n_images = 1, .label = -1};
     struct dt_sequence *s;
     size_t bytes = (size_t)image->w * (size_t)image->h * 3;
 
     if (task == DT_TASK_CAPTION)
-        d.image_tokens =
+        one.tokens =
             ((image->w + enc->patch - 1) / enc->patch) * ((image->h + enc->patch - 1) / enc->patch);
-    if (d.image_tokens > x->o.image_tokens)
-        return dt_error_set(err, DT_ERR_INPUT, "an image of %d tokens; at most %d", d.image_tokens,
+    if (one.tokens > x->o.image_tokens)
+        return dt_error_set(err, DT_ERR_INPUT, "an image of %d tokens; at most %d", one.tokens,
                             x->o.image_tokens);
     d.text.id = (int32_t *)(uintptr_t)text; /* only read */
     d.text.n = n;
     s = dt_sequence_new(dt_document_tokens(&d) + room, 0);
-    if (s && image->px && (d.px = dt_malloc(bytes)))
-        memcpy(d.px, image->px, bytes);
-    if (!s || (image->px && !d.px) || dt_sequence_append(s, &d, x->ids)) {
-        dt_free(d.px);
+    if (s && image->px && (one.px = dt_malloc(bytes)))
+        memcpy(one.px, image->px, bytes);
+    if (!s || (image->px && !one.px) || dt_sequence_append(s, &d, x->ids)) {
+        dt_free(one.px);
         dt_sequence_free(s);
         return dt_error_nomem(err, "a sequence");
     }

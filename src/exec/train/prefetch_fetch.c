@@ -97,12 +97,26 @@ static void want_share(const struct dt_prefetch_share *s, const struct dt_assign
 
 /* ---- into the sequences ---- */
 
-static struct dt_sequence_item *item_of(struct dt_sequence *q, int doc)
+/* Items [*first, *first + *n) are the images of the document. */
+static void items_of(const struct dt_sequence *q, int doc, int *first, int *n)
 {
-    for (int i = 0; i < q->n_items; i++)
-        if (q->items[i].doc == (uint32_t)doc)
-            return &q->items[i];
-    return NULL;
+    *first = 0;
+    *n = 0;
+    while (*first < q->n_items && q->items[*first].doc != (uint32_t)doc)
+        ++*first;
+    while (*first + *n < q->n_items && q->items[*first + *n].doc == (uint32_t)doc)
+        ++*n;
+}
+
+static int64_t pixel_bytes(const struct dt_sequence *q, int doc)
+{
+    int64_t bytes = 0;
+    int first, n;
+
+    items_of(q, doc, &first, &n);
+    for (int i = first; i < first + n; i++)
+        bytes += 3 * (int64_t)q->items[i].w * q->items[i].h;
+    return bytes;
 }
 
 /* Places rise from document to document. */
@@ -110,7 +124,6 @@ static void list(struct dt_sequence *const *seqs, int64_t n, struct wanted *w)
 {
     for (int64_t i = 0; i < n; i++)
         for (int d = 0; d < seqs[i]->n_docs; d++) {
-            const struct dt_sequence_item *it = item_of(seqs[i], d);
             int what = w->what[w->first[i] + d];
 
             if (!what)
@@ -119,27 +132,42 @@ static void list(struct dt_sequence *const *seqs, int64_t n, struct wanted *w)
                 .place = seqs[i]->docs[d].place,
                 .what = what,
                 .bytes = 100 + (what & DT_FEED_TEXT ? 4 * (int64_t)seqs[i]->docs[d].text_n : 0) +
-                         (what & DT_FEED_PIXELS && it ? 3 * (int64_t)it->w * it->h : 0)};
+                         (what & DT_FEED_PIXELS ? pixel_bytes(seqs[i], d) : 0)};
         }
+}
+
+/* Is it what its sizes were of? */
+static bool is_same(const struct dt_sequence *q, int d, const struct dt_document *doc)
+{
+    int first, n;
+
+    items_of(q, d, &first, &n);
+    if (doc->status != DT_OK || doc->sample != q->docs[d].sample || doc->task != q->docs[d].task ||
+        doc->text.n != q->docs[d].text_n || doc->n_images != n)
+        return false;
+    for (int i = 0; i < n; i++)
+        if (doc->image[i].w != q->items[first + i].w || doc->image[i].h != q->items[first + i].h)
+            return false;
+    return true;
 }
 
 static enum dt_status put(struct dt_sequence *q, int d, struct dt_feed_fetch *f,
                           struct dt_error *err)
 {
-    struct dt_sequence_item *it = item_of(q, d);
     struct dt_document *doc = &f->doc;
+    int first, n;
 
-    if (doc->status != DT_OK || doc->sample != q->docs[d].sample || doc->task != q->docs[d].task ||
-        doc->text.n != q->docs[d].text_n || (it && (doc->w != it->w || doc->h != it->h)))
+    if (!is_same(q, d, doc))
         return dt_error_set(err, DT_ERR_PEER,
                             "document %lld of the data is not what it was when its sizes were "
                             "asked for: do all producers and ranks have the same shards?",
                             (long long)f->place);
     if (f->what & DT_FEED_TEXT)
         dt_sequence_put_text(q, d, doc->text.id);
-    if (f->what & DT_FEED_PIXELS && it) {
-        it->px = doc->px;
-        doc->px = NULL;
+    items_of(q, d, &first, &n);
+    for (int i = 0; f->what & DT_FEED_PIXELS && i < n; i++) {
+        q->items[first + i].px = doc->image[i].px;
+        doc->image[i].px = NULL;
     }
     return DT_OK;
 }

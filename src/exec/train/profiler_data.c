@@ -192,11 +192,13 @@ enum dt_status dt_profiler_data(const struct dt_loader_options *o, int samples, 
 {
     struct dt_data_report bad = {0};
     struct rates r = {.o = o};
+    struct dt_shard_keep keep = {.folder = o->index_folder};
     struct dt_shard_index *ix;
     enum dt_status st;
 
     memset(report, 0, sizeof *report);
-    DT_TRY(dt_shard_index_open(o->shards, o->n_shards, &bad, err, &ix));
+    DT_TRY(
+        dt_shard_index_open(o->shards, o->n_shards, o->keep_index ? &keep : NULL, &bad, err, &ix));
     st = measure(&r, ix, ix->n < (size_t)samples ? ix->n : (size_t)samples, device, err, out,
                  report);
     dt_shard_index_close(ix);

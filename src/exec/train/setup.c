@@ -172,6 +172,8 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
     s->loader = (struct dt_loader_options){
         .shards = (const char *const *)s->shards,
         .n_shards = s->n_shards,
+        .keep_index = strcmp(r->data_index, "none") != 0,
+        .index_folder = strcmp(r->data_index, "auto") != 0 ? r->data_index : NULL,
         .tokenizer = s->tokenizer,
         .seq_len = s->plan.policy.seq_len,
         .patch = s->encoder >= 0 ? m->modules[s->encoder].patch : 0,
@@ -181,6 +183,7 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
         .caption_drop = r->caption_drop,
         .image = spec_of(s, s->encoder),
         .target = spec_of(s, s->generator),
+        .frames = {r->frame_stride, r->frames_max},
         .text_only = r->text_only,
         .unpacked = !r->packed,
         .shuffle = r->shuffle,

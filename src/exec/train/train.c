@@ -416,7 +416,7 @@ static enum dt_status object(struct train *t, const struct dt_prefetch_batch *b,
 {
     struct dt_train_event e = {.step = s->step, .verdict = t->verdict};
 
-    DT_TRY(dt_train_trouble_find(t->s, t->x, t->loader, b, &s->r, t->first, err, &e));
+    DT_TRY(dt_train_trouble_find(t->s, t->x, b, &s->r, t->first, err, &e));
     return act(t, &e, err);
 }
 

@@ -9,20 +9,18 @@
 /* ---- looking ---- */
 
 /* Samples of a sequence, the first few by name. */
-static void add_samples(const struct dt_loader *loader, const struct dt_sequence *q, bool first,
-                        struct dt_train_event *e)
+static void add_samples(const struct dt_sequence *q, bool first, struct dt_train_event *e)
 {
     for (int d = 0; d < q->n_docs; d++) {
         int64_t k = e->n_samples++;
 
         if (first && k < DT_EVENT_SAMPLES)
-            dt_loader_sample_name(loader, q->docs[d].sample, e->samples[k], sizeof(e->samples[k]));
+            snprintf(e->samples[k], sizeof(e->samples[k]), "%s", q->docs[d].name);
     }
 }
 
 static void find_samples(const struct dt_setup *s, const double *losses,
-                         const struct dt_loader *loader, const struct dt_prefetch_batch *b,
-                         bool first, struct dt_train_event *e)
+                         const struct dt_prefetch_batch *b, bool first, struct dt_train_event *e)
 {
     const struct dt_model *m = s->job->model;
 
@@ -33,22 +31,21 @@ static void find_samples(const struct dt_setup *s, const double *losses,
             snprintf(e->module, sizeof(e->module), "%s",
                      m->modules[text || s->generator < 0 ? m->llm : s->generator].name);
         if (text || image)
-            add_samples(loader, b->seqs[i], first, e);
+            add_samples(b->seqs[i], first, e);
     }
     e->of_batch = e->n_samples == 0;
     for (int64_t i = 0; e->of_batch && i < b->n; i++)
-        add_samples(loader, b->seqs[i], first, e);
+        add_samples(b->seqs[i], first, e);
 }
 
 enum dt_status dt_train_trouble_find(const struct dt_setup *s, struct dt_exec *x,
-                                     const struct dt_loader *loader,
                                      const struct dt_prefetch_batch *b,
                                      const struct dt_exec_result *r, bool first,
                                      struct dt_error *err, struct dt_train_event *e)
 {
     e->loss = r->loss;
     e->grad_norm = r->grad_norm;
-    find_samples(s, dt_exec_losses(x), loader, b, first, e);
+    find_samples(s, dt_exec_losses(x), b, first, e);
     if (e->verdict.cause != DT_GUARD_NONFINITE)
         return DT_OK;
     return dt_exec_find_nonfinite(x, err, &e->param, &e->grad);

@@ -26,7 +26,6 @@ struct dt_train_event {
 
 /* Looks for the origin; collective, after the iteration of `b`.  Samples are named on rank 0. */
 enum dt_status dt_train_trouble_find(const struct dt_setup *s, struct dt_exec *x,
-                                     const struct dt_loader *loader,
                                      const struct dt_prefetch_batch *b,
                                      const struct dt_exec_result *r, bool first,
                                      struct dt_error *err, struct dt_train_event *e);
