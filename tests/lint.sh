@@ -51,11 +51,13 @@ src/serve src/fit"
 homes="mpi.h src/comm/transport_mpi.c
 libfyaml.h src/base/doc.c
 sqlite3.h src/core/profile src/report src/fit
-gsl/ src/core src/report src/fit
+gsl/ src/core src/report src/fit src/exec/data/fbank.c
 pthread.h src/comm src/exec src/sim src/cli src/kernels/cpu src/kernels/cuda
 threads.h -
 microhttpd.h src/serve/server.c
 zmq.h src/exec/feed/net_zmq.c
+sndfile.h src/exec/data/audio.c
+samplerate.h src/exec/data/audio.c
 sodium.h -
 omp.h src/kernels/cpu
 cuda_runtime.h src/kernels/cuda

@@ -197,6 +197,10 @@ tests_test_ferry_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 if HAVE_NCCL
 check_PROGRAMS += tests/test_nccl_abi
 endif
+if HAVE_SNDFILE
+check_PROGRAMS += tests/test_audio
+endif
+tests_test_audio_SOURCES = tests/test_audio.c tests/sound_fixture.h
 tests_test_nccl_abi_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CPPFLAGS)
 tests_test_nccl_abi_LDADD =
 tests_bench_roofline_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
@@ -439,6 +443,7 @@ endif
 # tests/fuzz/fuzz_X.c defines LLVMFuzzerTestOneInput; tests/fuzz/corpus/X/ are its seeds.  Add X to
 # FUZZ_TARGETS, and its _SOURCES and _LDFLAGS as below.
 FUZZ_TARGETS = \
+	tests/fuzz/fuzz_audio \
 	tests/fuzz/fuzz_axes \
 	tests/fuzz/fuzz_csv \
 	tests/fuzz/fuzz_doc \
@@ -511,6 +516,8 @@ tests_fuzz_fuzz_sqlite_SOURCES = tests/fuzz/fuzz_sqlite.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_sqlite_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_feed_SOURCES = tests/fuzz/fuzz_feed.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_feed_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_audio_SOURCES = tests/fuzz/fuzz_audio.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_audio_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_idx_SOURCES = tests/fuzz/fuzz_idx.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_idx_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_image_SOURCES = tests/fuzz/fuzz_image.c $(FUZZ_DRIVER)

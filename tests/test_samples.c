@@ -65,15 +65,18 @@ START_TEST(sequences_are_packed_by_the_encoders_patches)
         const char *yaml;
         int patch, resize; /* what must come of the two */
     } cases[] = {
-        {{0, 0}, "samples: laion-8k\n", 16, 0},
-        {{14, 0}, "samples: laion-8k\n", 14, 0},
-        {{14, 224}, "samples: laion-8k\n", 14, 224},
-        {{28, 0}, "samples: {preset: laion-8k, patch: 28}\n", 28, 0},
-        {{28, 0},
+        {{.patch = 0, .resize = 0}, "samples: laion-8k\n", 16, 0},
+        {{.patch = 14, .resize = 0}, "samples: laion-8k\n", 14, 0},
+        {{.patch = 14, .resize = 224}, "samples: laion-8k\n", 14, 224},
+        {{.patch = 28, .resize = 0}, "samples: {preset: laion-8k, patch: 28}\n", 28, 0},
+        {{.patch = 28, .resize = 0},
          "samples: {distribution: {image_side: {kind: constant, value: 300}, patch: 28}}\n",
          28,
          0},
-        {{14, 0}, "samples: {distribution: {image_side: {kind: constant, value: 300}}}\n", 14, 0},
+        {{.patch = 14, .resize = 0},
+         "samples: {distribution: {image_side: {kind: constant, value: 300}}}\n",
+         14,
+         0},
     };
 
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {

@@ -27,11 +27,14 @@ libdtexec_a_SOURCES = \
 	src/exec/checkpoint/safetensors_header.c \
 	src/exec/checkpoint/safetensors_impl.h \
 	src/exec/checkpoint/safetensors_write.c \
+	src/exec/data/audio.h \
 	src/exec/data/bpe.c \
 	src/exec/data/caption.c \
 	src/exec/data/caption.h \
 	src/exec/data/document.c \
 	src/exec/data/document.h \
+	src/exec/data/fbank.c \
+	src/exec/data/fbank.h \
 	src/exec/data/idx.c \
 	src/exec/data/idx.h \
 	src/exec/data/image.c \
@@ -173,4 +176,9 @@ if HAVE_ZMQ
 libdtexec_a_SOURCES += src/exec/feed/net_zmq.c
 else
 libdtexec_a_SOURCES += src/exec/feed/net_none.c
+endif
+if HAVE_SNDFILE
+libdtexec_a_SOURCES += src/exec/data/audio.c
+else
+libdtexec_a_SOURCES += src/exec/data/audio_none.c
 endif

@@ -162,6 +162,9 @@ struct dt_module {
     struct dt_module_arithmetic arith;
     const char *planned_only; /* arithmetic that the executor lacks, for its message; NULL = none */
     double frames_per_s; /* audio: tokens per second; for generators latent pixels per second */
+    /* audio encoder: it cuts spectrograms of that many filters into patches (core/model/samples_sound.h);
+     * 0: frames_per_s holds */
+    int mel_bins;
     int out_width; /* elements per token handed downstream (LLM hidden for encoders, context width for LLM) */
     int out_tokens_per_item; /* 0 = one per token; else fixed per image (77 conditioning states per generated image) */
 };

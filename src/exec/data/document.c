@@ -5,8 +5,10 @@
 #include "base/mem.h"
 #include "base/number.h"
 #include "base/rng.h"
-#include "core/model/samples_build.h"
 #include "base/utf8.h"
+#include "core/model/samples_build.h"
+#include "exec/data/audio.h"
+#include "exec/data/fbank.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -150,6 +152,37 @@ static enum dt_status read_image(struct maker *m, const struct dt_shard_member *
     return DT_OK;
 }
 
+/* ---- sound ---- */
+
+static enum dt_status read_sound(struct maker *m, const struct dt_shard_member *f)
+{
+    const struct dt_loader_options *o = m->o;
+    struct dt_document *d = m->d;
+    struct dt_audio a = {0};
+    enum dt_audio_bad why = DT_AUDIO_DAMAGED;
+    enum dt_status st =
+        m->pixels
+            ? dt_audio_spectrogram(f->data, f->len, o->sound_cs, o->mel_bins, &m->err, &a, &why)
+            : dt_audio_length(f->data, f->len, o->sound_cs, &m->err, &a, &why);
+    int64_t n;
+
+    if (st != DT_OK)
+        return bad(m, why == DT_AUDIO_LIMIT ? DT_BAD_AUDIO_LIMIT : DT_BAD_AUDIO, st);
+    d->sound = true;
+    d->clip_cut = a.cut;
+    d->w = o->mel_bins;
+    d->h = (int)dt_sample_sound_frames(a.cs);
+    d->px = a.at;
+    n = dt_sample_sound_patches(d->h, d->w, o->patch);
+    if (n > o->seq_len - 3)
+        return bad(m, DT_BAD_TOO_LONG,
+                   dt_error_set(&m->err, DT_ERR_INPUT,
+                                "a sound of %d.%02d s has %lld tokens; a sequence has %d",
+                                a.cs / 100, a.cs % 100, (long long)n, o->seq_len));
+    d->image_tokens = (int)n;
+    return DT_OK;
+}
+
 /* A draw of its own for each question, sample and epoch. */
 static bool draw(const struct dt_loader_options *o, uint64_t stream, double share, uint64_t sample,
                  int64_t epoch)
@@ -175,30 +208,48 @@ static int64_t read_label(const struct dt_shard_sample *s)
     return dt_number_int(text, &v) && v >= 0 ? v : -1;
 }
 
+/* What the LLM reads or the generator draws; NULL if the sample has neither. */
+static const struct dt_shard_member *choose_item(struct maker *m, int64_t epoch)
+{
+    static const char *const images[] = {"jpg", "jpeg", "png", "webp", NULL};
+    static const char *const sounds[] = {"wav", "flac", NULL};
+    const struct dt_loader_options *o = m->o;
+    const struct dt_shard_member *image = NULL, *sound = NULL;
+    bool drawn;
+
+    if (o->mel_bins > 0)
+        sound = find(m->s, sounds);
+    if (o->mel_bins == 0 || o->generate > 0)
+        image = find(m->s, images);
+    drawn = image && draw(o, TASK_STREAM, o->generate, m->d->sample, epoch);
+    if (o->mel_bins > 0 && !sound)
+        drawn = image != NULL;
+    m->d->task = drawn ? DT_TASK_GENERATE : image || sound ? DT_TASK_CAPTION : DT_TASK_TEXT;
+    return drawn || o->mel_bins == 0 ? image : sound;
+}
+
 static enum dt_status make(struct maker *m, const struct dt_shard_index *ix, uint64_t i,
                            int64_t epoch, struct dt_shard_sample *scratch)
 {
-    static const char *const images[] = {"jpg", "jpeg", "png", "webp", NULL};
     const struct dt_loader_options *o = m->o;
     struct dt_document *d = m->d;
-    const struct dt_shard_member *image;
+    const struct dt_shard_member *item;
     size_t room;
     enum dt_status st = dt_shard_read(ix, (size_t)i, (size_t)o->sample_bytes_max, &m->err, scratch);
     if (st != DT_OK)
         return bad(m, DT_BAD_SAMPLE, st);
     d->label = read_label(scratch);
-    image = find(scratch, images);
-    if (!image && !o->text_only)
+    item = choose_item(m, epoch);
+    if (!item && !o->text_only)
         return bad(m, DT_BAD_NO_IMAGE,
-                   dt_error_set(&m->err, DT_ERR_INPUT, "no jpg, jpeg, png or webp member"));
-    d->task = !image                                        ? DT_TASK_TEXT
-              : draw(o, TASK_STREAM, o->generate, i, epoch) ? DT_TASK_GENERATE
-                                                            : DT_TASK_CAPTION;
+                   dt_error_set(&m->err, DT_ERR_INPUT, "no %s member",
+                                o->mel_bins > 0 ? "wav or flac" : "jpg, jpeg, png or webp"));
     DT_TRY(read_text(m));
     if (d->task == DT_TASK_GENERATE && draw(o, DROP_STREAM, o->caption_drop, i, epoch))
         d->text.n = 0;
-    if (image)
-        DT_TRY(read_image(m, image));
+    if (item)
+        DT_TRY(o->mel_bins > 0 && d->task == DT_TASK_CAPTION ? read_sound(m, item)
+                                                             : read_image(m, item));
     room = (size_t)(o->seq_len - 2 - d->image_tokens);
     if (o->text_tokens_max && (size_t)o->text_tokens_max < room)
         room = (size_t)o->text_tokens_max;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * One sample of a shard made into a document: tokens of its text, pixels of its image.  Shared by
- * the loader's files only. */
+ * One sample of a shard made into a document: tokens of its text, pixels of its image or the
+ * spectrogram of its sound.  Shared by the loader's files only. */
 #ifndef DT_EXEC_DATA_DOCUMENT_H
 #define DT_EXEC_DATA_DOCUMENT_H
 
@@ -15,9 +15,11 @@ struct dt_document {       /* zero-initialised is valid */
     enum dt_sequence_task task;
     struct dt_tokenizer_ids text; /* id NULL, n above 0: not there yet */
     bool cut;                     /* the text was shortened */
-    int w, h;
-    uint8_t *px;
-    int image_tokens; /* in the LLM sequence */
+    bool sound;                   /* what the LLM reads of it: a spectrogram, not an image */
+    bool clip_cut;                /* the sound was shortened */
+    int w, h;                     /* pixels; filters and frames */
+    void *px;                     /* [h][w][3] of bytes; of sound [h][w] of floats */
+    int image_tokens;             /* in the LLM sequence, of image or sound */
     uint64_t sample;
     int64_t label;
     int64_t place; /* in the loader's order, from the beginning of the first epoch */

@@ -66,6 +66,7 @@ int dt_sequence_append(struct dt_sequence *s, struct dt_document *d,
     s->ids[at++] = ids.bos;
     if (d->task != DT_TASK_TEXT)
         s->items[s->n_items++] = (struct dt_sequence_item){
+            .sound = d->sound,
             .w = d->w,
             .h = d->h,
             .flags = d->task == DT_TASK_GENERATE ? DT_ITEM_GENERATE : DT_ITEM_ENCODE,

@@ -58,7 +58,7 @@ static enum dt_status take(void *ctx, int64_t place, struct dt_error *err, struc
         DT_TRY(dt_feed_client_turn(c, TURN_MS, err));
     *out = i->doc;
     memset(&i->doc, 0, sizeof i->doc);
-    bytes = (int64_t)sizeof i->doc + 3 * (int64_t)out->w * out->h;
+    bytes = (int64_t)sizeof i->doc + (int64_t)dt_sequence_bytes(out->sound, out->w, out->h);
     c->mean_bytes = c->mean_bytes ? (7 * c->mean_bytes + bytes) / 8 : bytes;
     c->first++;
     c->ahead--;
@@ -117,6 +117,7 @@ static enum dt_status prepare(struct dt_feed_client *c, struct dt_error *err)
 
     DT_TRY(dt_loader_job_digest(l, err, &c->job));
     c->limits = (struct dt_feed_limits){.seq_len = l->seq_len,
+                                        .mel_bins = l->mel_bins,
                                         .patch = l->patch ? l->patch : DT_LOADER_PATCH,
                                         .vocab = dt_tokenizer_vocab(l->tokenizer)};
     c->producer = dt_calloc((size_t)c->o.n, sizeof *c->producer);

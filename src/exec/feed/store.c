@@ -148,7 +148,7 @@ enum dt_status dt_feed_store_want(struct dt_feed_store *s, int64_t place,
 static void collect(struct dt_feed_store *s, struct entry *e)
 {
     e->bytes = (int64_t)(sizeof *e + e->doc.text.cap * sizeof *e->doc.text.id +
-                         (e->doc.px ? 3 * (size_t)e->doc.w * (size_t)e->doc.h : 0));
+                         (e->doc.px ? dt_sequence_bytes(e->doc.sound, e->doc.w, e->doc.h) : 0));
     e->collected = true;
     s->made++;
     s->bytes += e->bytes;

@@ -4,8 +4,14 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "core/model/samples_build.h"
+#include "exec/data/audio.h"
 
+#include <math.h>
 #include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "spectrograms are sent as they lie in memory"
+#endif
 
 #define MAGIC 0x44465444u /* "DTFD" */
 enum { WHY_MAX = 255, CRC_AT = DT_FEED_HEAD_BYTES - 4, LENGTH_AT = DT_FEED_HEAD_BYTES - 8 };
@@ -139,7 +145,7 @@ enum dt_status dt_feed_encode_document(const struct dt_feed_head *h, const struc
     put_text(&w, d->status != DT_OK ? d->why : "");
     if (d->status == DT_OK) {
         put_int(&w, (uint64_t)d->task, 1);
-        put_int(&w, d->cut, 1);
+        put_int(&w, (uint64_t)(d->cut | d->clip_cut << 1 | d->sound << 2), 1);
         put_int(&w, (uint64_t)d->label, 8);
         put_int(&w, (uint64_t)d->w, 4);
         put_int(&w, (uint64_t)d->h, 4);
@@ -149,7 +155,7 @@ enum dt_status dt_feed_encode_document(const struct dt_feed_head *h, const struc
         for (size_t i = 0; what & DT_FEED_TEXT && i < d->text.n; i++)
             put_int(&w, (uint32_t)d->text.id[i], 4);
         if (what & DT_FEED_PIXELS && d->px)
-            put(&w, d->px, 3 * (size_t)d->w * (size_t)d->h);
+            put(&w, d->px, dt_sequence_bytes(d->sound, d->w, d->h));
     }
     return end(&w, err);
 }
@@ -287,8 +293,19 @@ enum dt_status dt_feed_decode_ask(const struct dt_feed_frame *f, struct dt_error
     return DT_OK;
 }
 
+static bool sound_fits(const struct dt_document *d, const struct dt_feed_limits *l)
+{
+    return d->task == DT_TASK_CAPTION && d->w == l->mel_bins && d->h >= 1 &&
+           d->h <= dt_sample_sound_frames(DT_AUDIO_CS_MAX) &&
+           d->image_tokens == dt_sample_sound_patches(d->h, d->w, l->patch);
+}
+
 static bool image_fits(const struct dt_document *d, const struct dt_feed_limits *l)
 {
+    if (d->sound != (l->mel_bins > 0 && d->task == DT_TASK_CAPTION) || (d->clip_cut && !d->sound))
+        return false;
+    if (d->sound)
+        return sound_fits(d, l);
     if (d->task == DT_TASK_TEXT)
         return d->w == 0 && d->h == 0 && d->image_tokens == 0;
     if (d->w < 1 || d->h < 1 || d->w > DT_IMAGE_SIDE_MAX || d->h > DT_IMAGE_SIDE_MAX ||
@@ -321,7 +338,7 @@ static enum dt_status get_text_ids(struct reader *r, const struct dt_feed_limits
 
 static enum dt_status get_pixels(struct reader *r, struct dt_document *d, struct dt_error *err)
 {
-    size_t n = 3 * (size_t)d->w * (size_t)d->h;
+    size_t n = dt_sequence_bytes(d->sound, d->w, d->h);
     const uint8_t *p = get(r, n);
 
     if (!p)
@@ -332,6 +349,9 @@ static enum dt_status get_pixels(struct reader *r, struct dt_document *d, struct
     if (!d->px)
         return dt_error_nomem(err, "an image");
     memcpy(d->px, p, n);
+    for (size_t i = 0; d->sound && i < n / sizeof(float); i++)
+        if (!isfinite(((const float *)d->px)[i]))
+            return damaged(err, "with sound that is no numbers");
     return DT_OK;
 }
 
@@ -346,12 +366,14 @@ static enum dt_status get_good(struct reader *r, const struct dt_feed_limits *l,
     image = get_int(r, 4);
     text = get_int(r, 4);
     *what = (int)get_int(r, 1);
-    if (r->past || task > DT_TASK_GENERATE || cut > 1 || d->label < -1 || w > DT_IMAGE_SIDE_MAX ||
-        h > DT_IMAGE_SIDE_MAX || l->seq_len < 4 || image > (uint64_t)l->seq_len ||
+    if (r->past || task > DT_TASK_GENERATE || cut > 7 || d->label < -1 || w > DT_IMAGE_SIDE_MAX ||
+        h > UINT16_MAX || l->seq_len < 4 || image > (uint64_t)l->seq_len ||
         text + image + 2 > (uint64_t)l->seq_len || *what & ~(DT_FEED_TEXT | DT_FEED_PIXELS))
         return damaged(err, "with a document beyond the limits");
     d->task = (enum dt_sequence_task)task;
-    d->cut = cut;
+    d->cut = cut & 1;
+    d->clip_cut = cut >> 1 & 1;
+    d->sound = cut >> 2 & 1;
     d->w = (int)w;
     d->h = (int)h;
     d->image_tokens = (int)image;

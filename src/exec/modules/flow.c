@@ -157,8 +157,13 @@ enum dt_status dt_nn_shape_facts(const struct dt_module *m, struct dt_error *err
         if (m->blocks[i].level >= f->levels)
             f->levels = m->blocks[i].level + 1;
     }
-    if (m->modality == DT_MODALITY_AUDIO)
-        return unsupported(err, m, "audio");
+    if (m->modality == DT_MODALITY_AUDIO && m->role != DT_ROLE_ENCODER)
+        return unsupported(err, m, "a generator of sound");
+    if (m->modality == DT_MODALITY_AUDIO && m->mel_bins == 0)
+        return unsupported(err, m,
+                           "an encoder of sound whose tokens are stated (frames_per_s; BEATs' "
+                           "attention has a relative position bias besides, which is not there): "
+                           "one with mel_bins");
     if (f->levels > DT_BATCH_LEVELS)
         return unsupported(err, m, "a U-Net of more than 8 levels");
     return f->conv_in >= 0 ? skips(&w, err) : DT_OK;

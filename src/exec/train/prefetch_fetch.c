@@ -119,7 +119,9 @@ static void list(struct dt_sequence *const *seqs, int64_t n, struct wanted *w)
                 .place = seqs[i]->docs[d].place,
                 .what = what,
                 .bytes = 100 + (what & DT_FEED_TEXT ? 4 * (int64_t)seqs[i]->docs[d].text_n : 0) +
-                         (what & DT_FEED_PIXELS && it ? 3 * (int64_t)it->w * it->h : 0)};
+                         (what & DT_FEED_PIXELS && it
+                              ? (int64_t)dt_sequence_bytes(it->sound, it->w, it->h)
+                              : 0)};
         }
 }
 
@@ -130,7 +132,8 @@ static enum dt_status put(struct dt_sequence *q, int d, struct dt_feed_fetch *f,
     struct dt_document *doc = &f->doc;
 
     if (doc->status != DT_OK || doc->sample != q->docs[d].sample || doc->task != q->docs[d].task ||
-        doc->text.n != q->docs[d].text_n || (it && (doc->w != it->w || doc->h != it->h)))
+        doc->text.n != q->docs[d].text_n ||
+        (it && (doc->sound != it->sound || doc->w != it->w || doc->h != it->h)))
         return dt_error_set(err, DT_ERR_PEER,
                             "document %lld of the data is not what it was when its sizes were "
                             "asked for: do all producers and ranks have the same shards?",
