@@ -47,6 +47,7 @@ libdtexec_a_SOURCES = \
 	src/exec/data/loader.h \
 	src/exec/data/pack.c \
 	src/exec/data/pack.h \
+	src/exec/data/pack_tones.c \
 	src/exec/data/pretoken.c \
 	src/exec/data/report.c \
 	src/exec/data/report.h \

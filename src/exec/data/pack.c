@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "exec/data/audio.h"
 #include "exec/data/caption.h"
 #include "exec/data/idx.h"
 #include "exec/data/image.h"
@@ -70,9 +71,14 @@ static enum dt_status write(struct packer *p, const char *key, const struct dt_s
 
 /* ---- folders ---- */
 
-static const char *image_ext(const char *name)
+static bool is_sound(const char *ext)
 {
-    static const char *const exts[] = {"jpg", "jpeg", "png", "webp", NULL};
+    return strcmp(ext, "wav") == 0 || strcmp(ext, "flac") == 0;
+}
+
+static const char *item_ext(const char *name)
+{
+    static const char *const exts[] = {"jpg", "jpeg", "png", "webp", "wav", "flac", NULL};
     const char *dot = strrchr(name, '.');
     for (int i = 0; dot && dot > name && exts[i]; i++)
         if (strcasecmp(dot + 1, exts[i]) == 0)
@@ -114,6 +120,26 @@ static enum dt_status bad_file(struct packer *p, enum dt_data_bad_kind kind, con
     return dt_data_bad(p->report, kind, &why);
 }
 
+/* Sees that the sound can be read as a whole; *ok tells. */
+static enum dt_status check_sound(struct packer *p, const char *path, const char *bytes, size_t len,
+                                  bool *ok)
+{
+    struct dt_audio a = {0};
+    struct dt_error why;
+    enum dt_audio_bad bad;
+    enum dt_status st =
+        dt_audio_decode((const uint8_t *)bytes, len, DT_AUDIO_CS_MAX, &why, &a, &bad);
+
+    dt_free(a.at);
+    *ok = st == DT_OK;
+    if (st == DT_ERR_INPUT)
+        return bad_file(p, bad == DT_AUDIO_LIMIT ? DT_BAD_AUDIO_LIMIT : DT_BAD_AUDIO, path,
+                        why.message);
+    if (st != DT_OK)
+        *p->err = why;
+    return st;
+}
+
 /* Sees that the image can be read; *ok tells. */
 static enum dt_status check_image(struct packer *p, const char *path, const char *bytes, size_t len,
                                   bool *ok)
@@ -150,7 +176,7 @@ static enum dt_status pack_pair(struct packer *p, const char *path, const char *
         return bad_file(p, DT_BAD_NO_CAPTION, path, "there is no .txt or .json next to it");
     if (blank(text, text_len))
         return bad_file(p, DT_BAD_EMPTY_CAPTION, path, "its caption is empty");
-    DT_TRY(check_image(p, path, image, image_len, &ok));
+    DT_TRY((is_sound(ext) ? check_sound : check_image)(p, path, image, image_len, &ok));
     if (!ok)
         return DT_OK;
     snprintf(key, sizeof key, "%s", path + p->root);
@@ -203,7 +229,7 @@ static enum dt_status pack_dir(struct packer *p, const char *dir, int depth)
         if (snprintf(path, sizeof path, "%s/%s", dir, e[i]->d_name) >= PATH_MAX - 8 ||
             lstat(path, &sb) != 0)
             continue;
-        ext = image_ext(e[i]->d_name);
+        ext = item_ext(e[i]->d_name);
         if (S_ISDIR(sb.st_mode) && depth < DEPTH_MAX)
             st = pack_dir(p, path, depth + 1);
         else if (!S_ISDIR(sb.st_mode) && ext)
