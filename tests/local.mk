@@ -333,6 +333,7 @@ SHELL_TESTS = \
 	tests/test_tables.sh \
 	tests/test_tcp.sh \
 	tests/test_trace.sh \
+	tests/test_train_audio.sh \
 	tests/test_train_cli.sh \
 	tests/test_train_cp.sh \
 	tests/test_train_mpi.sh \
