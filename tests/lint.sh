@@ -51,7 +51,7 @@ src/serve src/fit"
 homes="mpi.h src/comm/transport_mpi.c
 libfyaml.h src/base/doc.c
 sqlite3.h src/core/profile src/report src/fit
-gsl/ src/core src/report src/fit src/exec/data/fbank.c
+gsl/ src/core src/report src/fit
 pthread.h src/comm src/exec src/sim src/cli src/kernels/cpu src/kernels/cuda
 threads.h -
 microhttpd.h src/serve/server.c

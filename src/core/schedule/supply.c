@@ -19,7 +19,7 @@ const char *const dt_sched_supply_reads_names[DT_SCHED_READS_N + 1] = {"own", "s
 #define DECODE_PX_PER_S 210e6
 #define RESIZE_PX_PER_S 400e6
 #define TOKENIZE_BYTES_PER_S 54e6
-#define SOUND_S_PER_S 94.0 /* of 44.1 kHz, stereo */
+#define SOUND_S_PER_S 90.0 /* of 44.1 kHz, stereo */
 #define BYTES_PER_TOKEN 4.0
 #define BYTES_PER_PIXEL 3.0 /* uint8 red, green, blue */
 #define BYTES_PER_ID 4.0

@@ -8,11 +8,12 @@
 
 #include "base/mem.h"
 
+#include <complex.h>
 #include <float.h>
-#include <gsl/gsl_fft_real.h>
 #include <math.h>
 
 enum { WINDOW = DT_SAMPLE_SOUND_WINDOW, HOP = DT_SAMPLE_SOUND_HOP, FFT = 512, HALF = FFT / 2 };
+enum { FFT_BITS = 9 };
 #define SCALE 32768.0     /* of 16-bit sound */
 #define PREEMPHASIS 0.97  /* Kaldi's default */
 #define POVEY_POWER 0.85  /* Kaldi's default window: Hann's to this power, so 0 at both ends */
@@ -26,6 +27,8 @@ struct tables {
     int first[HALF]; /* a frequency lies between the peaks of this filter - 1 and this one */
     double up[HALF]; /* its share of filter `first`; what is missing to 1 goes to the one before */
     int bins;
+    double complex root[HALF]; /* of unity, clockwise */
+    int place[FFT];            /* its bits in reverse */
 };
 
 static double mel(double hz)
@@ -47,12 +50,19 @@ static void fill(struct tables *t, int bins)
         t->up[k] = at - floor(at);
     }
     t->bins = bins;
+    for (int k = 0; k < HALF; k++)
+        t->root[k] = cos(2 * M_PI * k / FFT) - I * sin(2 * M_PI * k / FFT);
+    for (int i = 0; i < FFT; i++) {
+        t->place[i] = 0;
+        for (int b = 0; b < FFT_BITS; b++)
+            t->place[i] |= (i >> b & 1) << (FFT_BITS - 1 - b);
+    }
 }
 
-/* x[FFT]: the frame, then zeros. */
-static void windowed(const struct tables *t, const float *sound, double *x)
+/* z[FFT]: the frame, then zeros. */
+static void windowed(const struct tables *t, const float *sound, double complex *z)
 {
-    double mean = 0;
+    double x[WINDOW], mean = 0;
 
     for (int i = 0; i < WINDOW; i++)
         mean += x[i] = SCALE * (double)sound[i];
@@ -62,19 +72,36 @@ static void windowed(const struct tables *t, const float *sound, double *x)
     for (int i = WINDOW - 1; i > 0; i--)
         x[i] -= PREEMPHASIS * x[i - 1];
     x[0] -= PREEMPHASIS * x[0];
-    for (int i = 0; i < WINDOW; i++)
-        x[i] *= t->window[i];
-    for (int i = WINDOW; i < FFT; i++)
-        x[i] = 0;
+    for (int i = 0; i < FFT; i++)
+        z[i] = i < WINDOW ? x[i] * t->window[i] : 0;
 }
 
-/* x: a real transform's halves, real parts up and imaginary parts down. */
-static void energies(const struct tables *t, const double *x, double *e)
+/* Cooley and Tukey's transform, in place: places by their bits in reverse, then pairs, pairs of pairs ... */
+static void transform(const struct tables *t, double complex *z)
+{
+    for (int i = 0; i < FFT; i++)
+        if (i < t->place[i]) {
+            double complex keep = z[i];
+
+            z[i] = z[t->place[i]];
+            z[t->place[i]] = keep;
+        }
+    for (int half = 1; half < FFT; half *= 2)
+        for (int at = 0; at < FFT; at += 2 * half)
+            for (int k = 0; k < half; k++) {
+                double complex a = z[at + k], b = z[at + half + k] * t->root[k * (HALF / half)];
+
+                z[at + k] = a + b;
+                z[at + half + k] = a - b;
+            }
+}
+
+static void energies(const struct tables *t, const double complex *z, double *e)
 {
     for (int b = 0; b < t->bins; b++)
         e[b] = 0;
     for (int k = 0; k < HALF; k++) {
-        double p = k == 0 ? x[0] * x[0] : x[k] * x[k] + x[FFT - k] * x[FFT - k];
+        double p = creal(z[k]) * creal(z[k]) + cimag(z[k]) * cimag(z[k]);
 
         if (t->first[k] < 0)
             continue;
@@ -88,14 +115,14 @@ static void energies(const struct tables *t, const double *x, double *e)
 void dt_audio_fbank(const float *sound, int cs, int bins, float *out)
 {
     int64_t frames = dt_sample_sound_frames(cs);
-    double x[FFT], e[DT_SAMPLE_SOUND_BINS_MAX];
+    double complex x[FFT];
+    double e[DT_SAMPLE_SOUND_BINS_MAX];
     struct tables t;
 
     fill(&t, bins);
     for (int64_t f = 0; f < frames; f++) {
         windowed(&t, sound + f * HOP, x);
-        gsl_fft_real_radix2_transform(x, 1,
-                                      FFT); /* fails for lengths that are no power of 2 only */
+        transform(&t, x);
         energies(&t, x, e);
         for (int b = 0; b < bins; b++)
             out[f * bins + b] = (float)((log(fmax(e[b], FLOOR)) - MEAN) / (2 * DEVIATION));
