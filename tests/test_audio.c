@@ -7,6 +7,7 @@
 #include "data_fixture.h"
 #include "exec/data/fbank.h"
 #include "exec/data/loader.h"
+#include "exec/program/batching.h"
 #include "sound_fixture.h"
 
 #include <sndfile.h>
@@ -422,7 +423,7 @@ START_TEST(planner_and_loader_count_alike)
         for (int i = 0; i < N; i++) {
             struct dt_sequence *s;
             struct dt_samples *plan;
-            struct dt_work w;
+            struct dt_work w, again;
             char csv[200];
             double cs;
 
@@ -443,6 +444,12 @@ START_TEST(planner_and_loader_count_alike)
             ck_assert_int_eq(w.tokens, s->items[0].n);
             ck_assert_int_eq(w.tokens, 8 * (int)fmax(floor((cs - 2) / 16), 1));
             ck_assert_int_eq(s->n_tokens - s->text_tokens, s->items[0].n);
+            dt_samples_free(plan);
+            /* and what the executor plans and reports its FLOPs by */
+            dt_assert_ok(
+                dt_batching_samples((const struct dt_sequence *const[]){s}, 1, &err, &plan), err);
+            dt_sample_work(plan, 0, &m, &again);
+            ck_assert_mem_eq(&again, &w, sizeof w);
             dt_samples_free(plan);
             dt_sequence_free(s);
         }
