@@ -81,6 +81,10 @@ done
 check "going on from a checkpoint: the same parameters" \
     '[ "$(sums whole | wc -l)" -gt 60 ] && [ "$(sums whole)" = "$(sums two)" ]'
 
+expect 0 "^long sounds  *[1-9][0-9]* cut to what the encoder hears" "$DISTTRAIN" train --no-runs job.yaml run.steps=1 \
+    run.checkpoint.dir=short model.encoder.positions=16
+expect 0 '"clips_cut": [1-9]' "$DISTTRAIN" train --no-runs --json job.yaml run.steps=1 run.checkpoint.dir=short2 run.audio_max_s=0.5
+
 # --- a sound whose header is whole and whose end is not: read by one rank, told to the other, passed over by both ---
 mkdir bad && cp in/0000000* bad
 head -c 300 "$srcdir/tests/fuzz/corpus/audio/mono.flac" >bad/00000004b.flac && echo "a bad one" >bad/00000004b.txt
@@ -110,7 +114,8 @@ if ! "$DISTTRAIN" preprocess --keygen nokeys 2>&1 | grep -q "without ZeroMQ"; th
 fi
 
 # --- what cannot be run ---
-expect 2 'module "encoder": an encoder of sound whose tokens are stated (frames_per_s' "$DISTTRAIN" train --no-runs --json job.yaml run.steps=1 run.checkpoint.dir=no 'model={modules: {encoder: {preset: beats}, llm: {kind: llm, layers: 1, hidden: 16, ffn: 32, heads: 2, vocab: 264}}}'
+expect 2 'module "encoder": an encoder of sound with frames_per_s instead of mel_bins .* cannot be run yet' "$DISTTRAIN" train --no-runs --json job.yaml run.steps=1 run.checkpoint.dir=no 'model={modules: {encoder: {preset: beats}, llm: {kind: llm, layers: 1, hidden: 16, ffn: 32, heads: 2, vocab: 264}}}'
+expect 2 'module "generator": a generator of sound cannot be run yet' "$DISTTRAIN" train --no-runs mllm-nano-audio 'model={modules: {llm: {kind: llm, layers: 1, hidden: 16, ffn: 32, heads: 2, vocab: 264}, generator: {preset: audioldm-unet}}}'
 expect 2 "leave one of the two out" "$DISTTRAIN" plan mllm-nano-audio model.encoder.frames_per_s=49.6
 expect 2 "no multiple of patch 12" "$DISTTRAIN" plan mllm-nano-audio model.encoder.patch=12
 expect 2 "a spectrogram has 1, not 3" "$DISTTRAIN" plan mllm-nano-audio model.encoder.channels=3

@@ -14,7 +14,7 @@
 
 struct dt_infer_options {
     const struct dt_device *device;
-    const struct dt_model *model;         /* one encoder, one LLM, one generator at most; images */
+    const struct dt_model *model;         /* one encoder, one LLM, one generator at most */
     const struct dt_tokenizer *tokenizer; /* outlives the result, as all of these do */
     const struct dt_diffusion *diffusion; /* NULL without a generator */
     enum dt_dtype dtype;
