@@ -176,3 +176,30 @@ AC_DEFUN([DT_ARG_ZMQ], [
     DT_TRISTATE_RESULT([zmq], [ZeroMQ (libzmq3-dev)], [$dt_zmq_works],
                        [`$PKG_CONFIG --modversion libzmq`])
 ])
+
+# libsndfile and libsamplerate through pkg-config: sound in training data.
+AC_DEFUN([DT_ARG_SNDFILE], [
+    DT_TRISTATE([sndfile], [libsndfile and libsamplerate, for training on sound])
+    dt_sndfile_works=no SNDFILE_CFLAGS= SNDFILE_LIBS=
+    AS_IF([test "$with_sndfile" != no],
+          [AC_MSG_CHECKING([for sndfile >= 1.0.31 and samplerate >= 0.1.9])
+           AS_IF([PKG_CONFIG_PATH="${dt_sndfile_dir:+$dt_sndfile_dir/lib/pkgconfig:}$PKG_CONFIG_PATH"
+                  export PKG_CONFIG_PATH
+                  $PKG_CONFIG --exists "sndfile >= 1.0.31 samplerate >= 0.1.9" 2>/dev/null],
+                 [SNDFILE_CFLAGS=`$PKG_CONFIG --cflags sndfile samplerate`
+                  SNDFILE_LIBS=`$PKG_CONFIG --libs sndfile samplerate`
+                  dt_save_CPPFLAGS=$CPPFLAGS dt_save_LIBS=$LIBS
+                  CPPFLAGS="$CPPFLAGS $SNDFILE_CFLAGS" LIBS="$SNDFILE_LIBS $LIBS"
+                  AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <sndfile.h>
+                                                    #include <samplerate.h>]],
+                                                  [[return !sf_version_string() || !src_is_valid_ratio(1);]])],
+                                 [dt_sndfile_works=yes], [SNDFILE_CFLAGS= SNDFILE_LIBS=])
+                  CPPFLAGS=$dt_save_CPPFLAGS LIBS=$dt_save_LIBS])
+           AC_MSG_RESULT([$dt_sndfile_works])])
+    AC_SUBST([SNDFILE_CFLAGS])
+    AC_SUBST([SNDFILE_LIBS])
+    AC_SUBST([HAVE_SNDFILE], [$dt_sndfile_works])
+    DT_TRISTATE_RESULT([sndfile], [libsndfile with libsamplerate (libsndfile1-dev, libsamplerate0-dev)],
+                       [$dt_sndfile_works],
+                       [`$PKG_CONFIG --modversion sndfile` and `$PKG_CONFIG --modversion samplerate`])
+])

@@ -108,10 +108,10 @@ static inline void ef_doc(struct dt_sequence *s, struct dt_rng *r, enum dt_seque
 
         *it = (struct dt_sequence_item){.w = EF_SIDE, .h = EF_SIDE, .doc = (uint32_t)s->n_docs};
         it->flags = task == DT_TASK_CAPTION ? DT_ITEM_ENCODE : DT_ITEM_GENERATE;
-        it->px = dt_malloc(EF_SIDE * EF_SIDE * 3);
-        ck_assert_ptr_nonnull(it->px);
+        uint8_t *px = it->px = dt_malloc(EF_SIDE * EF_SIDE * 3);
+        ck_assert_ptr_nonnull(px);
         for (int i = 0; i < EF_SIDE * EF_SIDE; i++)
-            memset(it->px + 3 * i, (int)dt_rng_below(r, 256), 3);
+            memset(px + 3 * i, (int)dt_rng_below(r, 256), 3);
         if (task == DT_TASK_CAPTION) {
             it->first = (uint32_t)at;
             it->n = (uint32_t)patches;
@@ -130,6 +130,26 @@ static inline void ef_doc(struct dt_sequence *s, struct dt_rng *r, enum dt_seque
     }
     s->n_tokens = at;
     s->n_docs++;
+}
+
+/* The pictures to read become sounds of as many patches: one row of them, from 2 to 7 frames. */
+static inline void ef_hear(const struct dt_module *m, struct dt_sequence *s, struct dt_rng *r)
+{
+    for (int i = 0; i < s->n_items && m->mel_bins > 0; i++) {
+        struct dt_sequence_item *it = &s->items[i];
+        float *x;
+
+        if (!(it->flags & DT_ITEM_ENCODE))
+            continue;
+        dt_free(it->px);
+        it->sound = true;
+        it->w = m->mel_bins;
+        it->h = 2 + (int)dt_rng_below(r, 6);
+        it->px = x = dt_malloc(dt_sequence_bytes(true, it->w, it->h));
+        ck_assert_ptr_nonnull(x);
+        for (int k = 0; k < it->w * it->h; k++)
+            x[k] = (float)dt_rng_normal(r);
+    }
 }
 
 /* What sequences hold: all kinds; text; no picture to draw; none to see; pictures in one only. */
@@ -177,6 +197,7 @@ static inline void ef_seqs_of(struct exec_fixture *f, int n, uint64_t seed, enum
             ef_doc(s, &r, task, 1 + (int)dt_rng_below(&r, 9), vocab);
         }
         s->text_tokens = s->n_tokens;
+        ef_hear(&f->model->modules[0], s, &r);
         f->seqs[k] = s;
     }
     f->n_seqs = n;

@@ -16,6 +16,10 @@
     "llm: {kind: llm, layers: 3, hidden: 32, ffn: 64, heads: 4, vocab: 61, tied: true, "           \
     "positions: 48, norm: layernorm, gated: false, bias: true"
 
+#define HEARING                                                                                    \
+    "encoder: {kind: encoder, modality: audio, mel_bins: 16, layers: 2, hidden: 24, ffn: 40, "     \
+    "heads: 2, patch: 4, channels: 1, positions: 16}, " EF_LLM ", " EF_UNET
+
 static const struct {
     const char *name, *layout, *options;
 } rows[] = {
@@ -269,6 +273,12 @@ static const struct {
     {"one sample with pictures", "1/1/4 1/2/2 1/1/2", "data=one full"},
     {"one sample with pictures, reordered", "1/1/2 1/2/2/2 1/1/2",
      "data=one interleaved reorder full"},
+    /* sounds instead of pictures to read */
+    {"sound, dp 2, pp 2 of the LLM", "1/1/2 1/2/2 1/1/1", "sound mpi"},
+    {"sound, tp 2, pp 2 everywhere", "2/2/1 2/2/1 2/2/1", "sound"},
+    {"sound, pp 2, zb-h1, full recompute", "1/2/1 1/2/1 1/2/1", "sound zb-h1 recompute=full"},
+    {"sound, cp 2, dropout", "1/1/2 1/1/1 1/1/1", "sound cp=2 dropout=0.1 full"},
+    {"sound, items, dp 4 to dp 2", "1/1/4 1/1/2 1/1/1", "sound window=1"},
     /* a table that the first and the last stage share */
     {"shared table, tp 2 pp 2 dp 2", "2/2/2", "gpt"},
     {"shared table, pp 3 dp 2", "1/3/2", "gpt"},
@@ -391,6 +401,8 @@ static void read_option(const char *s, struct ranks_case *c)
         c->model = GPT "}";
     else if (word_is(s, "pair", &v))
         c->model = PAIR;
+    else if (word_is(s, "sound", &v))
+        c->model = HEARING;
     else if (word_is(s, "rows", &v)) /* of which members hold all: no sequence parallelism */
         c->model = GPT ", sequence_parallel: false}";
     else if (word_is(s, "colocated", &v))

@@ -56,6 +56,8 @@ pthread.h src/comm src/exec src/sim src/cli src/kernels/cpu src/kernels/cuda
 threads.h -
 microhttpd.h src/serve/server.c
 zmq.h src/exec/feed/net_zmq.c
+sndfile.h src/exec/data/audio.c
+samplerate.h src/exec/data/audio.c
 sodium.h -
 omp.h src/kernels/cpu
 cuda_runtime.h src/kernels/cuda

@@ -202,6 +202,10 @@ tests_test_ferry_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 if HAVE_NCCL
 check_PROGRAMS += tests/test_nccl_abi
 endif
+if HAVE_SNDFILE
+check_PROGRAMS += tests/test_audio
+endif
+tests_test_audio_SOURCES = tests/test_audio.c tests/sound_fixture.h
 tests_test_nccl_abi_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CPPFLAGS)
 tests_test_nccl_abi_LDADD =
 tests_bench_roofline_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
@@ -334,6 +338,7 @@ SHELL_TESTS = \
 	tests/test_tables.sh \
 	tests/test_tcp.sh \
 	tests/test_trace.sh \
+	tests/test_train_audio.sh \
 	tests/test_train_cli.sh \
 	tests/test_train_cp.sh \
 	tests/test_train_groups.sh \
@@ -446,6 +451,7 @@ endif
 # tests/fuzz/fuzz_X.c defines LLVMFuzzerTestOneInput; tests/fuzz/corpus/X/ are its seeds.  Add X to
 # FUZZ_TARGETS, and its _SOURCES and _LDFLAGS as below.
 FUZZ_TARGETS = \
+	tests/fuzz/fuzz_audio \
 	tests/fuzz/fuzz_axes \
 	tests/fuzz/fuzz_captions \
 	tests/fuzz/fuzz_csv \
@@ -524,6 +530,8 @@ tests_fuzz_fuzz_sqlite_SOURCES = tests/fuzz/fuzz_sqlite.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_sqlite_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_feed_SOURCES = tests/fuzz/fuzz_feed.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_feed_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
+tests_fuzz_fuzz_audio_SOURCES = tests/fuzz/fuzz_audio.c $(FUZZ_DRIVER)
+tests_fuzz_fuzz_audio_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_idx_SOURCES = tests/fuzz/fuzz_idx.c $(FUZZ_DRIVER)
 tests_fuzz_fuzz_idx_LDFLAGS = $(AM_LDFLAGS) $(FUZZ_LINK)
 tests_fuzz_fuzz_image_SOURCES = tests/fuzz/fuzz_image.c $(FUZZ_DRIVER)

@@ -6,6 +6,7 @@
 #include "exec/feed/wire.h"
 #include "feed_fixture.h"
 
+#include <math.h>
 #include <sys/stat.h>
 
 enum { MAX = 6 };
@@ -259,6 +260,54 @@ START_TEST(damage_is_seen)
 }
 END_TEST
 
+/* Its values are what they were to the bit, and only who reads sounds takes it. */
+START_TEST(a_sound_is_sent_whole)
+{
+    enum { BINS = 16, FRAMES = 37, PATCHES = 9 * 4 };
+    float px[FRAMES * BINS];
+    struct dt_document_image sound = {.w = BINS, .h = FRAMES, .tokens = PATCHES, .px = px};
+    struct dt_document d = {.task = DT_TASK_CAPTION,
+                            .sound = true,
+                            .clip_cut = true,
+                            .image = &sound,
+                            .n_images = 1,
+                            .label = -1};
+    struct dt_feed_limits l = {
+        .seq_len = 64, .patch = 4, .mel_bins = BINS, .vocab = 10, .samples = 1};
+    struct dt_feed_head h = {.request = 5, .job = 6, .data = 7};
+    struct dt_feed_bytes b = {.n = 0};
+    struct dt_feed_frame f;
+    struct dt_document back;
+    int what;
+
+    for (int i = 0; i < FRAMES * BINS; i++)
+        px[i] = (float)sin(i) / 3;
+    dt_assert_ok(dt_feed_encode_document(&h, &d, DT_FEED_PIXELS, &err, &b), err);
+    ck_assert_uint_gt(b.n, sizeof px);
+    dt_assert_ok(dt_feed_open(b.p, b.n, &err, &f), err);
+    dt_assert_ok(dt_feed_decode_document(&f, &l, &err, &what, &back), err);
+    ck_assert(back.sound && back.clip_cut && !back.cut && back.n_images == 1);
+    ck_assert(back.image[0].w == BINS && back.image[0].h == FRAMES);
+    ck_assert_int_eq(back.image[0].tokens, PATCHES);
+    ck_assert_mem_eq(back.image[0].px, px, sizeof px);
+    dt_document_free(&back);
+    l.mel_bins = 32;
+    ck_assert_int_eq(dt_feed_decode_document(&f, &l, &err, &what, &back), DT_ERR_INPUT);
+    l.mel_bins = 0;
+    ck_assert_int_eq(dt_feed_decode_document(&f, &l, &err, &what, &back), DT_ERR_INPUT);
+    l.mel_bins = BINS;
+    px[100] = NAN;
+    dt_assert_ok(dt_feed_encode_document(&h, &d, DT_FEED_PIXELS, &err, &b), err);
+    dt_assert_ok(dt_feed_open(b.p, b.n, &err, &f), err);
+    ck_assert_int_eq(dt_feed_decode_document(&f, &l, &err, &what, &back), DT_ERR_INPUT);
+    sound.h = 8 * FRAMES; /* more patches than a sequence has */
+    dt_assert_ok(dt_feed_encode_document(&h, &d, 0, &err, &b), err);
+    dt_assert_ok(dt_feed_open(b.p, b.n, &err, &f), err);
+    ck_assert_int_eq(dt_feed_decode_document(&f, &l, &err, &what, &back), DT_ERR_INPUT);
+    dt_feed_bytes_free(&b);
+}
+END_TEST
+
 START_TEST(addresses)
 {
     char out[DT_FEED_ADDRESS_SIZE];
@@ -285,6 +334,7 @@ int main(void)
     TCase *frames = dt_test_case(s, "frames", 60);
 
     tcase_add_test(frames, damage_is_seen);
+    tcase_add_test(frames, a_sound_is_sent_whole);
     tcase_add_test(frames, addresses);
     if (dt_feed_net_works()) {
         TCase *c = dt_test_case(s, "producers", 300);

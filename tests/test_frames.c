@@ -168,7 +168,7 @@ static void check_items(const struct dt_sequence *s, const int *number, int n)
         ck_assert_uint_eq(it->n, (unsigned)(w[k] / 4 * (h[k] / 4)));
         ck_assert_uint_eq(it->doc, 0);
         for (int p = 0; it->px && p < 3 * w[k] * h[k]; p++)
-            ck_assert_int_eq(it->px[p], 100 + k);
+            ck_assert_int_eq(((const uint8_t *)it->px)[p], 100 + k);
         for (unsigned p = 0; p < it->n; p++, at++) {
             bool last = i == n - 1 && p == it->n - 1;
 

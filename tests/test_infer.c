@@ -33,6 +33,11 @@ static struct dt_image picture(int i)
     return img;
 }
 
+static struct dt_sequence_item seen(const struct dt_image *img)
+{
+    return (struct dt_sequence_item){.w = img->w, .h = img->h, .px = img->px};
+}
+
 static struct dt_sequence *sequence(int i, enum dt_sequence_task task)
 {
     struct dt_image img = picture(i);
@@ -138,6 +143,7 @@ START_TEST(says_what_it_learnt_by_heart)
 {
     char dir[] = "/tmp/dt-infer-XXXXXX", path[256], cmd[64];
     struct dt_image images[N];
+    struct dt_sequence_item items[N];
     struct exec_fixture f;
     struct dt_exec_result r = {0};
     int64_t step = 0;
@@ -150,8 +156,10 @@ START_TEST(says_what_it_learnt_by_heart)
         r = ef_step(&f, step);
     ck_assert_double_lt(r.loss_text, N * log(N) / (double)r.targets + 0.003);
     save(&f, dir, path);
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < N; i++) {
         images[i] = picture(i);
+        items[i] = seen(&images[i]);
+    }
     for (int batch = 1; batch <= 3; batch += 2) {
         struct dt_infer *x = infer(&f, batch);
         struct dt_ckpt_state state;
@@ -159,12 +167,12 @@ START_TEST(says_what_it_learnt_by_heart)
 
         dt_assert_ok(dt_infer_load(x, path, &f.err, &state), f.err);
         ck_assert_int_eq(state.step, 1);
-        dt_assert_ok(dt_infer_caption(x, images, N, 30, &f.err, texts), f.err);
+        dt_assert_ok(dt_infer_caption(x, items, N, 30, &f.err, texts), f.err);
         for (int i = 0; i < N; i++) {
             ck_assert_str_eq(texts[i], truth[i]);
             dt_free(texts[i]);
         }
-        dt_assert_ok(dt_infer_caption(x, images, N, 4, &f.err, texts), f.err);
+        dt_assert_ok(dt_infer_caption(x, items, N, 4, &f.err, texts), f.err);
         for (int i = 0; i < N; i++) { /* cut off */
             ck_assert_uint_eq(strlen(texts[i]), strlen(truth[i]) < 4 ? strlen(truth[i]) : 4);
             dt_free(texts[i]);
@@ -308,6 +316,7 @@ START_TEST(refuses_what_the_model_cannot)
     struct dt_infer_draw_options o = {.w = SIDE, .h = SIDE};
     struct dt_infer_options opt = {.batch = 1};
     struct dt_image img = picture(0), out;
+    struct dt_sequence_item item = seen(&img);
     struct exec_fixture f;
     struct dt_infer *x;
     char *text;
@@ -318,7 +327,7 @@ START_TEST(refuses_what_the_model_cannot)
     opt.model = f.model;
     opt.tokenizer = tok;
     dt_assert_ok(dt_infer_new(&opt, &f.err, &x), f.err);
-    ck_assert_int_eq(dt_infer_caption(x, &img, 1, 9, &f.err, &text), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_infer_caption(x, &item, 1, 9, &f.err, &text), DT_ERR_INPUT);
     dt_assert_has(f.err.message, "no encoder");
     ck_assert_int_eq(dt_infer_draw(x, truth, 1, &o, &f.err, &out), DT_ERR_INPUT);
     dt_assert_has(f.err.message, "no generator");
@@ -339,6 +348,7 @@ START_TEST(what_is_not_finite_is_an_error)
         struct dt_infer_draw_options o = {.w = SIDE, .h = SIDE, .steps = 2, .seed = 5, .clip = 1};
         struct dt_infer_losses sum = {0};
         struct dt_image image = picture(0), drawn;
+        struct dt_sequence_item item = seen(&image);
         struct exec_fixture f;
         struct dt_infer *x;
         struct dt_stage *s;
@@ -362,7 +372,7 @@ START_TEST(what_is_not_finite_is_an_error)
         dt_assert_has(f.err.message, told_by[m]);
         dt_assert_has(f.err.message, "not finite");
         if (m < 2)
-            ck_assert_int_eq(dt_infer_caption(x, &image, 1, 4, &f.err, &text), DT_ERR_DIVERGED);
+            ck_assert_int_eq(dt_infer_caption(x, &item, 1, 4, &f.err, &text), DT_ERR_DIVERGED);
         if (m == 2)
             ck_assert_int_eq(dt_infer_draw(x, truth, 1, &o, &f.err, &drawn), DT_ERR_DIVERGED);
         dt_infer_losses_free(&sum);

@@ -29,7 +29,7 @@ static void add_image(struct dt_sequence *s, uint32_t flag, int w, int h)
     it->px = dt_calloc((size_t)(w * h), 3);
     ck_assert_ptr_nonnull(it->px);
     for (int i = 0; i < 3 * w * h; i++)
-        it->px[i] = (uint8_t)(7 * i + w);
+        ((uint8_t *)it->px)[i] = (uint8_t)(7 * i + w);
     if (flag != DT_ITEM_ENCODE)
         return;
     it->first = (uint32_t)s->n_tokens + 1;

@@ -546,6 +546,65 @@ START_TEST(layers_that_are_only_planned)
 }
 END_TEST
 
+/* Spectrograms of 4, 11 and 2 frames in patches of 4 x 4: 1, 2 and 1 rows of 3.  Value (frame, filter) of sound s is
+ * 1000 s + 20 frame + filter. */
+START_TEST(a_spectrogram_is_cut_into_patches)
+{
+    enum { BINS = 12, P = 4, COLS = 3, CLASS = 1, ROWS = 4 };
+    static const int frames[] = {4, 11, 2}, rows_of[] = {1, 2, 1};
+    struct dt_batch_limits max = {.rows = ROWS * COLS, .seqs = 3, .max_len = ROWS * COLS};
+    struct dt_batch *b = NULL;
+    struct rig r;
+    struct mu u;
+    int at = 0;
+
+    mu_open(&u, MU_VIT, 1);
+    rig_open(&r, &(struct dt_stage_spec){.module = &u.m, .last = u.m.n_blocks, .max = u.max});
+    u.m.modality = DT_MODALITY_AUDIO;
+    ck_assert_int_eq(dt_batch_new(r.dev, &u.m, &max, &r.err, &b), DT_ERR_INPUT);
+    dt_assert_has(r.err.message, "relative position bias");
+    u.m.mel_bins = BINS;
+    u.m.blocks[0].patch = P;
+    u.m.blocks[0].channels = 1;
+    u.m.blocks[0].class_tokens = CLASS;
+    u.m.blocks[0].max_pos = CLASS + 2 * COLS;
+    dt_assert_ok(dt_batch_new(r.dev, &u.m, &max, &r.err, &b), r.err);
+    for (int s = 0; s < 3; s++) {
+        float x[11 * BINS];
+
+        for (int f = 0; f < frames[s]; f++)
+            for (int k = 0; k < BINS; k++)
+                x[f * BINS + k] = (float)(1000 * s + 20 * f + k);
+        dt_assert_ok(dt_batch_spectrogram(b, x, BINS, frames[s], &r.err), r.err);
+    }
+    ck_assert_int_eq(b->rows, ROWS * COLS);
+    ck_assert_int_eq(b->n_seq, 3);
+    for (int s = 0; s < 3; s++) {
+        ck_assert_int_eq(b->host.cu[s + 1] - b->host.cu[s], rows_of[s] * COLS);
+        for (int i = 0; i < rows_of[s] * COLS; i++, at++) {
+            ck_assert_int_eq(b->host.pos[at], CLASS + i);
+            for (int k = 0; k < P * P; k++) {
+                int f = i / COLS * P + k / P, last = frames[s] - 1;
+
+                ck_assert_double_eq((double)b->host.pixels[at * P * P + k],
+                                    1000 * s + 20 * (f < last ? f : last) + i % COLS * P + k % P);
+            }
+        }
+    }
+    ck_assert_int_eq(dt_batch_spectrogram(b, (float[BINS]){0}, BINS, 1, &r.err), DT_ERR_INPUT);
+    dt_assert_has(r.err.message, "patches in a microbatch made for 12");
+    b->rows = b->n_seq = 0;
+    ck_assert_int_eq(dt_batch_spectrogram(b, (float[12 * BINS]){0}, BINS, 12, &r.err),
+                     DT_ERR_INPUT);
+    dt_assert_has(r.err.message, "9 patches of a sound in a microbatch made for 6");
+    ck_assert_int_eq(dt_batch_spectrogram(b, (float[16]){0}, 16, 1, &r.err), DT_ERR_INPUT);
+    dt_assert_has(r.err.message, "takes no spectrogram");
+    dt_batch_free(b);
+    rig_close(&r);
+    mu_close(&u);
+}
+END_TEST
+
 START_TEST(what_does_not_fit_is_refused)
 {
     struct mu u;
@@ -610,6 +669,7 @@ int main(void)
     tcase_add_loop_test(c, counts_are_the_models, 0, MU_N);
     tcase_add_loop_test(c, initial_values_do_not_depend_on_the_layout, 0, MU_N);
     tcase_add_test(c, layers_that_are_only_planned);
+    tcase_add_test(c, a_spectrogram_is_cut_into_patches);
     tcase_add_test(c, what_does_not_fit_is_refused);
     return dt_test_run(s);
 }

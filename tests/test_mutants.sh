@@ -57,6 +57,19 @@ expect 0 "1 index written" "$DISTTRAIN" data index two-000000.tar
 [ $failed -eq 0 ] || { totals; exit 1; }
 last=$(cat saved/latest); tensors=$(ls "saved/$last" | grep safetensors | head -1)
 
+# sounds: of a model that hears, whose weights are as they were drawn
+wav= flac=
+cp "$corpus/audio/mono.wav" "$corpus/audio/mono.flac" .
+expect 0 "" "$DISTTRAIN" data pack --tones 4 -o heard
+if ! "$DISTTRAIN" data scan --mel-bins 128 -o s.csv heard-000000.tar 2>&1 | grep -q "without libsndfile"; then
+    hears='encoder: {kind: encoder, modality: audio, mel_bins: 16, layers: 1, hidden: 16, ffn: 32, heads: 2, patch: 16, channels: 1}'
+    sed "/^    generator:/,/resize: 8/d; s/^    encoder:.*/    $hears/; s/, generator: {}//; s/dir: saved/dir: heard/
+        s/two-000000/heard-000000/; s/steps: 2/steps: 1/" job.yaml >hear.yaml
+    expect 0 "" "$DISTTRAIN" train --no-runs hear.yaml
+    wav="wav mono.wav m.wav j $DISTTRAIN sample --json --audio m.wav hear.yaml"
+    flac="flac mono.flac m.flac j $DISTTRAIN sample --json --audio m.flac hear.yaml"
+fi
+
 cat >readers <<END
 # NAME SEED INTO FLAGS COMMAND...
 job job.yaml m.yaml lj $DISTTRAIN plan --json m.yaml
@@ -95,6 +108,8 @@ idx-labels labels m.idx - $DISTTRAIN data pack --idx images --labels m.idx --lab
 jpeg base.jpg m.jpg j $DISTTRAIN sample --json --image m.jpg job.yaml
 png rgb.png m.png j $DISTTRAIN sample --json --image m.png job.yaml
 webp lossy.webp m.webp j $DISTTRAIN sample --json --image m.webp job.yaml
+$wav
+$flac
 manifest saved/$last/manifest.json saved/$last/manifest.json jd $DISTTRAIN sample --json --image rgb.png job.yaml
 safetensors saved/$last/$tensors saved/$last/$tensors jd $DISTTRAIN sample --json --image rgb.png job.yaml
 latest saved/latest saved/latest jd $DISTTRAIN sample --json --image rgb.png job.yaml

@@ -68,6 +68,19 @@ check "and are said to be measured" 'grep -q "\"measured\": true" out'
 grep -v '^([0-9]*,1,1000000' cpu.sql | sed "s/'points','3'/'points','2'/" >lacks.sql
 expect 2 "no row of cpu_prep 1 (decode)" "$DISTTRAIN" simulate --no-runs mllm-9b-96 "$two, profile: $PWD/lacks.sql}"
 
+# ---- sound: ten-second clips at 90 s a second; a profile must have its rate where a model hears ----
+sim --json mllm-audio-64 "$two}"
+holds "clips cost time" "$(value core_s) > 64 * 10 * 10 / 90"
+expect 2 "no row of cpu_prep 4 (sound)" "$DISTTRAIN" simulate --no-runs mllm-audio-64 "$two, profile: $PWD/half.sql}"
+expect 0 "" "$DISTTRAIN" data pack --tones 8 -o tones-train
+if "$DISTTRAIN" data scan --mel-bins 128 -o s.csv tones-train-000000.tar 2>&1 | grep -q "without libsndfile"; then
+    echo "no libsndfile: nothing is measured"
+else
+    expect 0 "8 sounds" "$DISTTRAIN" profile --data mllm-nano-audio -o sound.sql
+    expect 0 '"sound_s_per_s": [1-9]' "$DISTTRAIN" profile --data --json mllm-nano-audio -o sound.sql
+    check "a row of sound" "[ $(grep -c '^([0-9]*,4,1000000,0,0,0,0,8,[0-9.e+]*,' sound.sql) = 1 ]"
+fi
+
 # ---- refused, at its place ----
 cat >wrong.sh <<'END'
 sed "s/^simulate:.*/simulate: {preprocess: {$1}}/" job.yaml >wrong.yaml

@@ -65,15 +65,18 @@ START_TEST(sequences_are_packed_by_the_encoders_patches)
         const char *yaml;
         int patch, resize; /* what must come of the two */
     } cases[] = {
-        {{0, 0}, "samples: laion-8k\n", 16, 0},
-        {{14, 0}, "samples: laion-8k\n", 14, 0},
-        {{14, 224}, "samples: laion-8k\n", 14, 224},
-        {{28, 0}, "samples: {preset: laion-8k, patch: 28}\n", 28, 0},
-        {{28, 0},
+        {{.patch = 0, .resize = 0}, "samples: laion-8k\n", 16, 0},
+        {{.patch = 14, .resize = 0}, "samples: laion-8k\n", 14, 0},
+        {{.patch = 14, .resize = 224}, "samples: laion-8k\n", 14, 224},
+        {{.patch = 28, .resize = 0}, "samples: {preset: laion-8k, patch: 28}\n", 28, 0},
+        {{.patch = 28, .resize = 0},
          "samples: {distribution: {image_side: {kind: constant, value: 300}, patch: 28}}\n",
          28,
          0},
-        {{14, 0}, "samples: {distribution: {image_side: {kind: constant, value: 300}}}\n", 14, 0},
+        {{.patch = 14, .resize = 0},
+         "samples: {distribution: {image_side: {kind: constant, value: 300}}}\n",
+         14,
+         0},
     };
 
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
@@ -622,6 +625,8 @@ START_TEST(work_of_each_kind_of_module)
     struct dt_module txt = {.role = DT_ROLE_ENCODER, .modality = DT_MODALITY_TEXT};
     struct dt_module beats = {
         .role = DT_ROLE_ENCODER, .modality = DT_MODALITY_AUDIO, .frames_per_s = 49.6};
+    struct dt_module sound = {
+        .role = DT_ROLE_ENCODER, .modality = DT_MODALITY_AUDIO, .patch = 16, .mel_bins = 128};
     struct dt_module ldm = {
         .role = DT_ROLE_GENERATOR, .modality = DT_MODALITY_AUDIO, .frames_per_s = 25.6};
     /* 40 x 27 and 6 x 64 patches */
@@ -638,9 +643,66 @@ START_TEST(work_of_each_kind_of_module)
     check_work(s, 1, &txt, 0, 0, 0, 0);
     check_work(s, 0, &beats, 1, 496, 496 * 496, 496);
     check_work(s, 1, &beats, 2, 360 + 74, 360 * 360 + 74 * 74, 360);
+    /* 998 frames: 62 rows of 8 patches; 723 and 148: 45 and 9; in patches of 8, 90 and 18 of 10 */
+    check_work(s, 0, &sound, 1, 496, 496 * 496, 496);
+    check_work(s, 1, &sound, 2, 360 + 72, 360 * 360 + 72 * 72, 360);
+    sound.patch = 8;
+    sound.mel_bins = 80;
+    check_work(s, 1, &sound, 2, 900 + 180, 900 * 900 + 180 * 180, 900);
     check_work(s, 1, &ldm, 1, 38, 38 * 38, 38);
     check_work(s, 5, &ldm, 1, 38, 38 * 38, 38); /* sets repeat */
     dt_samples_free(s);
+}
+END_TEST
+
+/* Sequences are filled with as many tokens as the encoder makes, in whatever form the clips are given. */
+START_TEST(clips_are_packed_by_the_encoders_patches)
+{
+    static const char *const forms[] = {
+        "samples: {preset: audio, generate: 0}\n",
+        "samples: {distribution: {audio_s: {kind: uniform, min: 0.01, max: 9}, text_tokens: {kind: "
+        "constant, value: 3, max: 3}, generate: 0}}\n",
+    };
+    static const char *const stated =
+        "samples: {distribution: {audio_s: {kind: constant, value: 3}, audio_tokens_per_s: 50}}\n";
+    const struct dt_samples_image image = {.mel_bins = 64, .sound_patch = 16};
+    struct dt_error err = {0};
+    struct dt_samples *s;
+    struct dt_doc *doc;
+    int64_t most = 0;
+
+    for (int c = 0; c < 2; c++) {
+        dt_assert_ok(dt_doc_parse("t.yaml", forms[c], strlen(forms[c]), &err, &doc), err);
+        dt_assert_ok(dt_samples_read(dt_map_get(dt_doc_root(doc), "samples"), 2048, 100, 7, &image,
+                                     &err, &s),
+                     err);
+        dt_doc_free(doc);
+        for (int64_t i = 0; i < s->n; i++) {
+            int64_t tokens = s->text_tokens[i];
+
+            for (uint64_t k = s->item_first[i]; k < s->item_first[i + 1]; k++)
+                tokens += 4 * (s->items[k].w < 34 ? 1 : (s->items[k].w - 2) / 16);
+            ck_assert_int_le(tokens, 2048);
+            most = tokens > most ? tokens : most;
+        }
+        ck_assert_int_gt(most, 1900);
+        dt_samples_free(s);
+    }
+    /* 62 * 4 = 248 and 1 * 4 tokens: 255 in all; one less is too few */
+    dt_assert_ok(dt_samples_parse_csv("t.csv", "text_tokens,audio_s,seq_tokens\n3,10;0.2,255\n", 44,
+                                      300, &image, &err, &s),
+                 err);
+    dt_samples_free(s);
+    ck_assert_int_eq(dt_samples_parse_csv("t.csv", "text_tokens,audio_s,seq_tokens\n3,10;0.2,254\n",
+                                          44, 300, &image, &err, &s),
+                     DT_ERR_INPUT);
+    dt_assert_has(err.message, "255 tokens");
+    dt_assert_ok(dt_doc_parse("t.yaml", stated, strlen(stated), &err, &doc), err);
+    ck_assert_int_eq(
+        dt_samples_read(dt_map_get(dt_doc_root(doc), "samples"), 2048, 10, 7, &image, &err, &s),
+        DT_ERR_INPUT);
+    dt_assert_has(err.message, "leave this key out");
+    dt_doc_free(doc);
 }
 END_TEST
 
@@ -717,6 +779,7 @@ int main(void)
     tcase_add_test(tc, each_kind_of_distribution);
     tc = dt_test_case(suite, "work", 0);
     tcase_add_test(tc, work_of_each_kind_of_module);
+    tcase_add_test(tc, clips_are_packed_by_the_encoders_patches);
     tcase_add_test(tc, text_and_audio_presets);
     tcase_add_test(tc, every_allocation_may_fail);
     return dt_test_run(suite);

@@ -114,6 +114,43 @@ START_TEST(without_prefetch_cores_set_the_pace)
 }
 END_TEST
 
+/* Clips of different lengths, one a sample: seconds of a core are seconds of sound over the rate, and what is sent are
+ * the values of their spectrograms. */
+START_TEST(sounds_take_their_seconds)
+{
+    for (int bins = 0; bins <= 64; bins += 64) {
+        struct dt_sched_supply y = millisecond(DT_SCHED_SUPPLY_DISAGGREGATED);
+        struct sched_fixture s;
+        struct ran r;
+        double sound_s = 0, bytes = 0, texts = 0;
+        int n = 6;
+
+        row(&s, n, 1);
+        s.f.model.modules[0].modality = DT_MODALITY_AUDIO;
+        s.f.model.modules[0].mel_bins = bins;
+        for (int i = 0; i < n; i++) {
+            int cs = 100 + 137 * i;
+
+            s.items[i] =
+                (struct dt_sample_item){(uint16_t)cs, 0, DT_MODALITY_AUDIO, DT_ITEM_ENCODE};
+            sound_s += cs / 100.0;
+            bytes += 4.0 * (cs - 2) * (bins > 0 ? bins : 128);
+            texts += 4.0 * s.samples.seq_tokens[i];
+        }
+        y.cpu_nodes = y.cores_per_cpu_node = 1;
+        y.bw_bytes_per_s = 1e30;
+        y.prefetch = 0;
+        y.sound_s_per_s = 50;
+        run_row(&s, &y, 0, &r);
+        ck_assert_double_eq_tol(r.done.core_s, sound_s / 50, 1e-9);
+        ck_assert_double_eq_tol(r.done.bytes, bytes + texts, 0.5);
+        ck_assert_int_eq(r.all_ns, llround(1e9 * sound_s / 50));
+        drop(&r);
+        sf_free(&s);
+    }
+}
+END_TEST
+
 /* Cores that need C for a batch, longer than the GPUs, set the length of the iteration: C, whatever is made ahead. */
 START_TEST(slow_cores_set_the_length_of_the_iteration)
 {
@@ -511,6 +548,7 @@ int main(void)
     TCase *c = dt_test_case(s, "queues", 0);
 
     tcase_add_test(c, without_prefetch_cores_set_the_pace);
+    tcase_add_test(c, sounds_take_their_seconds);
     tcase_add_test(c, slow_cores_set_the_length_of_the_iteration);
     tcase_add_test(c, lanes_that_read_the_whole_slot_repeat_each_others_work);
     tcase_add_test(c, fast_cores_with_prefetch_are_not_waited_for);

@@ -8,9 +8,11 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "core/model/samples_sound.h"
 #include "exec/data/loader.h"
 #include "exec/data/pack.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -21,6 +23,7 @@ static const struct dt_cli_option options[] = {
      "pack: PREFIX of the shards; scan: the CSV file (default - = stdout)"},
     {"fashion-mnist", 0, DT_OPT_STRING, "SPLIT", "pack: Fashion-MNIST, train or test"},
     {"dir", 0, DT_OPT_STRING, "DIR", "pack --fashion-mnist: the folder of its files"},
+    {"tones", 0, DT_OPT_INT, "N", "pack: N tones of a scale, of --seed"},
     {"idx", 0, DT_OPT_STRING, "FILE", "pack: pictures in IDX format (MNIST), plain or .gz"},
     {"labels", 0, DT_OPT_STRING, "FILE", "pack --idx: their labels"},
     {"label-names", 0, DT_OPT_STRING, "A,B,...", "pack --idx: a word per label for the captions"},
@@ -41,13 +44,18 @@ static const struct dt_cli_option options[] = {
     {"tokenizer", 't', DT_OPT_STRING, "FILE", "a tokenizer.json, or bytes (the default)"},
     {"fit", 0, DT_OPT_STRING, "HOW", "scan: none (the default), max, crop or stretch images"},
     {"side", 0, DT_OPT_INT, "PIXELS", "scan: the side that --fit aims at"},
-    {"generate", 0, DT_OPT_DOUBLE, "SHARE", "scan: share of images to generate (default 0.5)"},
+    {"generate", 0, DT_OPT_DOUBLE, "SHARE",
+     "scan: share of images to generate (default 0.5; 0 with --mel-bins)"},
     {"max-text", 0, DT_OPT_INT, "N", "scan: cut captions to N tokens"},
-    {"text-only", 0, DT_OPT_FLAG, NULL, "scan: samples without an image are good"},
+    {"mel-bins", 0, DT_OPT_INT, "N",
+     "scan: sounds are read, not images: patches of spectrograms of N filters (BEATs: 128)"},
+    {"audio-max", 0, DT_OPT_DOUBLE, "S", "scan: cut sounds to S seconds (default 10)"},
+    {"text-only", 0, DT_OPT_FLAG, NULL, "scan: samples without an image or a sound are good"},
     {"unpacked", 0, DT_OPT_FLAG, NULL, "scan: one row per sample, not per packed sequence"},
     {"fast", 0, DT_OPT_FLAG, NULL, "scan: read headers of images only; corrupt pixels stay hidden"},
     {"no-shuffle", 0, DT_OPT_FLAG, NULL, "scan: in the order of the files"},
-    {"seed", 's', DT_OPT_INT, "N", "scan: seed of the order and of what is generated (default 0)"},
+    {"seed", 's', DT_OPT_INT, "N",
+     "seed of the order and of what is generated, or of the tones (default 0)"},
     {"threads", 0, DT_OPT_INT, "N", "scan: threads that decode (default 2)"},
     {"null", '0', DT_OPT_FLAG, NULL, "tokens: texts end with NUL, not with a line end"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},
@@ -86,6 +94,9 @@ void dt_cli_data_report(FILE *f, const char *begin, const struct dt_data_report 
     if (r->captions_cut)
         fprintf(f, "%s%lld caption%s shortened to fit\n", begin, (long long)r->captions_cut,
                 dt_plural(r->captions_cut));
+    if (r->clips_cut)
+        fprintf(f, "%s%lld sound%s cut to the longest length\n", begin, (long long)r->clips_cut,
+                dt_plural(r->clips_cut));
     for (int i = 0; i < DT_BAD_COUNT; i++)
         if (r->bad[i])
             fprintf(f, "%s%lld %s, for instance %s\n", begin, (long long)r->bad[i],
@@ -122,7 +133,24 @@ static void put(struct text *t, const char *fmt, ...)
 
 struct totals {
     int64_t rows, tokens, text, encoded, generated, image_tokens;
+    int64_t clips, clips_cs;
 };
+
+/* "WxH", or the seconds of a clip. */
+static void put_item(struct text *t, const char *sep, const struct dt_sequence_item *it,
+                     struct totals *sum)
+{
+    int cs = (int)dt_sample_sound_cs(it->h);
+
+    if (!it->sound) {
+        put(t, "%s%dx%d", sep, it->w, it->h);
+        *(it->flags & DT_ITEM_ENCODE ? &sum->encoded : &sum->generated) += 1;
+        return;
+    }
+    put(t, "%s%d.%02d", sep, cs / 100, cs % 100);
+    sum->clips++;
+    sum->clips_cs += cs;
+}
 
 static void put_row(struct text *t, const struct dt_sequence *s, bool unpacked, struct totals *sum)
 {
@@ -132,9 +160,8 @@ static void put_row(struct text *t, const struct dt_sequence *s, bool unpacked, 
         for (int i = 0; i < s->n_items; i++) {
             if (!(s->items[i].flags & flag))
                 continue;
-            put(t, "%s%dx%d", sep, s->items[i].w, s->items[i].h);
+            put_item(t, sep, &s->items[i], sum);
             sep = ";";
-            *(flag == DT_ITEM_ENCODE ? &sum->encoded : &sum->generated) += 1;
         }
         put(t, ",");
     }
@@ -149,14 +176,23 @@ static enum dt_status scan_options(const struct dt_cli *cli, struct dt_loader_op
                                    struct dt_error *err)
 {
     const char *fit = dt_cli_string(cli, "fit", "none");
-    int64_t seq_len, side, max_text, seed, threads;
+    int64_t seq_len, side, max_text, seed, threads, bins;
+    double audio_s;
     int f = 0;
     DT_TRY(dt_cli_int(cli, "seq-len", 4, 1 << 24, 8192, &seq_len, err));
     DT_TRY(dt_cli_int(cli, "side", 1, DT_IMAGE_SIDE_MAX, 0, &side, err));
     DT_TRY(dt_cli_int(cli, "max-text", 1, 1 << 24, 0, &max_text, err));
     DT_TRY(dt_cli_int(cli, "seed", 0, INT64_MAX, 0, &seed, err));
     DT_TRY(dt_cli_int(cli, "threads", 0, 256, 2, &threads, err));
-    DT_TRY(dt_cli_double(cli, "generate", 0, 1, 0.5, &o->generate, err));
+    DT_TRY(dt_cli_int(cli, "mel-bins", DT_SAMPLE_SOUND_BINS_MIN, DT_SAMPLE_SOUND_BINS_MAX, 0, &bins,
+                      err));
+    DT_TRY(dt_cli_double(cli, "audio-max", 0.03, 655.35, 10, &audio_s, err));
+    DT_TRY(dt_cli_double(cli, "generate", 0, 1, bins > 0 ? 0 : 0.5, &o->generate, err));
+    if (bins % DT_LOADER_PATCH != 0)
+        return dt_error_set(err, DT_ERR_USAGE, "--mel-bins %lld is no multiple of %d, a patch",
+                            (long long)bins, DT_LOADER_PATCH);
+    o->mel_bins = (int)bins;
+    o->sound_cs = (int)lrint(100 * audio_s);
     while (dt_image_fit_names[f] && strcmp(dt_image_fit_names[f], fit) != 0)
         f++;
     if (!dt_image_fit_names[f])
@@ -210,12 +246,15 @@ static enum dt_status print_scanned(const struct dt_cli *cli, const char *path,
         printf("%s: %lld row%s from %lld of %lld sample%s\n", path, (long long)sum->rows,
                dt_plural(sum->rows), (long long)r->documents, (long long)samples,
                dt_plural(samples));
-        printf(
-            "  %lld tokens (%lld text, %lld image), sequences %.1f %% full; %lld images encoded, "
-            "%lld to generate\n",
-            (long long)sum->tokens, (long long)sum->text, (long long)sum->image_tokens,
-            sum->rows ? 100.0 * (double)sum->tokens / ((double)sum->rows * seq_len) : 0.0,
-            (long long)sum->encoded, (long long)sum->generated);
+        printf("  %lld tokens (%lld text, %lld image or sound), sequences %.1f %% full; %lld "
+               "images encoded, "
+               "%lld to generate\n",
+               (long long)sum->tokens, (long long)sum->text, (long long)sum->image_tokens,
+               sum->rows ? 100.0 * (double)sum->tokens / ((double)sum->rows * seq_len) : 0.0,
+               (long long)sum->encoded, (long long)sum->generated);
+        if (sum->clips > 0)
+            printf("  %lld clips of %.2f s of sound\n", (long long)sum->clips,
+                   (double)sum->clips_cs / 100);
         dt_cli_data_report(stdout, "  ", r);
         return DT_OK;
     }
@@ -229,6 +268,8 @@ static enum dt_status print_scanned(const struct dt_cli *cli, const char *path,
     dt_json_kv_int(&j, "image_tokens", sum->image_tokens);
     dt_json_kv_int(&j, "images_encoded", sum->encoded);
     dt_json_kv_int(&j, "images_generated", sum->generated);
+    dt_json_kv_int(&j, "clips", sum->clips);
+    dt_json_kv_double(&j, "audio_s", (double)sum->clips_cs / 100);
     dt_data_report_json(r, &j);
     dt_json_end_object(&j);
     return dt_cli_json_emit(&j, err);
@@ -251,7 +292,8 @@ static enum dt_status write_csv(const char *path, const struct text *rows,
             put(&t, "# skipped: %lld %s, for instance %s\n", (long long)r->bad[i],
                 dt_data_bad_text((enum dt_data_bad_kind)i), line);
         }
-    put(&t, "sample,text_tokens,images,gen_images,seq_tokens\n");
+    put(&t, "sample,text_tokens,%s,gen_images,seq_tokens\n",
+        o->mel_bins > 0 ? "audio_s" : "images");
     p = t.s;
     if (t.failed || dt_grow(&p, &t.cap, t.n + rows->n + 1, 1)) {
         dt_free(t.s);

@@ -165,17 +165,17 @@ static void judge(struct eval *e, const char *truth, const char *said)
 static enum dt_status caption_batch(struct eval *e, struct dt_sequence **seqs, int n,
                                     struct dt_error *err)
 {
-    struct dt_image *images = dt_calloc((size_t)n, sizeof(*images));
+    struct dt_sequence_item *items = dt_calloc((size_t)n, sizeof(*items));
     char **texts = dt_calloc((size_t)n, sizeof(*texts));
     struct dt_infer_losses sum = {0};
-    enum dt_status st = images && texts ? DT_OK : dt_error_nomem(err, "captions");
+    enum dt_status st = items && texts ? DT_OK : dt_error_nomem(err, "captions");
     int k = 0;
 
-    for (int i = 0; i < n && st == DT_OK; i++) /* documents without an image are left out */
+    for (int i = 0; i < n && st == DT_OK; i++) /* documents of text alone are left out */
         if (seqs[i]->n_items == 1) {
             struct dt_sequence *s = seqs[i];
 
-            images[k] = (struct dt_image){s->items[0].w, s->items[0].h, s->items[0].px};
+            items[k] = s->items[0];
             seqs[i] = seqs[k];
             seqs[k++] = s;
         }
@@ -186,7 +186,7 @@ static enum dt_status caption_batch(struct eval *e, struct dt_sequence **seqs, i
     e->targets += sum.targets;
     dt_infer_losses_free(&sum);
     if (st == DT_OK)
-        st = dt_infer_caption(e->t.infer, images, k, (int)e->max_tokens, err, texts);
+        st = dt_infer_caption(e->t.infer, items, k, (int)e->max_tokens, err, texts);
     for (int i = 0; i < k && st == DT_OK; i++) {
         const struct dt_sequence_doc *d = &seqs[i]->docs[0];
         char *truth;
@@ -202,7 +202,7 @@ static enum dt_status caption_batch(struct eval *e, struct dt_sequence **seqs, i
     for (int i = 0; texts && i < k; i++)
         dt_free(texts[i]);
     dt_free(texts);
-    dt_free(images);
+    dt_free(items);
     return st;
 }
 

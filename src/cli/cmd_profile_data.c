@@ -16,6 +16,7 @@
 static void facts(const struct dt_cli_facts *f, const struct dt_profiler_data_report *r)
 {
     dt_cli_fact_int(f, "images", "measured", "%lld images", r->images);
+    dt_cli_fact_int(f, "sounds", "", ", %lld sounds", r->sounds);
     dt_cli_fact_int(f, "captions", "", ", %lld captions\n", r->captions);
     dt_cli_fact_number(f, "decode_px_per_s", "decoding", "%10.1f Mpixel/s a core\n", 1e-6,
                        r->per_s[DT_CPU_PREP_DECODE]);
@@ -23,6 +24,8 @@ static void facts(const struct dt_cli_facts *f, const struct dt_profiler_data_re
                        r->per_s[DT_CPU_PREP_RESIZE]);
     dt_cli_fact_number(f, "tokenize_bytes_per_s", "tokenizing", "%10.1f MB/s a core\n", 1e-6,
                        r->per_s[DT_CPU_PREP_TOKENIZE]);
+    dt_cli_fact_number(f, "sound_s_per_s", "hearing", "%10.1f s of sound/s a core\n", 1,
+                       1e-3 * r->per_s[DT_CPU_PREP_SOUND]);
 }
 
 static enum dt_status show(const struct dt_cli *cli, const char *output,

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "exec/data/fbank.h"
 #include "exec/infer/png.h"
 
 #include <string.h>
@@ -20,6 +21,7 @@ enum {
 
 static const struct dt_cli_option options[] = {
     {"image", 'i', DT_OPT_LIST, "FILE", "caption this image (JPEG, PNG, WebP)"},
+    {"audio", 'a', DT_OPT_LIST, "FILE", "caption this sound (WAV, FLAC)"},
     {"text", 't', DT_OPT_LIST, "TEXT", "draw this caption, a row of images each"},
     {"output", 'o', DT_OPT_STRING, "FILE", "PNG file of what is drawn (default sample.png)"},
     {"checkpoint", 'c', DT_OPT_STRING, "DIR", "weights (default: the job's run.checkpoint.dir)"},
@@ -39,6 +41,7 @@ struct sample {
     const struct dt_cli *cli;
     struct dt_cli_trained t;
     const char *files[DT_CLI_MAX_ARGS], *texts[DT_CLI_MAX_ARGS];
+    bool sound[DT_CLI_MAX_ARGS]; /* which of the files are */
     int n_files, n_texts;
     int64_t each, steps, side, scale, max_tokens, seed;
     double guidance, eta;
@@ -48,16 +51,42 @@ struct sample {
 
 /* ---- captions ---- */
 
-static enum dt_status load_image(const struct sample *s, const char *path, struct dt_error *err,
-                                 struct dt_image *out)
+static enum dt_status load_image(const struct sample *s, const uint8_t *bytes, size_t len,
+                                 struct dt_error *err, struct dt_sequence_item *out)
 {
+    struct dt_image img;
+
+    DT_TRY(dt_image_load(bytes, len, NULL, &s->t.setup.loader.image, err, &img));
+    *out = (struct dt_sequence_item){.w = img.w, .h = img.h, .px = img.px};
+    return DT_OK;
+}
+
+static enum dt_status load_sound(const struct sample *s, const uint8_t *bytes, size_t len,
+                                 struct dt_error *err, struct dt_sequence_item *out)
+{
+    const struct dt_loader_options *o = &s->t.setup.loader;
+    enum dt_audio_bad bad;
+    struct dt_audio a;
+
+    if (o->mel_bins == 0)
+        return dt_error_set(err, DT_ERR_INPUT, "the model has no encoder of sound");
+    DT_TRY(dt_audio_spectrogram(bytes, len, o->sound_cs, o->mel_bins, err, &a, &bad));
+    *out = (struct dt_sequence_item){
+        .sound = true, .w = o->mel_bins, .h = (int)dt_sample_sound_frames(a.cs), .px = a.at};
+    return DT_OK;
+}
+
+static enum dt_status load(const struct sample *s, int i, struct dt_error *err,
+                           struct dt_sequence_item *out)
+{
+    const char *path = s->files[i];
     enum dt_status st;
     struct dt_error why = {0};
     char *bytes;
     size_t len;
 
     DT_TRY(dt_file_read(path, FILE_BYTES_MAX, err, &bytes, &len));
-    st = dt_image_load((const uint8_t *)bytes, len, NULL, &s->t.setup.loader.image, &why, out);
+    st = (s->sound[i] ? load_sound : load_image)(s, (const uint8_t *)bytes, len, &why, out);
     dt_free(bytes);
     if (st != DT_OK)
         return dt_error_at(err, st, path, 0, 0, "%s", why.message);
@@ -66,19 +95,19 @@ static enum dt_status load_image(const struct sample *s, const char *path, struc
 
 static enum dt_status caption(struct sample *s, struct dt_error *err)
 {
-    struct dt_image *images = dt_calloc((size_t)s->n_files, sizeof(*images));
-    enum dt_status st = images ? DT_OK : dt_error_nomem(err, "images");
+    struct dt_sequence_item *items = dt_calloc((size_t)s->n_files, sizeof(*items));
+    enum dt_status st = items ? DT_OK : dt_error_nomem(err, "images and sounds");
     int n = 0;
 
     while (st == DT_OK && n < s->n_files) {
-        st = load_image(s, s->files[n], err, &images[n]);
+        st = load(s, n, err, &items[n]);
         n += st == DT_OK;
     }
     if (st == DT_OK)
-        st = dt_infer_caption(s->t.infer, images, n, (int)s->max_tokens, err, s->captions);
+        st = dt_infer_caption(s->t.infer, items, n, (int)s->max_tokens, err, s->captions);
     for (int i = 0; i < n; i++)
-        dt_image_free(&images[i]);
-    dt_free(images);
+        dt_free(items[i].px);
+    dt_free(items);
     return st;
 }
 
@@ -181,12 +210,15 @@ static enum dt_status read_options(struct sample *s, struct dt_error *err)
     const struct dt_cli *cli = s->cli;
 
     for (int i = 0; i < cli->n_list; i++)
-        if (cli->list_option[i] == 0) /* the first of the table: --image */
+        if (cli->list_option[i] <= 1) { /* the first ones of the table: --image, --audio */
+            s->sound[s->n_files] = cli->list_option[i] == 1;
             s->files[s->n_files++] = cli->list[i];
-        else
+        } else {
             s->texts[s->n_texts++] = cli->list[i];
+        }
     if (s->n_files + s->n_texts == 0)
-        return dt_error_set(err, DT_ERR_USAGE, "nothing to do: use --image FILE or --text TEXT");
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "nothing to do: use --image FILE, --audio FILE or --text TEXT");
     s->output = dt_cli_string(cli, "output", "sample.png");
     if (s->n_texts)
         DT_TRY(dt_cli_one_stdout(cli, s->output, err));
@@ -219,7 +251,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 const struct dt_cli_command dt_cmd_sample = {
     .name = "sample",
     .args = "JOB [KEY=VALUE...]",
-    .summary = "caption images and draw captions with a trained model",
+    .summary = "caption images and sounds, and draw captions with a trained model",
     .options = options,
     .min_args = 1,
     .max_args = -1,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * disttrain data pack: shards from folders, and from IDX files. */
+ * disttrain data pack: shards from folders, from IDX files, and of tones. */
 #include "cli/data.h"
 #include "cli/session.h"
 #include "base/mem.h"
@@ -142,21 +142,28 @@ enum dt_status dt_cli_data_pack(struct dt_cli *cli, struct dt_error *err)
     const char *idx = dt_cli_string(cli, "idx", NULL);
     struct dt_data_report r = {0};
     struct dt_pack_result res;
-    int sources = (fashion != NULL) + (idx != NULL) + (cli->n_args > 1);
+    int64_t tones, seed;
+    int sources;
     if (!o.prefix || !*o.prefix)
         return dt_error_set(err, DT_ERR_USAGE, "data pack needs -o PREFIX");
+    DT_TRY(dt_cli_int(cli, "tones", 1, 100000000, 0, &tones, err));
+    DT_TRY(dt_cli_int(cli, "seed", 0, INT64_MAX, 0, &seed, err));
+    sources = (fashion != NULL) + (idx != NULL) + (tones > 0) + (cli->n_args > 1);
     if (sources != 1)
-        return dt_error_set(err, DT_ERR_USAGE,
-                            "data pack takes folders, or --idx FILE, or --fashion-mnist SPLIT");
+        return dt_error_set(
+            err, DT_ERR_USAGE,
+            "data pack takes folders, or --idx FILE, or --fashion-mnist SPLIT, or --tones N");
     DT_TRY(dt_cli_int(cli, "shard-samples", 1, INT64_MAX, 0, &o.shard_samples, err));
     DT_TRY(dt_cli_int(cli, "limit", 1, INT64_MAX, 0, &o.limit, err));
     DT_TRY(dt_cli_data_on_bad(cli, err, &r.fatal));
-    if (fashion || idx)
+    if (fashion || idx || tones > 0)
         DT_TRY(folders_only(cli, err));
     if (fashion)
         DT_TRY(pack_fashion(cli, fashion, &o, &r, err, &res));
     else if (idx)
         DT_TRY(pack_idx(cli, idx, &o, &r, err, &res));
+    else if (tones > 0)
+        DT_TRY(dt_pack_tones(tones, (uint64_t)seed, &o, &r, err, &res));
     else
         DT_TRY(pack_folders(cli, &o, &r, err, &res));
     return print_packed(cli, o.prefix, &r, &res, err);

@@ -60,10 +60,10 @@ static void module_text(const struct dt_model *m, const struct shape *s, int i, 
                         char *buf, size_t size)
 {
     bool window = shares_items(m, s, i), cp = i == m->llm && s->cp > 1;
-    char of_cp[16] = "";
+    char of_cp[24] = "";
 
     if (cp)
-        snprintf(of_cp, sizeof(of_cp), name ? " cp %d" : ", cp: %d", s->cp);
+        snprintf(of_cp, sizeof(of_cp), "%s%d", name ? " cp " : ", cp: ", s->cp);
     if (name)
         snprintf(buf, size, " %dx%d%s%s", s->pp[i], s->dp[i], of_cp, window ? " window all" : "");
     else
@@ -92,7 +92,7 @@ static enum dt_status add(struct dt_loop *l, const struct dt_job *job, const str
     name =
         (size_t)snprintf(x->name, sizeof(x->name), "%s", s->colocated ? "colocated" : "disjoint");
     for (int i = 0; i < m->n_modules; i++) {
-        char text[DT_NAME_MAX + 64];
+        char text[DT_NAME_MAX + 96];
 
         module_text(m, s, i, false, text, sizeof(text));
         at += (size_t)snprintf(x->over + at, sizeof(x->over) - at, "%s", text);

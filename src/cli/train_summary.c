@@ -392,6 +392,10 @@ void dt_cli_train_print(const struct dt_setup *setup, const struct dt_train_summ
     if (dt_data_bad_total(&s->data) > 0)
         printf("bad data         %10lld sample%s skipped\n", (long long)dt_data_bad_total(&s->data),
                dt_plural(dt_data_bad_total(&s->data)));
+    if (s->data.clips_cut > 0)
+        printf(
+            "long sounds      %10lld cut to what the encoder hears (run.audio_max_s, positions)\n",
+            (long long)s->data.clips_cut);
     if (s->checkpoint[0])
         printf("checkpoint       %s\n", s->checkpoint);
 }

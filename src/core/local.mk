@@ -88,6 +88,7 @@ libdtcore_a_SOURCES = \
 	src/core/model/samples.c \
 	src/core/model/samples.h \
 	src/core/model/samples_build.h \
+	src/core/model/samples_sound.h \
 	src/core/model/samples_csv.c \
 	src/core/model/samples_dist.c \
 	src/core/model/samples_fit.c \

@@ -27,11 +27,14 @@ libdtexec_a_SOURCES = \
 	src/exec/checkpoint/safetensors_header.c \
 	src/exec/checkpoint/safetensors_impl.h \
 	src/exec/checkpoint/safetensors_write.c \
+	src/exec/data/audio.h \
 	src/exec/data/bpe.c \
 	src/exec/data/caption.c \
 	src/exec/data/caption.h \
 	src/exec/data/document.c \
 	src/exec/data/document.h \
+	src/exec/data/fbank.c \
+	src/exec/data/fbank.h \
 	src/exec/data/frames.c \
 	src/exec/data/frames.h \
 	src/exec/data/idx.c \
@@ -51,6 +54,7 @@ libdtexec_a_SOURCES = \
 	src/exec/data/pack_captions.h \
 	src/exec/data/pack_folder.c \
 	src/exec/data/pack_impl.h \
+	src/exec/data/pack_tones.c \
 	src/exec/data/pretoken.c \
 	src/exec/data/report.c \
 	src/exec/data/report.h \
@@ -184,4 +188,9 @@ if HAVE_ZMQ
 libdtexec_a_SOURCES += src/exec/feed/net_zmq.c
 else
 libdtexec_a_SOURCES += src/exec/feed/net_none.c
+endif
+if HAVE_SNDFILE
+libdtexec_a_SOURCES += src/exec/data/audio.c
+else
+libdtexec_a_SOURCES += src/exec/data/audio_none.c
 endif

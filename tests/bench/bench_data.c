@@ -3,6 +3,7 @@
  * Training data: decoding, resizing, tokens, and the loader from shards to sequences. */
 #include "base/mem.h"
 #include "base/clock.h"
+#include "exec/data/fbank.h"
 #include "exec/data/loader.h"
 #include "exec/data/pack.h"
 #include "exec/data/shard.h"
@@ -98,6 +99,64 @@ static void bench_images(void)
     dt_image_free(&img);
 }
 
+/* Ten seconds of a WAV file: 16 bits, noise. */
+static uint8_t *noise(uint32_t rate, uint16_t channels, size_t *len)
+{
+    uint32_t data = 10 * rate * channels * 2, x = 1;
+    uint32_t head[11] = {0x46464952,
+                         36 + data,
+                         0x45564157,
+                         0x20746d66,
+                         16,
+                         1u | (uint32_t)channels << 16,
+                         rate,
+                         rate * channels * 2,
+                         (uint32_t)(2 * channels) | 16u << 16,
+                         0x61746164,
+                         data};
+    uint8_t *bytes = malloc(sizeof head + data);
+
+    if (!bytes)
+        exit(1);
+    memcpy(bytes, head, sizeof head); /* little-endian, as the loader wants its machine */
+    for (uint32_t i = 0; i < data; i++) {
+        x = x * 1664525u + 1013904223u;
+        bytes[sizeof head + i] = (uint8_t)(x >> 24);
+    }
+    *len = sizeof head + data;
+    return bytes;
+}
+
+static void bench_sound(void)
+{
+    static const struct {
+        uint32_t rate;
+        uint16_t channels;
+        const char *name;
+    } c[] = {{16000, 1, "16k_mono"}, {44100, 2, "44k_stereo"}};
+    double first = 0;
+
+    for (int k = 0; k < 2; k++) {
+        size_t len;
+        uint8_t *bytes = noise(c[k].rate, c[k].channels, &len);
+        uint64_t begin = dt_clock_ns();
+        double s;
+
+        for (int i = 0; i < 20; i++) {
+            struct dt_audio a;
+            enum dt_audio_bad bad;
+
+            must(dt_audio_spectrogram(bytes, len, 1000, 128, &err, &a, &bad));
+            dt_free(a.at);
+        }
+        s = 200 / seconds_since(begin);
+        first = k == 0 ? s : first;
+        printf("bench: data_sound_%s %.0f s/s", c[k].name, s);
+        printf(k == 0 ? "\n" : " ratio %.2f of what is at 16 kHz already\n", s / first);
+        free(bytes);
+    }
+}
+
 static void bench_tokens(void)
 {
     static const char line[] = "This is some text, hello world: indivisible 12345\n";
@@ -184,6 +243,8 @@ static void bench_loader(void)
 int main(void)
 {
     bench_images();
+    if (dt_audio_built())
+        bench_sound();
     bench_tokens();
     bench_loader();
     return 0;

@@ -111,7 +111,7 @@ static void add_image(const struct step_case *c, struct dt_sequence *s, struct d
     *it = (struct dt_sequence_item){.w = c->side, .h = c->side, .flags = c->item};
     it->px = room(n, 1);
     for (size_t i = 0; i < n; i++)
-        it->px[i] = (uint8_t)dt_rng_below(r, 256);
+        ((uint8_t *)it->px)[i] = (uint8_t)dt_rng_below(r, 256);
     if (c->item != DT_ITEM_ENCODE)
         return;
     it->first = (uint32_t)s->n_tokens;

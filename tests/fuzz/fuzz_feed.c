@@ -11,8 +11,10 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const struct dt_feed_limits limits = {
+static const struct dt_feed_limits seeing = {
     .seq_len = 256, .patch = 16, .vocab = 260, .samples = 1000};
+static const struct dt_feed_limits hearing = {
+    .seq_len = 256, .patch = 16, .mel_bins = 32, .vocab = 260, .samples = 1000};
 
 static void must(bool fine)
 {
@@ -20,19 +22,21 @@ static void must(bool fine)
         abort();
 }
 
-static void try_document(const struct dt_feed_frame *f, struct dt_feed_bytes *again)
+static void try_document(const struct dt_feed_frame *f, const struct dt_feed_limits *limits,
+                         struct dt_feed_bytes *again)
 {
     struct dt_document d = {0};
     struct dt_error err = {0};
     int what = 0;
 
-    if (dt_feed_decode_document(f, &limits, &err, &what, &d) != DT_OK) {
+    if (dt_feed_decode_document(f, limits, &err, &what, &d) != DT_OK) {
         must(err.message[0] && !d.image && !d.text.id && !d.name);
         return;
     }
-    must(d.status != DT_OK || dt_document_tokens(&d) <= limits.seq_len);
+    must(!d.sound || (limits->mel_bins > 0 && d.task == DT_TASK_CAPTION && d.n_images == 1));
+    must(d.status != DT_OK || dt_document_tokens(&d) <= limits->seq_len);
     for (size_t i = 0; d.text.id && i < d.text.n; i++)
-        must(d.text.id[i] >= 0 && d.text.id[i] < limits.vocab);
+        must(d.text.id[i] >= 0 && d.text.id[i] < limits->vocab);
     must(dt_feed_encode_document(&f->head, &d, what, &err, again) == DT_OK);
     dt_document_free(&d);
 }
@@ -59,7 +63,8 @@ static void try_body(const struct dt_feed_frame *f, struct dt_feed_bytes *again)
         break;
     }
     case DT_FEED_DOCUMENT:
-        try_document(f, again);
+        try_document(f, &seeing, again);
+        try_document(f, &hearing, again);
         break;
     case DT_FEED_REFUSE:
         dt_feed_decode_refuse(f, why, sizeof why);

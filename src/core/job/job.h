@@ -45,6 +45,7 @@ struct dt_job_run_options {
     char tokenizer[1024];          /* "bytes" or a tokenizer.json */
     double generate;               /* share of documents whose image is a target */
     double caption_drop;           /* share of these that lose their text (guidance) */
+    double audio_max_s;            /* longer sounds are cut */
     int fit; /* how images get a module's `resize`: index of dt_job_run_fit_names */
     bool packed, text_only, shuffle, fatal;
     int frame_stride, frames_max; /* of a video's frames; 0 = all */

@@ -74,7 +74,7 @@ static enum dt_status read_rates(struct dt_node map, const struct dt_key *key, v
         DT_TRY(dt_preset_relative(n, path, err, j->sim.preprocess_profile, sizeof path));
     st = dt_profile_load(j->sim.preprocess_profile, "", DT_SCHED_SUPPLY_DTYPE, err, &p);
     if (st == DT_OK) {
-        st = dt_sched_supply_rates(p, err, &j->sim.preprocess);
+        st = dt_sched_supply_rates(p, j->model, err, &j->sim.preprocess);
         dt_profile_free(p);
     }
     return dt_preset_error_place(n, st, err);

@@ -162,6 +162,9 @@ struct dt_module {
     struct dt_module_arithmetic arith;
     const char *planned_only; /* arithmetic that the executor lacks, for its message; NULL = none */
     double frames_per_s; /* audio: tokens per second; for generators latent pixels per second */
+    /* audio encoder: it cuts spectrograms of that many filters into patches (core/model/samples_sound.h);
+     * 0: frames_per_s holds */
+    int mel_bins;
     int out_width; /* elements per token handed downstream (LLM hidden for encoders, context width for LLM) */
     int out_tokens_per_item; /* 0 = one per token; else fixed per image (77 conditioning states per generated image) */
 };
@@ -241,7 +244,8 @@ enum dt_kop_family {
     /* a block as a whole, measured where it runs; d: tokens key (core/model/block_key.h).  Goes
      * before its kernels */
     DT_KOP_BLOCK,
-    /* preprocessing on one core of a CPU; d: what (enum dt_kop_cpu_prep), units: pixels as stored, or bytes of text */
+    /* preprocessing on one core of a CPU; d: what (enum dt_kop_cpu_prep), units: pixels as stored, bytes of
+     * text, or milliseconds of sound */
     DT_KOP_CPU_PREP,
     /* what a core does for one end of a message (members 1) or for one member of a collective, beside waiting; d:
      * members sums (0: bytes are moved only; 1: reduce-scatter; 2: all-reduce) bytes */
@@ -252,6 +256,7 @@ enum dt_kop_cpu_prep {
     DT_CPU_PREP_DECODE = 1,
     DT_CPU_PREP_RESIZE,
     DT_CPU_PREP_TOKENIZE,
+    DT_CPU_PREP_SOUND, /* from the file to the spectrogram */
     DT_CPU_PREP_N
 };
 enum dt_kop_phase { DT_PHASE_FWD, DT_PHASE_DGRAD, DT_PHASE_WGRAD, DT_PHASE_N };

@@ -147,7 +147,9 @@ static inline int64_t item_tokens(const struct dt_sample_item *it, const struct 
                                   int pixels)
 {
     if (it->kind == DT_MODALITY_AUDIO)
-        return dt_sample_audio_frames(it->w, m->frames_per_s);
+        return m->mel_bins > 0
+                   ? dt_sample_sound_patches(dt_sample_sound_frames(it->w), m->mel_bins, m->patch)
+                   : dt_sample_audio_frames(it->w, m->frames_per_s);
     int w = m->resize ? m->resize : it->w, h = m->resize ? m->resize : it->h;
     if (m->merge > 1)
         return dt_sample_image_tokens(w, h, pixels * m->merge) * dt_module_merged(m);
@@ -241,12 +243,23 @@ static bool ends_with(const char *s, const char *tail)
 
 struct dt_samples_image dt_samples_image_of(const struct dt_model *m)
 {
-    for (int i = 0; i < m->n_modules; i++)
-        if (m->modules[i].role == DT_ROLE_ENCODER && m->modules[i].modality == DT_MODALITY_IMAGE)
-            return (struct dt_samples_image){
-                m->modules[i].patch * (m->modules[i].merge > 1 ? m->modules[i].merge : 1),
-                m->modules[i].resize};
-    return (struct dt_samples_image){0, 0};
+    struct dt_samples_image image = {.patch = 0};
+
+    for (int i = 0; i < m->n_modules; i++) {
+        const struct dt_module *e = &m->modules[i];
+
+        if (e->role != DT_ROLE_ENCODER)
+            continue;
+        if (e->modality == DT_MODALITY_IMAGE && image.patch == 0) {
+            image.patch = e->patch * (e->merge > 1 ? e->merge : 1);
+            image.resize = e->resize;
+        }
+        if (e->modality == DT_MODALITY_AUDIO && image.mel_bins == 0) {
+            image.mel_bins = e->mel_bins;
+            image.sound_patch = e->patch;
+        }
+    }
+    return image;
 }
 
 void dt_samples_describe(const struct dt_samples *s, const struct dt_model *m, char *buf,
@@ -365,7 +378,7 @@ static enum dt_status read_map(struct dt_node node, int seq_len, int64_t count, 
                                const struct dt_samples_image *image, struct dt_error *err,
                                struct dt_samples **out)
 {
-    struct dt_samples_image stated = image ? *image : (struct dt_samples_image){0, 0};
+    struct dt_samples_image stated = image ? *image : (struct dt_samples_image){.patch = 0};
     DT_TRY(dt_keys_check(node, "samples", dt_samples_keys, err));
     bool preset = dt_node_present(dt_map_get(node, "preset"));
     bool csv = dt_node_present(dt_map_get(node, "csv"));

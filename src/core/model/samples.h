@@ -20,11 +20,13 @@ struct dt_sample_item { /* one image or audio clip */
 enum { DT_ITEM_ENCODE = 1, DT_ITEM_GENERATE = 2 };
 
 /* What an image is to the LLM: a token per patch (of merged ones: per square of them) of so many pixels a side
- * (0 = 16), of the image itself or, unless `resize` is 0, of resize x resize pixels. */
+ * (0 = 16), of the image itself or, unless `resize` is 0, of resize x resize pixels.  A clip: a token per patch of
+ * its spectrogram of mel_bins filters, sound_patch a side; mel_bins 0: so many tokens per second. */
 struct dt_samples_image {
     int patch, resize;
+    int mel_bins, sound_patch;
 };
-/* As the model's (first) image encoder has it; zeros without one. */
+/* As the model's (first) encoders of images and of sound have it; zeros without one. */
 struct dt_samples_image dt_samples_image_of(const struct dt_model *m);
 
 struct dt_samples {

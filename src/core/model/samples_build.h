@@ -6,6 +6,7 @@
 #define DT_CORE_MODEL_SAMPLES_BUILD_H
 
 #include "core/model/samples.h"
+#include "core/model/samples_sound.h"
 
 enum {
     DT_SAMPLES_PATCH = 16,       /* pixels per patch side where the model has no image encoder */
@@ -56,6 +57,14 @@ static inline int64_t dt_samples_image_tokens(const struct dt_samples_image *ima
 }
 /* Frames of a clip of `cs` centiseconds: rounded to nearest, at least one. */
 int64_t dt_sample_audio_frames(int cs, double frames_per_s);
+/* Tokens of the LLM that a clip is; tokens_per_s where no encoder says it. */
+static inline int64_t dt_samples_sound_tokens(const struct dt_samples_image *image, int cs,
+                                              double tokens_per_s)
+{
+    return image->mel_bins > 0 ? dt_sample_sound_patches(dt_sample_sound_frames(cs),
+                                                         image->mel_bins, image->sound_patch)
+                               : dt_sample_audio_frames(cs, tokens_per_s);
+}
 
 /* ---- what is drawn ---- */
 

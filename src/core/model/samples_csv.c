@@ -314,7 +314,7 @@ static enum dt_status read_items(struct parser *ps, const struct field *f, int c
         }
         it.flags = DT_ITEM_ENCODE;
         *tokens += image ? dt_samples_image_tokens(&ps->image, &it)
-                         : dt_sample_audio_frames(it.w, DT_SAMPLES_AUDIO_TOKENS_PER_S);
+                         : dt_samples_sound_tokens(&ps->image, it.w, DT_SAMPLES_AUDIO_TOKENS_PER_S);
         DT_TRY(dt_samples_builder_item(&ps->b, it, ps->err));
     }
     return DT_OK;

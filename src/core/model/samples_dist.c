@@ -69,7 +69,7 @@ static void draw_pair(const struct dt_samples_pairs *p, uint64_t seed, uint64_t 
     }
     if (p->audio_s.on) {
         uint16_t cs = (uint16_t)fmax(rint(draw(&p->audio_s, &r) * 100.0), 1.0);
-        out->tokens += dt_sample_audio_frames(cs, p->tokens_per_s);
+        out->tokens += dt_samples_sound_tokens(&p->image, cs, p->tokens_per_s);
         out->items[out->n_items++] =
             (struct dt_sample_item){cs, 0, DT_MODALITY_AUDIO, DT_ITEM_ENCODE};
     }

@@ -13,7 +13,7 @@ const struct dt_samples_pairs dt_samples_pairs_defaults = {
     .aspect_sigma = -1,
     .min_side = 64,
     .max_side = 1024,
-    .image = {DT_SAMPLES_PATCH, 0},
+    .image = {.patch = DT_SAMPLES_PATCH},
     .tokens_per_s = DT_SAMPLES_AUDIO_TOKENS_PER_S,
     .generate = 0.5,
 };
@@ -303,6 +303,7 @@ static const struct dt_key distribution_keys[] = {
      DT_KEY_INTO(struct dt_samples_pairs, tokens_per_s),
      .min = 1e-3,
      .max = 1e6,
+     .fallback = "49.6, or the patches of the model's encoder (mel_bins)",
      .help = "tokens of the LLM per second of a clip"},
     GENERATE_ROW(NULL),
     {.name = "fill",
@@ -398,9 +399,10 @@ static enum dt_status check_fits(struct dt_node map, const struct dt_samples_pai
     int64_t side =
         dt_samples_ceil_div(p->image.resize ? p->image.resize : p->max_side, p->image.patch);
     int64_t image = p->side.on ? side * side : 0;
-    int64_t audio = p->audio_s.on
-                        ? dt_sample_audio_frames((int)ceil(p->audio_s.max * 100.0), p->tokens_per_s)
-                        : 0;
+    int64_t audio =
+        p->audio_s.on
+            ? dt_samples_sound_tokens(&p->image, (int)ceil(p->audio_s.max * 100.0), p->tokens_per_s)
+            : 0;
     int64_t text = p->text.on ? (int64_t)ceil(p->text.max) : 0;
     if (image + audio + text <= p->seq_len)
         return DT_OK;
@@ -429,11 +431,17 @@ enum dt_status dt_samples_pairs_read(struct dt_node map, struct dt_node over, in
     struct dt_samples_pairs p = dt_samples_pairs_defaults;
 
     p.seq_len = seq_len;
-    p.image.resize = image ? image->resize : 0;
+    if (image)
+        p.image = (struct dt_samples_image){p.image.patch, image->resize, image->mel_bins,
+                                            image->sound_patch};
     DT_TRY(dt_keys_read(map, "distribution", distribution_keys, &p, err));
     if (p.aspect_sigma < 0)
         p.aspect_sigma = 0;
     DT_TRY(settle_patch(map, image, preset, &p, err));
+    if (p.image.mel_bins > 0 && !preset && dt_node_present(dt_map_get(map, "audio_tokens_per_s")))
+        return dt_node_error(dt_map_get(map, "audio_tokens_per_s"), err,
+                             "audio_tokens_per_s: the encoder's patches are counted (mel_bins); "
+                             "leave this key out");
     p.generate_stated = !preset && dt_node_present(dt_map_get(map, "generate"));
     DT_TRY(read_overrides(over, &p, err));
     if (!p.text.on && !p.side.on && !p.audio_s.on && !p.fill_text)

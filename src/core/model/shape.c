@@ -190,6 +190,7 @@ enum dt_status dt_shape_build(const struct dt_shape *s, int llm_hidden, struct d
     out->arith = s->arith;
     out->planned_only = s->planned_only;
     out->frames_per_s = s->frames_per_s;
+    out->mel_bins = s->mel_bins;
     out->out_tokens_per_item = 0;
     switch (s->role) {
     case DT_ROLE_ENCODER:

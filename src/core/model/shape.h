@@ -74,6 +74,7 @@ struct dt_shape {
     struct dt_shape_unet unet;
     int resize, latent_scale;
     double frames_per_s;
+    int mel_bins; /* see dt_module */
     enum dt_shape_projector projector;
     int projector_hidden; /* 0 = the projector's output width */
     bool projector_bias;

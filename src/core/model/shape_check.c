@@ -100,14 +100,48 @@ static enum dt_status check_llm(struct dt_node node, struct dt_shape *s, struct 
     return check_latent(node, s, err);
 }
 
+/* An encoder of [frames][mel_bins], one value each. */
+static enum dt_status check_spectrogram(struct dt_node node, const struct dt_shape *s,
+                                        struct dt_error *err)
+{
+    int across = s->patch > 0 ? s->mel_bins / s->patch : 0, positions;
+
+    if (s->modality != DT_MODALITY_AUDIO)
+        return dt_node_error(node, err,
+                             "mel_bins: spectrograms are of sound; state modality: "
+                             "audio, or leave mel_bins out");
+    if (s->frames_per_s > 0)
+        return dt_node_error(node, err,
+                             "mel_bins and frames_per_s: patches of a spectrogram are counted, not "
+                             "stated; leave one of the two out");
+    if (s->mel_bins % s->patch != 0)
+        return dt_node_error(node, err, "mel_bins: %d filters are no multiple of patch %d",
+                             s->mel_bins, s->patch);
+    if (s->channels != 1)
+        return dt_node_error(node, err, "channels: a spectrogram has 1, not %d", s->channels);
+    if (s->resize > 0 || s->merge > 1)
+        return dt_node_error(node, err,
+                             "%s: it is of images; a spectrogram has the length of its clip",
+                             s->resize > 0 ? "resize" : "merge");
+    positions = s->positions - s->class_tokens;
+    if (s->positions > 0 && (positions < across || positions % across != 0))
+        return dt_node_error(node, err,
+                             "positions: %d behind %d class tokens are no multiple of the %d "
+                             "patches of a moment (mel_bins / patch)",
+                             positions, s->class_tokens, across);
+    return DT_OK;
+}
+
 static enum dt_status check_encoder(struct dt_node node, struct dt_shape *s, struct dt_error *err)
 {
     DT_TRY(check_transformer(node, "encoder", s, err));
     DT_TRY(need(node, "encoder", "patch", s->patch, err));
+    if (s->mel_bins > 0)
+        return check_spectrogram(node, s, err);
     if (s->modality == DT_MODALITY_AUDIO && s->frames_per_s <= 0)
         return dt_node_error(node, err,
-                             "encoder: audio needs frames_per_s, the tokens per second "
-                             "of sound (BEATs: 49.6)");
+                             "encoder: audio needs mel_bins, the filters of a spectrogram (128), "
+                             "or frames_per_s, the tokens per second of sound (BEATs: 49.6)");
     if (s->merge > 1 && s->modality != DT_MODALITY_IMAGE)
         return dt_node_error(node, err,
                              "merge: it joins squares of patches of an image; frames of sound "

@@ -3,6 +3,8 @@
  * The keys of models and of module maps (disttrain-job(5)): a table for each kind of module (U-Nets: shape_keys_unet.c). */
 #include "core/model/shape_keys.h"
 
+#include "core/model/samples_sound.h"
+
 #include <string.h>
 
 const char *const dt_shape_kind_words[] = {"llm", "encoder", "unet", NULL};
@@ -435,6 +437,13 @@ static const struct dt_key encoder_keys[] = {
     WINDOW_ROWS,
     DT_SHAPE_PROJECTOR_ROWS,
     DT_SHAPE_RATE_ROW,
+    {.name = "mel_bins",
+     .type = DT_KEY_INTEGER,
+     DT_KEY_INTO(struct dt_shape, mel_bins),
+     .min = DT_SAMPLE_SOUND_BINS_MIN,
+     .max = DT_SAMPLE_SOUND_BINS_MAX,
+     .fallback = "none; frames_per_s instead",
+     .help = "filters of the spectrograms that an audio encoder cuts into patches"},
     {.name = "class_tokens",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_shape, class_tokens),

@@ -70,7 +70,7 @@ enum dt_status dt_shape_read_before(struct dt_node map, const struct dt_key *key
 #define DT_SHAPE_RATE_ROW                                                                          \
     {                                                                                              \
         .name = "frames_per_s", .type = DT_KEY_NUMBER, DT_KEY_INTO(struct dt_shape, frames_per_s), \
-        .min = 1e-3, .max = 1e6, .fallback = "none; audio needs it",                               \
+        .min = 1e-3, .max = 1e6, .fallback = "none; audio needs it, or mel_bins",                  \
         .help = "tokens or latent pixels per second of sound"                                      \
     }
 

@@ -12,8 +12,8 @@
  * a sample at a time.
  *
  * An image takes w h / decode + w h / resize (where its module resizes) seconds of a core, a text 4 bytes a token /
- * tokenize; an audio clip takes none, for want of a rate.  What is sent is what training gets: 3 bytes a pixel after
- * resizing, 4 a token.  The cores may begin a batch when the iteration `prefetch` before its own begins (0: with its
+ * tokenize, a clip of sound its seconds / sound.  What is sent is what training gets: 3 bytes a pixel after resizing, 4
+ * a token, and 4 a value of a spectrogram (of 128 filters where the encoder does not say).  The cores may begin a batch when the iteration `prefetch` before its own begins (0: with its
  * own), and take it after the batch before it.  Times are those of the steady state: the same batch over and over,
  * until releases repeat. */
 #ifndef DT_CORE_SCHEDULE_SUPPLY_H
@@ -45,13 +45,15 @@ struct dt_sched_supply {
     int prefetch;                     /* batches that may be made ahead */
     double latency_s, bw_bytes_per_s; /* disaggregated: of a message, and into a node */
     double decode_px_per_s, resize_px_per_s, tokenize_bytes_per_s; /* of a core */
-    bool measured; /* these three are a profile's (dt_sched_supply_rates) */
+    double sound_s_per_s;                                          /* the same */
+    bool measured; /* these are a profile's (dt_sched_supply_rates) */
 };
 /* The rates of one core that hold where no profile says more, and all else 0 but prefetch 1. */
 void dt_sched_supply_defaults(struct dt_sched_supply *s);
-/* Rates from a profile's rows of family cpu_prep; DT_ERR_INPUT, naming what lacks, where one of the three is not there. */
-enum dt_status dt_sched_supply_rates(const struct dt_profile *p, struct dt_error *err,
-                                     struct dt_sched_supply *s);
+/* Rates from a profile's rows of family cpu_prep; DT_ERR_INPUT, naming what lacks, where one that the model needs is
+ * not there: those of images and text always, that of sound where a module reads or makes some. */
+enum dt_status dt_sched_supply_rates(const struct dt_profile *p, const struct dt_model *m,
+                                     struct dt_error *err, struct dt_sched_supply *s);
 
 /* Core seconds for the images and texts of samples [first, first + n) of all modules. */
 double dt_sched_supply_core_s(const struct dt_sched_supply *s, const struct dt_model *m,

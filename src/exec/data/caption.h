@@ -9,10 +9,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DT_FASHION_CLASSES = 10 };
+enum { DT_FASHION_CLASSES = 10, DT_CAPTION_TONES = 7 };
 /* One word (or two) per class, in the order of the labels; none is a part of another or of the rest
  * of a caption. */
 extern const char *const dt_caption_fashion_words[DT_FASHION_CLASSES + 1]; /* NULL-terminated */
+
+/* Of dt_pack_tones: the notes of a scale. */
+extern const char *const dt_caption_tone_words[DT_CAPTION_TONES + 1];
 
 /* "dark", "grey" or "light" / "wide", "tall" or "compact" of the w x h grey picture. */
 const char *dt_caption_tone(const uint8_t *grey, int w, int h);

@@ -5,8 +5,10 @@
 #include "base/mem.h"
 #include "base/number.h"
 #include "base/rng.h"
-#include "core/model/samples_build.h"
 #include "base/utf8.h"
+#include "core/model/samples_build.h"
+#include "exec/data/audio.h"
+#include "exec/data/fbank.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -42,7 +44,7 @@ int64_t dt_document_pixel_bytes(const struct dt_document *d)
 {
     int64_t n = 0;
     for (int i = 0; i < d->n_images; i++)
-        n += 3 * (int64_t)d->image[i].w * d->image[i].h;
+        n += (int64_t)dt_sequence_bytes(d->sound, d->image[i].w, d->image[i].h);
     return n;
 }
 
@@ -179,6 +181,8 @@ static enum dt_status check_images(struct maker *m)
     const struct dt_loader_options *o = m->o;
     const struct dt_document *d = m->d;
     int64_t tokens = 0, pixels = dt_document_pixel_bytes(d) / 3;
+    if (d->sound) /* it has limits of its own */
+        return DT_OK;
     if (pixels > DT_IMAGE_PIXELS_MAX)
         return bad(m, DT_BAD_IMAGE_SIZE,
                    dt_error_set(&m->err, DT_ERR_INPUT,
@@ -241,6 +245,39 @@ static enum dt_status read_frames(struct maker *m, const struct frame *frame, in
     return DT_OK;
 }
 
+/* ---- sound ---- */
+
+static enum dt_status read_sound(struct maker *m, const struct dt_shard_member *f)
+{
+    const struct dt_loader_options *o = m->o;
+    struct dt_document *d = m->d;
+    struct dt_document_image *to = NULL;
+    struct dt_audio a = {0};
+    enum dt_audio_bad why = DT_AUDIO_DAMAGED;
+    enum dt_status st;
+    int64_t n;
+
+    DT_TRY(add_image(m, 1, &to));
+    st = m->pixels
+             ? dt_audio_spectrogram(f->data, f->len, o->sound_cs, o->mel_bins, &m->err, &a, &why)
+             : dt_audio_length(f->data, f->len, o->sound_cs, &m->err, &a, &why);
+    if (st != DT_OK)
+        return bad(m, why == DT_AUDIO_LIMIT ? DT_BAD_AUDIO_LIMIT : DT_BAD_AUDIO, st);
+    d->sound = true;
+    d->clip_cut = a.cut;
+    to->w = o->mel_bins;
+    to->h = (int)dt_sample_sound_frames(a.cs);
+    to->px = a.at;
+    n = dt_sample_sound_patches(to->h, to->w, o->patch);
+    if (n > o->seq_len - 3)
+        return bad(m, DT_BAD_TOO_LONG,
+                   dt_error_set(&m->err, DT_ERR_INPUT,
+                                "a sound of %d.%02d s has %lld tokens; a sequence has %d",
+                                a.cs / 100, a.cs % 100, (long long)n, o->seq_len));
+    to->tokens = (int)n;
+    return DT_OK;
+}
+
 /* A draw of its own for each question, sample and epoch. */
 static bool draw(const struct dt_loader_options *o, uint64_t stream, double share, uint64_t sample,
                  int64_t epoch)
@@ -277,33 +314,48 @@ static int64_t read_label(const struct dt_shard_sample *s)
     return dt_number_int(text, &v) && v >= 0 ? v : -1;
 }
 
-/* What the sample is made into.  The frames of a video are read, never drawn. */
-static enum dt_status choose_task(struct maker *m, uint64_t i, int64_t epoch, bool image,
-                                  int n_frames)
+/* What the LLM reads or the generator draws; NULL if the sample has neither.  A video's frames, which are no such member,
+ * are read, never drawn. */
+static enum dt_status choose_item(struct maker *m, int64_t epoch, int n_frames,
+                                  const struct dt_shard_member **out)
 {
+    static const char *const images[] = {"jpg", "jpeg", "png", "webp", NULL};
+    static const char *const sounds[] = {"wav", "flac", NULL};
     const struct dt_loader_options *o = m->o;
-    if (!image && n_frames == 0 && !o->text_only)
-        return bad(m, DT_BAD_NO_IMAGE,
-                   dt_error_set(&m->err, DT_ERR_INPUT, "no jpg, jpeg, png or webp member"));
-    if (n_frames > 0 && o->generate >= 1)
+    const struct dt_shard_member *image = NULL, *sound = NULL;
+    bool hears = o->mel_bins > 0, drawn;
+
+    *out = NULL;
+    if (n_frames > 0 && !hears && o->generate >= 1)
         return bad(
             m, DT_BAD_NO_IMAGE,
             dt_error_set(&m->err, DT_ERR_INPUT, "frames of a video are no image to generate"));
-    m->d->task = n_frames > 0                                  ? DT_TASK_CAPTION
-                 : !image                                      ? DT_TASK_TEXT
-                 : draw(o, TASK_STREAM, o->generate, i, epoch) ? DT_TASK_GENERATE
-                                                               : DT_TASK_CAPTION;
-    return DT_OK;
+    m->d->task = DT_TASK_CAPTION;
+    if (n_frames > 0 && !hears)
+        return DT_OK;
+    if (hears)
+        sound = find(m->s, sounds);
+    if (!hears || o->generate > 0)
+        image = find(m->s, images);
+    drawn = image && draw(o, TASK_STREAM, o->generate, m->d->sample, epoch);
+    if (hears && !sound)
+        drawn = image != NULL;
+    m->d->task = drawn ? DT_TASK_GENERATE : image || sound ? DT_TASK_CAPTION : DT_TASK_TEXT;
+    *out = drawn || !hears ? image : sound;
+    if (*out || o->text_only)
+        return DT_OK;
+    return bad(m, DT_BAD_NO_IMAGE,
+               dt_error_set(&m->err, DT_ERR_INPUT, "no %s member",
+                            hears ? "wav or flac" : "jpg, jpeg, png or webp"));
 }
 
 static enum dt_status make(struct maker *m, const struct dt_shard_index *ix, uint64_t i,
                            int64_t epoch, struct dt_shard_sample *scratch)
 {
-    static const char *const images[] = {"jpg", "jpeg", "png", "webp", NULL};
     struct frame frame[DT_SHARD_MEMBERS_MAX];
     const struct dt_loader_options *o = m->o;
     struct dt_document *d = m->d;
-    const struct dt_shard_member *image;
+    const struct dt_shard_member *item;
     size_t room;
     int n_frames;
     enum dt_status st = dt_shard_read(ix, (size_t)i, (size_t)o->sample_bytes_max, &m->err, scratch);
@@ -311,16 +363,17 @@ static enum dt_status make(struct maker *m, const struct dt_shard_index *ix, uin
         return bad(m, DT_BAD_SAMPLE, st);
     DT_TRY(set_name(m, ix->paths[ix->samples[i].shard], scratch->key));
     d->label = read_label(scratch);
-    image = find(scratch, images);
     n_frames = find_frames(scratch, frame);
-    DT_TRY(choose_task(m, i, epoch, image != NULL, n_frames));
+    DT_TRY(choose_item(m, epoch, n_frames, &item));
     DT_TRY(read_text(m));
     if (d->task == DT_TASK_GENERATE && draw(o, DROP_STREAM, o->caption_drop, i, epoch))
         d->text.n = 0;
-    if (n_frames > 0)
+    if (item && o->mel_bins > 0 && d->task == DT_TASK_CAPTION)
+        DT_TRY(read_sound(m, item));
+    else if (item)
+        DT_TRY(read_image(m, item, 1));
+    else if (d->task == DT_TASK_CAPTION)
         DT_TRY(read_frames(m, frame, n_frames));
-    else if (image)
-        DT_TRY(read_image(m, image, 1));
     DT_TRY(check_images(m));
     room = (size_t)(o->seq_len - 2 - dt_document_image_tokens(d));
     if (o->text_tokens_max && (size_t)o->text_tokens_max < room)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * One sample of a shard made into a document: tokens of its text, pixels of its images.  Shared by
- * the loader's files only. */
+ * One sample of a shard made into a document: tokens of its text, pixels of its images or the
+ * spectrogram of its sound.  Shared by the loader's files only. */
 #ifndef DT_EXEC_DATA_DOCUMENT_H
 #define DT_EXEC_DATA_DOCUMENT_H
 
 #include "exec/data/loader.h"
 #include "exec/data/shard.h"
 
-struct dt_document_image {
-    int w, h;
-    int tokens;  /* in the LLM sequence; 0 for a target */
-    uint8_t *px; /* [h][w][3]; NULL = not read, or not there yet */
+struct dt_document_image { /* an image, or a sound's spectrogram */
+    int w, h;              /* pixels; filters and frames */
+    int tokens;            /* in the LLM sequence; 0 for a target */
+    void *px;              /* dt_sequence_bytes; NULL = not read, or not there yet */
 };
 struct dt_document {       /* zero-initialised is valid */
     enum dt_status status; /* DT_OK, or why it is not there; DT_ERR_INPUT is bad data */
@@ -20,6 +20,8 @@ struct dt_document {       /* zero-initialised is valid */
     enum dt_sequence_task task;
     struct dt_tokenizer_ids text;    /* id NULL, n above 0: not there yet */
     bool cut;                        /* the text was shortened */
+    bool sound;                      /* what the LLM reads of it: a spectrogram, not an image */
+    bool clip_cut;                   /* the sound was shortened */
     struct dt_document_image *image; /* [n_images]: one, or the frames of a video in their order */
     int n_images;
     char *name; /* "SHARD.tar:KEY" */

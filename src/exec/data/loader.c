@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "exec/data/audio.h"
 #include "exec/data/document.h"
 
 #include <pthread.h>
@@ -230,6 +231,7 @@ static enum dt_status next_good(struct dt_loader *l, struct dt_error *err, struc
     }
     l->report.documents++;
     l->report.captions_cut += d->cut;
+    l->report.clips_cut += d->clip_cut;
     return DT_OK;
 }
 
@@ -296,6 +298,7 @@ void dt_loader_mark(const struct dt_loader *l, struct dt_loader_mark *out)
     if (l->has_pending) { /* it will be counted again */
         out->report.documents--;
         out->report.captions_cut -= l->pending.cut;
+        out->report.clips_cut -= l->pending.clip_cut;
     }
 }
 
@@ -347,6 +350,8 @@ static uint64_t fingerprint(const struct dt_loader_options *o, uint64_t data)
     if (o->frames.stride > 1 || o->frames.most > 0)
         h = dt_hash_word(dt_hash_word(h, o->frames.stride > 1 ? (uint64_t)o->frames.stride : 1),
                          (uint64_t)o->frames.most);
+    if (o->mel_bins > 0) /* without sound it is what it was before there was any */
+        h = dt_hash_word(dt_hash_word(h, (uint64_t)o->mel_bins), (uint64_t)o->sound_cs);
     return h ? h : 1;
 }
 
@@ -354,6 +359,7 @@ static enum dt_status check(struct dt_loader_options *o, struct dt_error *err)
 {
     const struct dt_image_spec *spec[] = {&o->image, &o->target};
     o->patch = o->patch ? o->patch : DT_LOADER_PATCH;
+    o->sound_cs = o->sound_cs ? o->sound_cs : DT_LOADER_SOUND_CS;
     o->parts = o->parts ? o->parts : 1;
     o->sample_bytes_max = o->sample_bytes_max ? o->sample_bytes_max : SAMPLE_BYTES_MAX;
     o->queue = o->queue ? o->queue : 16 + 8 * o->threads;
@@ -363,8 +369,12 @@ static enum dt_status check(struct dt_loader_options *o, struct dt_error *err)
         o->part < 0 || o->part >= o->parts || !(o->generate >= 0 && o->generate <= 1) ||
         o->threads < 0 || o->threads > THREADS_MAX || o->queue < 1 || o->queue > QUEUE_MAX ||
         o->epochs < 0 || o->sample_bytes_max < 1 || o->text_tokens_max < 0 ||
-        o->limits.side_max < 0 || o->limits.pixels_max < 0)
+        o->limits.side_max < 0 || o->limits.pixels_max < 0 ||
+        o->sound_cs < DT_SAMPLE_SOUND_CS_MIN || o->sound_cs > DT_AUDIO_CS_MAX)
         return dt_error_set(err, DT_ERR_USAGE, "an option of the loader is out of range");
+    if (o->mel_bins != 0 && (o->mel_bins < DT_SAMPLE_SOUND_BINS_MIN ||
+                             o->mel_bins > DT_SAMPLE_SOUND_BINS_MAX || o->mel_bins % o->patch != 0))
+        return dt_error_set(err, DT_ERR_USAGE, "%d filters of sound are not possible", o->mel_bins);
     for (int i = 0; i < 2; i++)
         if (spec[i]->fit != DT_FIT_NONE && (spec[i]->side < 1 || spec[i]->side > DT_IMAGE_SIDE_MAX))
             return dt_error_set(err, DT_ERR_USAGE, "an image side of %d pixels is not possible",

@@ -17,7 +17,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DT_LOADER_PATCH = 16 };
+enum {
+    DT_LOADER_PATCH = 16,
+    DT_LOADER_SOUND_CS = 1000 /* AudioSet's clips (published); what BEATs and AST were trained on */
+};
 
 struct dt_data_cursor {
     uint64_t fingerprint; /* of data and options; 0 = the beginning */
@@ -52,13 +55,15 @@ struct dt_loader_options {
     double caption_drop; /* share of these without their text, so that the generator also learns to
                           * draw from nothing (classifier-free guidance, Ho & Salimans 2022) */
     struct dt_image_spec image, target; /* size of encoded images and of targets */
+    int mel_bins; /* what is encoded is sound, spectrograms of that many filters; 0 = images */
+    int sound_cs; /* hundredths of a second that longer clips are cut to; 0 = DT_LOADER_SOUND_CS */
     struct dt_image_limits limits;
     struct dt_data_frames frames; /* of videos */
     int64_t sample_bytes_max;     /* 0 = 64 MiB */
     int text_tokens_max;          /* captions are cut to it; 0 = what fits */
-    bool text_only;               /* samples without an image are TEXT documents, not bad */
-    bool unpacked;                /* one document per sequence */
-    bool sizes_only;              /* items without pixels: only headers of images are read */
+    bool text_only;    /* samples without an image (or sound) are TEXT documents, not bad */
+    bool unpacked;     /* one document per sequence */
+    bool sizes_only;   /* items without pixels: only headers of images are read */
     bool pixels_later; /* likewise, but the cursor is the same as with them: dt_loader_document has
                         * them for those who need them */
     bool shuffle;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Making shards: from folders of images with captions, and from IDX files with labels. */
+ * Making shards: from folders of images and sounds with captions, from IDX files with labels, and of tones. */
 #ifndef DT_EXEC_DATA_PACK_H
 #define DT_EXEC_DATA_PACK_H
 
@@ -24,12 +24,12 @@ struct dt_pack_result {
     int shards;
 };
 
-/* Every *.jpg, *.jpeg, *.png and *.webp below the folders (names sorted, symbolic links to folders
- * not followed) with NAME.txt or NAME.json beside it, or with a caption in o->captions, by the path
- * below the folder; of a video these are FOLDER.txt and so on.  Frames are those with a number in
+/* Every *.jpg, *.jpeg, *.png, *.webp, *.wav and *.flac (sounds: dt_audio_built) below the folders (names sorted,
+ * symbolic links to folders not followed) with NAME.txt or NAME.json beside it, or with a caption in o->captions, by the path
+ * below the folder; of a video these are FOLDER.txt and so on.  Frames are the images with a number in
  * their names, whose last is taken; they become KEY.NUMBER.jpg.  The key is the path below the folder without
- * its extension, dots in the file's name made underscores.  Images are decoded to see that they can
- * be; what is bad, and captions without an image, is counted in `report`. */
+ * its extension, dots in the file's name made underscores.  Images and sounds are decoded to see that they can
+ * be; what is bad, and captions without an image or a sound, is counted in `report`. */
 enum dt_status dt_pack_folders(const char *const *dirs, int n, const struct dt_pack_options *o,
                                struct dt_data_report *report, struct dt_error *err,
                                struct dt_pack_result *out);
@@ -38,6 +38,11 @@ enum dt_status dt_pack_folders(const char *const *dirs, int n, const struct dt_p
 enum dt_status dt_pack_idx(const char *images, const char *labels, const char *const *words,
                            const struct dt_pack_options *o, struct dt_data_report *report,
                            struct dt_error *err, struct dt_pack_result *out);
+
+/* n tones, members wav, txt and cls; tone i depends on (seed, i) alone. */
+enum dt_status dt_pack_tones(int64_t n, uint64_t seed, const struct dt_pack_options *o,
+                             struct dt_data_report *report, struct dt_error *err,
+                             struct dt_pack_result *out);
 
 /* The shards that a user names: files, folders (their *.tar, sorted) and "a-{000..012}.tar" (every
  * number of the range, as wide as its first).  *out is NULL-terminated, one block (dt_free). */

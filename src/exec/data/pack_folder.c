@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Packing folders of images, with captions beside them or in one file. */
+ * Packing folders of images and sounds, with captions beside them or in one file. */
 #include "exec/data/pack_impl.h"
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "exec/data/audio.h"
 #include "exec/data/frames.h"
 #include "exec/data/image.h"
 
@@ -20,9 +21,14 @@
 
 enum { DEPTH_MAX = 32, FILE_MAX = 64 << 20, CAPTION_MAX = 1 << 20 };
 
-static const char *image_ext(const char *name)
+static bool is_sound(const char *ext)
 {
-    static const char *const exts[] = {"jpg", "jpeg", "png", "webp", NULL};
+    return strcmp(ext, "wav") == 0 || strcmp(ext, "flac") == 0;
+}
+
+static const char *item_ext(const char *name)
+{
+    static const char *const exts[] = {"jpg", "jpeg", "png", "webp", "wav", "flac", NULL};
     const char *dot = strrchr(name, '.');
     for (int i = 0; dot && dot > name && exts[i]; i++)
         if (strcasecmp(dot + 1, exts[i]) == 0)
@@ -127,7 +133,25 @@ static enum dt_status report_unused(struct dt_pack_state *p)
     return DT_OK;
 }
 
-/* ---- one image ---- */
+/* ---- one image or sound ---- */
+
+/* Sees that the sound can be read as a whole; *ok tells. */
+static enum dt_status check_sound(struct dt_pack_state *p, const char *path, const char *bytes,
+                                  size_t len, bool *ok)
+{
+    struct dt_audio a = {0};
+    struct dt_error why;
+    enum dt_audio_bad bad;
+    enum dt_status st =
+        dt_audio_decode((const uint8_t *)bytes, len, DT_AUDIO_CS_MAX, &why, &a, &bad);
+
+    dt_free(a.at);
+    *ok = st == DT_OK;
+    if (st == DT_ERR_INPUT)
+        return dt_pack_bad(p, bad == DT_AUDIO_LIMIT ? DT_BAD_AUDIO_LIMIT : DT_BAD_AUDIO, path, 0, 0,
+                           why.message);
+    return st == DT_OK ? DT_OK : dt_error_pass(p->err, &why);
+}
 
 /* Sees that the image can be read; *ok tells. */
 static enum dt_status check_image(struct dt_pack_state *p, const char *path, const char *bytes,
@@ -153,9 +177,9 @@ static enum dt_status check_image(struct dt_pack_state *p, const char *path, con
     return dt_pack_bad(p, large ? DT_BAD_IMAGE_SIZE : DT_BAD_IMAGE, path, 0, 0, why.message);
 }
 
-/* Reads an image and sees that it can be decoded; NULL: it was counted. */
-static enum dt_status read_image(struct dt_pack_state *p, const char *path, char **image,
-                                 size_t *len)
+/* Reads an image or a sound and sees that it can be decoded; NULL: it was counted. */
+static enum dt_status read_item(struct dt_pack_state *p, const char *path, const char *ext,
+                                char **image, size_t *len)
 {
     struct dt_error why;
     enum dt_status st = dt_file_read(path, FILE_MAX, &why, image, len);
@@ -167,7 +191,7 @@ static enum dt_status read_image(struct dt_pack_state *p, const char *path, char
         return dt_pack_bad(p, DT_BAD_SAMPLE, path, 0, 0, why.message);
     if (st != DT_OK)
         return dt_error_pass(p->err, &why);
-    st = check_image(p, path, *image, *len, &ok);
+    st = (is_sound(ext) ? check_sound : check_image)(p, path, *image, *len, &ok);
     if (st != DT_OK || !ok) {
         dt_free(*image);
         *image = NULL;
@@ -196,7 +220,7 @@ static enum dt_status pack_file(struct dt_pack_state *p, const char *path, const
     enum dt_status st = find_caption(p, path, dot, &c);
 
     if (st == DT_OK && c.usable)
-        st = read_image(p, path, &image, &len);
+        st = read_item(p, path, ext, &image, &len);
     if (st == DT_OK && image) {
         struct dt_shard_member m[2] = {{ext, (const uint8_t *)image, len},
                                        {c.ext, (const uint8_t *)c.text, c.len}};
@@ -304,7 +328,7 @@ static enum dt_status read_frames(struct dt_pack_state *p, const char *dir, stru
     for (int i = 0; i < n; i++) {
         struct frame *f = &v->frame[dt_data_frames_at(&p->o->frames, (int)v->n, i)];
 
-        DT_TRY(read_image(p, f->path, &f->bytes, &f->len));
+        DT_TRY(read_item(p, f->path, f->ext, &f->bytes, &f->len));
         if (!f->bytes)
             return DT_OK;
         bytes += f->len;
@@ -354,7 +378,7 @@ static enum dt_status pack_dir(struct dt_pack_state *p, const char *dir, int dep
 static enum dt_status pack_entry(struct dt_pack_state *p, const char *path, int depth,
                                  struct video *v)
 {
-    const char *ext = image_ext(strrchr(path, '/') + 1);
+    const char *ext = item_ext(strrchr(path, '/') + 1);
     struct stat sb;
 
     if (lstat(path, &sb) != 0)
@@ -363,7 +387,9 @@ static enum dt_status pack_entry(struct dt_pack_state *p, const char *path, int 
         return depth < DEPTH_MAX ? pack_dir(p, path, depth + 1) : DT_OK;
     if (!ext)
         return DT_OK;
-    return p->o->videos ? add_frame(v, path, ext, p->err) : pack_file(p, path, ext);
+    if (p->o->videos) /* whose frames are images */
+        return is_sound(ext) ? DT_OK : add_frame(v, path, ext, p->err);
+    return pack_file(p, path, ext);
 }
 
 static enum dt_status pack_dir(struct dt_pack_state *p, const char *dir, int depth)

@@ -49,12 +49,14 @@ void dt_data_report_add(struct dt_data_report *to, const struct dt_data_report *
     }
     to->documents += from->documents;
     to->captions_cut += from->captions_cut;
+    to->clips_cut += from->clips_cut;
 }
 
 void dt_data_report_json(const struct dt_data_report *r, struct dt_json *j)
 {
     dt_json_kv_int(j, "documents", r->documents);
     dt_json_kv_int(j, "captions_cut", r->captions_cut);
+    dt_json_kv_int(j, "clips_cut", r->clips_cut);
     dt_json_key(j, "bad");
     dt_json_begin_object(j);
     for (int i = 0; i < DT_BAD_COUNT; i++)

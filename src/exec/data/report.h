@@ -14,12 +14,14 @@
     X(SHARD, "damaged_shards", "shards truncated or damaged (samples after that place are lost)")  \
     X(SAMPLE, "damaged_samples",                                                                   \
       "samples damaged, above the size limit in bytes or of too long a name")                      \
-    X(NO_IMAGE, "no_image", "samples without an image")                                            \
+    X(NO_IMAGE, "no_image", "samples without an image or a sound")                                 \
     X(NO_CAPTION, "no_caption", "samples without a caption")                                       \
     X(EMPTY_CAPTION, "empty_captions", "empty captions")                                           \
     X(CAPTION, "bad_captions", "captions that are not UTF-8 or whose JSON has none")               \
     X(IMAGE, "bad_images", "images truncated, corrupt or of unknown format")                       \
     X(IMAGE_SIZE, "oversized_images", "images of absurd size")                                     \
+    X(AUDIO, "bad_audio", "sounds truncated, corrupt or of unknown format")                        \
+    X(AUDIO_LIMIT, "audio_limits", "sounds of other lengths, rates or channels than can be read")  \
     X(TOO_LONG, "too_long", "samples that do not fit a sequence")
 
 enum dt_data_bad_kind {
@@ -35,6 +37,7 @@ struct dt_data_report {
     char example[DT_BAD_COUNT][256];
     int64_t documents;    /* good ones */
     int64_t captions_cut; /* captions shortened to their limit */
+    int64_t clips_cut;    /* sounds */
 };
 
 /* Counts `why` (its message is the example).  Returns DT_OK, or why->status if fatal. */

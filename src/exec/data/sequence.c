@@ -53,14 +53,15 @@ void dt_sequence_put_text(struct dt_sequence *s, int k, const int32_t *id)
     foretell(s, doc);
 }
 
-/* Item and placeholders of an image of the document that is being appended. */
-static void append_image(struct dt_sequence *s, enum dt_sequence_task task,
+/* Item and placeholders of an image, or of the sound, of the document that is being appended. */
+static void append_image(struct dt_sequence *s, const struct dt_document *d,
                          struct dt_document_image *image, int32_t placeholder, int *at)
 {
     s->items[s->n_items++] = (struct dt_sequence_item){
+        .sound = d->sound,
         .w = image->w,
         .h = image->h,
-        .flags = task == DT_TASK_GENERATE ? DT_ITEM_GENERATE : DT_ITEM_ENCODE,
+        .flags = d->task == DT_TASK_GENERATE ? DT_ITEM_GENERATE : DT_ITEM_ENCODE,
         .first = image->tokens ? (uint32_t)*at : 0,
         .n = (uint32_t)image->tokens,
         .doc = (uint32_t)s->n_docs,
@@ -84,7 +85,7 @@ int dt_sequence_append(struct dt_sequence *s, struct dt_document *d,
     s->items = items;
     s->ids[at++] = ids.bos;
     for (int i = 0; i < d->n_images; i++)
-        append_image(s, d->task, &d->image[i], ids.image, &at);
+        append_image(s, d, &d->image[i], ids.image, &at);
     doc = &s->docs[s->n_docs];
     *doc = (struct dt_sequence_doc){.task = d->task,
                                     .first = (uint32_t)first,

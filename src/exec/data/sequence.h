@@ -8,7 +8,8 @@
  * A document is made of one sample: CAPTION (image, or the frames of a video, then its text), GENERATE (text; the image is a
  * target of the generator and takes no LLM tokens) or TEXT.  An encoded image takes ceil(w/patch) x
  * ceil(h/patch) tokens, as core/model/samples.h counts.  Documents are appended until the next does not
- * fit; that one opens the next sequence. */
+ * fit; that one opens the next sequence.  Where a model hears instead of seeing, a sound's spectrogram stands for
+ * the encoded image: its patches are counted by core/model/samples_sound.h. */
 #ifndef DT_EXEC_DATA_SEQUENCE_H
 #define DT_EXEC_DATA_SEQUENCE_H
 
@@ -34,12 +35,13 @@ struct dt_sequence_doc {
     bool no_text;                /* has one that is not there yet: DT_SEQUENCE_ABSENT instead */
 };
 
-struct dt_sequence_item { /* an image */
-    int w, h;
+struct dt_sequence_item { /* an image, or a sound's spectrogram */
+    bool sound;
+    int w, h;          /* pixels; filters and frames */
     uint32_t flags;    /* DT_ITEM_ENCODE or DT_ITEM_GENERATE (core/model/samples.h) */
     uint32_t first, n; /* encoded: its tokens; target: 0, 0 */
     uint32_t doc;
-    uint8_t *px; /* [h][w][3]; NULL when only sizes are read, or not there yet */
+    void *px; /* dt_sequence_bytes; NULL when only sizes are read, or not there yet */
 };
 
 struct dt_sequence {
@@ -56,5 +58,10 @@ struct dt_sequence {
     size_t cap_docs, cap_items;
 };
 void dt_sequence_free(struct dt_sequence *s);
+/* Of the values of an image [h][w][3] of bytes, or of a spectrogram [h][w] of floats. */
+static inline size_t dt_sequence_bytes(bool sound, int w, int h)
+{
+    return (sound ? sizeof(float) : 3) * (size_t)w * (size_t)h;
+}
 
 #endif

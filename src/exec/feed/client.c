@@ -117,6 +117,7 @@ static enum dt_status prepare(struct dt_feed_client *c, struct dt_error *err)
 
     DT_TRY(dt_loader_job_digest(l, err, &c->job));
     c->limits = (struct dt_feed_limits){.seq_len = l->seq_len,
+                                        .mel_bins = l->mel_bins,
                                         .patch = l->patch ? l->patch : DT_LOADER_PATCH,
                                         .vocab = dt_tokenizer_vocab(l->tokenizer)};
     c->producer = dt_calloc((size_t)c->o.n, sizeof *c->producer);

@@ -4,9 +4,15 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "core/model/samples_build.h"
+#include "exec/data/audio.h"
 #include "exec/data/shard.h"
 
+#include <math.h>
 #include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "spectrograms are sent as they lie in memory"
+#endif
 
 #define MAGIC 0x44465444u /* "DTFD" */
 enum { WHY_MAX = 255, CRC_AT = DT_FEED_HEAD_BYTES - 4, LENGTH_AT = DT_FEED_HEAD_BYTES - 8 };
@@ -131,7 +137,7 @@ enum dt_status dt_feed_encode_ask(const struct dt_feed_head *h, const struct dt_
 static void put_good(struct writer *w, const struct dt_document *d, int what)
 {
     put_int(w, (uint64_t)d->task, 1);
-    put_int(w, d->cut, 1);
+    put_int(w, (uint64_t)(d->cut | d->clip_cut << 1 | d->sound << 2), 1);
     put_int(w, (uint64_t)d->label, 8);
     put_int(w, (uint64_t)d->n_images, 4);
     for (int i = 0; i < d->n_images; i++) {
@@ -144,7 +150,7 @@ static void put_good(struct writer *w, const struct dt_document *d, int what)
         put_int(w, (uint32_t)d->text.id[i], 4);
     for (int i = 0; what & DT_FEED_PIXELS && i < d->n_images; i++)
         if (d->image[i].px)
-            put(w, d->image[i].px, 3 * (size_t)d->image[i].w * (size_t)d->image[i].h);
+            put(w, d->image[i].px, dt_sequence_bytes(d->sound, d->image[i].w, d->image[i].h));
 }
 
 enum dt_status dt_feed_encode_document(const struct dt_feed_head *h, const struct dt_document *d,
@@ -296,11 +302,16 @@ enum dt_status dt_feed_decode_ask(const struct dt_feed_frame *f, struct dt_error
     return DT_OK;
 }
 
-/* As the loader makes them: one to draw, one or a video's frames to read, none. */
+/* As the loader makes them: one to draw, one or a video's frames to read, a sound where the model hears, none. */
 static bool images_fit(const struct dt_document *d, const struct dt_feed_limits *l)
 {
     int64_t tokens = (int64_t)d->text.n + 2;
 
+    if (d->sound != (l->mel_bins > 0 && d->task == DT_TASK_CAPTION) || (d->clip_cut && !d->sound))
+        return false;
+    if (d->sound && (d->n_images != 1 || d->image[0].w != l->mel_bins ||
+                     d->image[0].h > dt_sample_sound_frames(DT_AUDIO_CS_MAX)))
+        return false;
     if (d->task == DT_TASK_CAPTION ? d->n_images < 1 : d->n_images != (d->task != DT_TASK_TEXT))
         return false;
     for (int i = 0; i < d->n_images; i++)
@@ -320,11 +331,14 @@ static enum dt_status get_images(struct reader *r, const struct dt_feed_limits *
     for (uint64_t i = 0; i < n; i++) {
         uint64_t w = get_int(r, 4), h = get_int(r, 4);
 
-        if (w < 1 || h < 1 || w > DT_IMAGE_SIDE_MAX || h > DT_IMAGE_SIDE_MAX)
+        if (w < 1 || h < 1 || w > DT_IMAGE_SIDE_MAX ||
+            h > (d->sound ? UINT16_MAX : DT_IMAGE_SIDE_MAX))
             return damaged(err, "with an image beyond the limits");
         d->image[d->n_images] = (struct dt_document_image){.w = (int)w, .h = (int)h};
         if (d->task == DT_TASK_CAPTION)
-            d->image[d->n_images].tokens = (int)dt_sample_image_tokens((int)w, (int)h, l->patch);
+            d->image[d->n_images].tokens =
+                (int)(d->sound ? dt_sample_sound_patches((int)h, (int)w, l->patch)
+                               : dt_sample_image_tokens((int)w, (int)h, l->patch));
         d->n_images++;
     }
     return DT_OK;
@@ -351,10 +365,10 @@ static enum dt_status get_text_ids(struct reader *r, const struct dt_feed_limits
     return DT_OK;
 }
 
-static enum dt_status get_pixels(struct reader *r, struct dt_document_image *image,
-                                 struct dt_error *err)
+static enum dt_status get_pixels(struct reader *r, const struct dt_document *d,
+                                 struct dt_document_image *image, struct dt_error *err)
 {
-    size_t n = 3 * (size_t)image->w * (size_t)image->h;
+    size_t n = dt_sequence_bytes(d->sound, image->w, image->h);
     const uint8_t *p = get(r, n);
 
     if (!p)
@@ -363,6 +377,9 @@ static enum dt_status get_pixels(struct reader *r, struct dt_document_image *ima
     if (!image->px)
         return dt_error_nomem(err, "an image");
     memcpy(image->px, p, n);
+    for (size_t i = 0; d->sound && i < n / sizeof(float); i++)
+        if (!isfinite(((const float *)image->px)[i]))
+            return damaged(err, "with sound that is no numbers");
     return DT_OK;
 }
 
@@ -373,10 +390,12 @@ static enum dt_status get_good(struct reader *r, const struct dt_feed_limits *l,
 
     d->label = (int64_t)get_int(r, 8);
     images = get_int(r, 4);
-    if (r->past || task > DT_TASK_GENERATE || cut > 1 || d->label < -1 || l->seq_len < 4)
+    if (r->past || task > DT_TASK_GENERATE || cut > 7 || d->label < -1 || l->seq_len < 4)
         return damaged(err, "with a document beyond the limits");
     d->task = (enum dt_sequence_task)task;
-    d->cut = cut;
+    d->cut = cut & 1;
+    d->clip_cut = cut >> 1 & 1;
+    d->sound = cut >> 2 & 1;
     DT_TRY(get_images(r, l, images, d, err));
     text = get_int(r, 4);
     *what = (int)get_int(r, 1);
@@ -388,7 +407,7 @@ static enum dt_status get_good(struct reader *r, const struct dt_feed_limits *l,
     if (*what & DT_FEED_TEXT)
         DT_TRY(get_text_ids(r, l, d, err));
     for (int i = 0; *what & DT_FEED_PIXELS && i < d->n_images; i++)
-        DT_TRY(get_pixels(r, &d->image[i], err));
+        DT_TRY(get_pixels(r, d, &d->image[i], err));
     return DT_OK;
 }
 

@@ -12,6 +12,7 @@
  *
  *   magic u32 | version u16 | kind u16 | request u64 | job u64 | data u64 | body bytes u32 | CRC-32C u32
  *
+ * Values of spectrograms are IEEE floats, little-endian too.
  * The checksum is of the head before it and of the body.  A place is the running number of a
  * document since the beginning of the first epoch, so a producer needs to remember nothing. */
 #ifndef DT_EXEC_FEED_WIRE_H
@@ -72,6 +73,7 @@ struct dt_feed_ask {
 /* What a document may hold; the rest is damage, or a lie. */
 struct dt_feed_limits {
     int seq_len, patch, vocab;
+    int mel_bins; /* of the sounds that are read; 0 = images are */
     int64_t samples;
 };
 

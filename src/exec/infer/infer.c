@@ -3,6 +3,7 @@
  * Stages for inference, and running sequences through them. */
 #include "base/finite.h"
 #include "base/mem.h"
+#include "core/model/samples_build.h"
 #include "exec/data/document.h"
 #include "exec/infer/infer_impl.h"
 #include "exec/modules/ferry.h"
@@ -124,10 +125,11 @@ static enum dt_status find(const struct dt_model *m, enum dt_module_role role, s
     for (int i = 0; i < m->n_modules; i++) {
         if (m->modules[i].role != role)
             continue;
-        if (u->module >= 0 || (role != DT_ROLE_LLM && m->modules[i].modality != DT_MODALITY_IMAGE))
+        if (u->module >= 0 ||
+            (role == DT_ROLE_GENERATOR && m->modules[i].modality != DT_MODALITY_IMAGE))
             return dt_error_set(err, DT_ERR_INPUT,
-                                "module \"%s\" cannot be run: one encoder, one LLM, one generator, "
-                                "and images only",
+                                "module \"%s\" cannot be run: one encoder, one LLM, one generator "
+                                "of images",
                                 m->modules[i].name);
         u->module = i;
     }
@@ -267,28 +269,38 @@ bool dt_infer_can_draw(const struct dt_infer *x)
 
 /* ---- sequences ---- */
 
-enum dt_status dt_infer_sequence(const struct dt_infer *x, const struct dt_image *image,
+/* Tokens of what the LLM reads. */
+static int item_tokens(const struct dt_module *enc, const struct dt_sequence_item *it)
+{
+    return (int)(it->sound ? dt_sample_sound_patches(it->h, it->w, enc->patch)
+                           : dt_sample_image_tokens(it->w, it->h, enc->patch));
+}
+
+enum dt_status dt_infer_sequence(const struct dt_infer *x, const struct dt_sequence_item *item,
                                  enum dt_sequence_task task, const int32_t *text, size_t n,
                                  int room, struct dt_error *err, struct dt_sequence **out)
 {
     const struct dt_module *enc = x->encoder.module >= 0 ? module_of(x, &x->encoder) : NULL;
-    struct dt_document_image one = {.w = image->w, .h = image->h};
-    struct dt_document d = {.task = task, .image = &one, .n_images = 1, .label = -1};
+    struct dt_document_image one = {.w = item->w, .h = item->h};
+    struct dt_document d = {
+        .task = task, .sound = item->sound, .image = &one, .n_images = 1, .label = -1};
     struct dt_sequence *s;
-    size_t bytes = (size_t)image->w * (size_t)image->h * 3;
+    size_t bytes = dt_sequence_bytes(item->sound, item->w, item->h);
 
+    if (task == DT_TASK_CAPTION && item->sound != (enc->mel_bins > 0))
+        return dt_error_set(err, DT_ERR_INPUT, "the model's encoder takes %s in, not %s",
+                            item->sound ? "images" : "sounds", item->sound ? "sounds" : "images");
     if (task == DT_TASK_CAPTION)
-        one.tokens =
-            ((image->w + enc->patch - 1) / enc->patch) * ((image->h + enc->patch - 1) / enc->patch);
+        one.tokens = item_tokens(enc, item);
     if (one.tokens > x->o.image_tokens)
-        return dt_error_set(err, DT_ERR_INPUT, "an image of %d tokens; at most %d", one.tokens,
-                            x->o.image_tokens);
+        return dt_error_set(err, DT_ERR_INPUT, "an image or sound of %d tokens; at most %d",
+                            one.tokens, x->o.image_tokens);
     d.text.id = (int32_t *)(uintptr_t)text; /* only read */
     d.text.n = n;
     s = dt_sequence_new(dt_document_tokens(&d) + room, 0);
-    if (s && image->px && (one.px = dt_malloc(bytes)))
-        memcpy(one.px, image->px, bytes);
-    if (!s || (image->px && !one.px) || dt_sequence_append(s, &d, x->ids)) {
+    if (s && item->px && (one.px = dt_malloc(bytes)))
+        memcpy(one.px, item->px, bytes);
+    if (!s || (item->px && !one.px) || dt_sequence_append(s, &d, x->ids)) {
         dt_free(one.px);
         dt_sequence_free(s);
         return dt_error_nomem(err, "a sequence");

@@ -14,7 +14,7 @@
 
 struct dt_infer_options {
     const struct dt_device *device;
-    const struct dt_model *model;         /* one encoder, one LLM, one generator at most; images */
+    const struct dt_model *model;         /* one encoder, one LLM, one generator at most */
     const struct dt_tokenizer *tokenizer; /* outlives the result, as all of these do */
     const struct dt_diffusion *diffusion; /* NULL without a generator */
     enum dt_dtype dtype;
@@ -37,9 +37,9 @@ struct dt_stage *dt_infer_stage(const struct dt_infer *x, int module);
 bool dt_infer_can_caption(const struct dt_infer *x);
 bool dt_infer_can_draw(const struct dt_infer *x);
 
-/* Captions images, each of at most max_tokens tokens; texts[i] is the caller's (dt_free).  On
+/* Captions images, or sounds (`sound`, w, h and px of the items), each of at most max_tokens tokens; texts[i] is the caller's (dt_free).  On
  * failure no text is left. */
-enum dt_status dt_infer_caption(struct dt_infer *x, const struct dt_image *images, int n,
+enum dt_status dt_infer_caption(struct dt_infer *x, const struct dt_sequence_item *items, int n,
                                 int max_tokens, struct dt_error *err, char **texts);
 
 struct dt_infer_draw_options {

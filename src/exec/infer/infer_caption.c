@@ -47,15 +47,16 @@ static enum dt_status one_token(struct dt_infer *x, struct dt_sequence **open, i
     return DT_OK;
 }
 
-static enum dt_status some(struct dt_infer *x, const struct dt_image *images, int n, int max_tokens,
-                           struct dt_error *err, struct dt_sequence **seqs, char **texts)
+static enum dt_status some(struct dt_infer *x, const struct dt_sequence_item *items, int n,
+                           int max_tokens, struct dt_error *err, struct dt_sequence **seqs,
+                           char **texts)
 {
     struct dt_sequence **open;
     enum dt_status st = DT_OK;
     int left = n, encoded = -1;
 
     for (int i = 0; i < n; i++)
-        DT_TRY(dt_infer_sequence(x, &images[i], DT_TASK_CAPTION, NULL, 0, max_tokens + 1, err,
+        DT_TRY(dt_infer_sequence(x, &items[i], DT_TASK_CAPTION, NULL, 0, max_tokens + 1, err,
                                  &seqs[i]));
     open = dt_malloc((size_t)n * sizeof(*open));
     if (!open)
@@ -79,14 +80,14 @@ static enum dt_status some(struct dt_infer *x, const struct dt_image *images, in
     return st;
 }
 
-enum dt_status dt_infer_caption(struct dt_infer *x, const struct dt_image *images, int n,
+enum dt_status dt_infer_caption(struct dt_infer *x, const struct dt_sequence_item *items, int n,
                                 int max_tokens, struct dt_error *err, char **texts)
 {
     struct dt_sequence **seqs;
     enum dt_status st = DT_OK;
 
     if (!dt_infer_can_caption(x))
-        return dt_error_set(err, DT_ERR_INPUT, "the model has no encoder: it cannot see images");
+        return dt_error_set(err, DT_ERR_INPUT, "the model has no encoder: it cannot see or hear");
     if (max_tokens < 1)
         return dt_error_set(err, DT_ERR_INTERNAL, "captions without tokens");
     seqs = dt_malloc((size_t)x->o.batch * sizeof(*seqs));
@@ -97,7 +98,7 @@ enum dt_status dt_infer_caption(struct dt_infer *x, const struct dt_image *image
         int now = n - i < x->o.batch ? n - i : x->o.batch;
 
         memset(seqs, 0, (size_t)now * sizeof(*seqs));
-        st = some(x, images + i, now, max_tokens, err, seqs, texts + i);
+        st = some(x, items + i, now, max_tokens, err, seqs, texts + i);
         for (int k = 0; k < now; k++)
             dt_sequence_free(seqs[k]);
     }

@@ -24,7 +24,7 @@ struct drawing {
 static enum dt_status write_sequences(struct drawing *d, const char *const *texts, int n,
                                       struct dt_error *err, struct dt_sequence **seqs)
 {
-    const struct dt_image empty = {.w = d->o->w, .h = d->o->h};
+    const struct dt_sequence_item empty = {.w = d->o->w, .h = d->o->h};
     enum dt_status st = DT_OK;
 
     for (int i = 0; i < n * d->copies && st == DT_OK; i++) {

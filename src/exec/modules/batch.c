@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Batches: host arrays and their twins on the device, allocated once for the largest. */
+#include "core/model/samples_sound.h"
 #include "exec/modules/impl.h"
 
 #include <math.h>
@@ -211,6 +212,16 @@ static void one_patch(const struct dt_block *p, const uint8_t *px, int w, int h,
             }
 }
 
+/* Whether there is room for so many patches of one image or sound. */
+static enum dt_status room_for(const struct dt_batch *b, int64_t patches, struct dt_error *err)
+{
+    if (b->rows + patches > b->room.rows)
+        return too_many(err, b, "patches", b->rows + patches, b->room.rows);
+    if (b->n_seq == b->room.seqs)
+        return too_many(err, b, "images or sounds", b->n_seq + 1, b->room.seqs);
+    return DT_OK;
+}
+
 enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, int h,
                                 struct dt_error *err)
 {
@@ -223,10 +234,7 @@ enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, in
                             b->module->name, w, h);
     rows = (h + p->patch - 1) / p->patch;
     cols = (w + p->patch - 1) / p->patch;
-    if (at + (int64_t)rows * cols > b->room.rows)
-        return too_many(err, b, "patches", at + (int64_t)rows * cols, b->room.rows);
-    if (b->n_seq == b->room.seqs)
-        return too_many(err, b, "images", b->n_seq + 1, b->room.seqs);
+    DT_TRY(room_for(b, (int64_t)rows * cols, err));
     width = (int64_t)p->channels * p->patch * p->patch;
     side = grid_side(p);
     b->host.cu[b->n_seq] = (int32_t)at;
@@ -236,6 +244,47 @@ enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, in
             one_patch(p, px, w, h, r, c, b->host.pixels + at * width);
         }
     b->host.hw[b->n_seq][0] = rows;
+    b->host.hw[b->n_seq++][1] = cols;
+    b->host.cu[b->n_seq] = (int32_t)at;
+    b->rows = at;
+    return DT_OK;
+}
+
+/* Patch (row, col) of a spectrogram. */
+static void sound_patch(int p, const float *x, int bins, int64_t frames, int64_t row, int col,
+                        float *out)
+{
+    for (int y = 0; y < p; y++) {
+        int64_t frame = row * p + y < frames ? row * p + y : frames - 1;
+
+        memcpy(out + (size_t)y * (size_t)p, x + frame * bins + (size_t)col * (size_t)p,
+               (size_t)p * sizeof *out);
+    }
+}
+
+enum dt_status dt_batch_spectrogram(struct dt_batch *b, const float *x, int bins, int64_t frames,
+                                    struct dt_error *err)
+{
+    const struct dt_block *p = &b->module->blocks[0];
+    int64_t rows, at = b->rows;
+    int cols;
+
+    if (p->kind != DT_BLOCK_PATCH_EMBED || bins != b->module->mel_bins || frames < 1)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "module \"%s\" takes no spectrogram of %lld frames of %d filters",
+                            b->module->name, (long long)frames, bins);
+    rows = dt_sample_sound_rows(frames, p->patch);
+    cols = bins / p->patch;
+    DT_TRY(room_for(b, rows * cols, err));
+    if (p->max_pos > 0 && rows * cols > p->max_pos - p->class_tokens)
+        return too_many(err, b, "patches of a sound", rows * cols, p->max_pos - p->class_tokens);
+    b->host.cu[b->n_seq] = (int32_t)at;
+    for (int64_t r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++, at++) {
+            b->host.pos[at] = p->max_pos > 0 ? (int32_t)(p->class_tokens + r * cols + c) : -1;
+            sound_patch(p->patch, x, bins, frames, r, c, b->host.pixels + at * p->patch * p->patch);
+        }
+    b->host.hw[b->n_seq][0] = (int32_t)rows;
     b->host.hw[b->n_seq++][1] = cols;
     b->host.cu[b->n_seq] = (int32_t)at;
     b->rows = at;

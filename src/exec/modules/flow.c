@@ -149,6 +149,12 @@ enum dt_status dt_nn_shape_facts(const struct dt_module *m, struct dt_error *err
     f->time_last = f->context_last = -1;
     if (m->planned_only)
         return unsupported(err, m, m->planned_only);
+    if (m->modality == DT_MODALITY_AUDIO && m->role != DT_ROLE_ENCODER)
+        return unsupported(err, m, "a generator of sound");
+    if (m->modality == DT_MODALITY_AUDIO && m->mel_bins == 0)
+        return unsupported(err, m,
+                           "an encoder of sound with frames_per_s instead of mel_bins (BEATs has "
+                           "a relative position bias besides)");
     for (int i = 0; i < m->n_blocks; i++) {
         DT_TRY(check_block(m, &m->blocks[i], err));
         if (m->blocks[i].kind == DT_BLOCK_TIME_EMBED && f->time_dim > 0)
@@ -157,8 +163,6 @@ enum dt_status dt_nn_shape_facts(const struct dt_module *m, struct dt_error *err
         if (m->blocks[i].level >= f->levels)
             f->levels = m->blocks[i].level + 1;
     }
-    if (m->modality == DT_MODALITY_AUDIO)
-        return unsupported(err, m, "audio");
     if (f->levels > DT_BATCH_LEVELS)
         return unsupported(err, m, "a U-Net of more than 8 levels");
     return f->conv_in >= 0 ? skips(&w, err) : DT_OK;

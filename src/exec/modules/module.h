@@ -135,6 +135,11 @@ enum dt_status dt_batch_documents(struct dt_batch *b, const int32_t *doc_of, int
  * anew. */
 enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, int h,
                                 struct dt_error *err);
+/* Encoder of sound: appends a spectrogram [frames][bins] of floats, cut into rows of bins / p patches; frames behind
+ * the last full row are left out, the only row of a shorter one repeats its last frame.  Learned positions are the
+ * patches' numbers, and there must be enough. */
+enum dt_status dt_batch_spectrogram(struct dt_batch *b, const float *x, int bins, int64_t frames,
+                                    struct dt_error *err);
 /* Generator: appends latents [h][w][in_channels] of one image with its noise stream; x0 may be where
  * they will lie, host.pixels + rows * in_channels. */
 enum dt_status dt_batch_latents(struct dt_batch *b, const float *x0, int w, int h, uint64_t stream,

@@ -2,6 +2,7 @@
 #include "exec/program/batching.h"
 
 #include "base/mem.h"
+#include "core/model/samples_sound.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -228,13 +229,16 @@ static enum dt_status feed_encoder(const struct dt_sequence *const *seqs, int n,
 
             if (!(it->flags & DT_ITEM_ENCODE))
                 continue;
-            DT_TRY(dt_batch_patches(b, it->px, it->w, it->h, err));
+            DT_TRY(it->sound ? dt_batch_spectrogram(b, it->px, it->w, it->h, err)
+                             : dt_batch_patches(b, it->px, it->w, it->h, err));
             b->host.stream[b->n_seq - 1] = dt_batching_noise_stream(seqs[k], i);
             if (b->rows - before != it->n)
                 return dt_error_set(err, DT_ERR_INTERNAL,
-                                    "an image of %d x %d pixels makes %lld patches, the sequence "
-                                    "has %u tokens for it",
-                                    it->w, it->h, (long long)(b->rows - before), it->n);
+                                    "%s of %d x %d %s makes %lld patches, the sequence has %u "
+                                    "tokens for it",
+                                    it->sound ? "a sound" : "an image", it->w, it->h,
+                                    it->sound ? "values" : "pixels", (long long)(b->rows - before),
+                                    it->n);
         }
     return DT_OK;
 }
@@ -253,9 +257,9 @@ static enum dt_status all_there(enum dt_module_role role, const struct dt_sequen
         for (int i = 0; role != DT_ROLE_LLM && i < seqs[k]->n_items; i++)
             missing |= seqs[k]->items[i].flags & flag && !seqs[k]->items[i].px;
         if (missing)
-            return dt_error_set(err, DT_ERR_INTERNAL,
-                                "sequence %lld is to be computed without its %s",
-                                (long long)seqs[k]->index, role == DT_ROLE_LLM ? "text" : "images");
+            return dt_error_set(
+                err, DT_ERR_INTERNAL, "sequence %lld is to be computed without its %s",
+                (long long)seqs[k]->index, role == DT_ROLE_LLM ? "text" : "images or sounds");
     }
     return DT_OK;
 }
@@ -326,6 +330,16 @@ void dt_batching_limits(const struct dt_model *m, int module, const struct dt_se
 
 /* ---- samples ---- */
 
+/* As the planner has it. */
+static struct dt_sample_item item_size(const struct dt_sequence_item *it)
+{
+    if (it->sound)
+        return (struct dt_sample_item){(uint16_t)dt_sample_sound_cs(it->h), 0, DT_MODALITY_AUDIO,
+                                       (uint16_t)it->flags};
+    return (struct dt_sample_item){(uint16_t)it->w, (uint16_t)it->h, DT_MODALITY_IMAGE,
+                                   (uint16_t)it->flags};
+}
+
 enum dt_status dt_batching_samples(const struct dt_sequence *const *seqs, int64_t n,
                                    struct dt_error *err, struct dt_samples **out)
 {
@@ -353,9 +367,7 @@ enum dt_status dt_batching_samples(const struct dt_sequence *const *seqs, int64_
         s->seq_tokens[i] = (uint32_t)seqs[i]->n_tokens;
         s->item_first[i] = items;
         for (int k = 0; k < seqs[i]->n_items; k++)
-            s->items[items++] = (struct dt_sample_item){
-                (uint16_t)seqs[i]->items[k].w, (uint16_t)seqs[i]->items[k].h, DT_MODALITY_IMAGE,
-                (uint16_t)seqs[i]->items[k].flags};
+            s->items[items++] = item_size(&seqs[i]->items[k]);
     }
     s->item_first[n] = items;
     *out = s;

@@ -17,11 +17,6 @@ static enum dt_status find_edges(struct dt_exec_iteration *it, const struct dt_e
 
     it->edge[DT_EDGE_IN].src = it->edge[DT_EDGE_COND].src = -1;
     it->edge[DT_EDGE_IN].dst = it->edge[DT_EDGE_COND].dst = -1;
-    for (int i = 0; i < m->n_modules; i++)
-        if (m->modules[i].modality == DT_MODALITY_AUDIO)
-            return dt_error_set(err, DT_ERR_INPUT,
-                                "module %s: audio is planned and simulated, not yet trained",
-                                m->modules[i].name);
     for (int e = 0; e < m->n_edges; e++) {
         struct dt_exec_edge *x_edge =
             &it->edge[m->edges[e].dst == m->llm ? DT_EDGE_IN : DT_EDGE_COND];

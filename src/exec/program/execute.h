@@ -35,7 +35,7 @@ struct dt_supervisor;
 
 struct dt_exec_options {
     const struct dt_device *device;
-    const struct dt_model *model;   /* one encoder, one LLM, one generator at most; images */
+    const struct dt_model *model;   /* one encoder, one LLM, one generator at most */
     const struct dt_plan *plan;     /* layouts without cp, ep, ip */
     struct dt_transport *transport; /* NULL = this process alone; else every rank calls with equal
                                        options */

@@ -115,7 +115,7 @@ static int64_t pixel_bytes(const struct dt_sequence *q, int doc)
 
     items_of(q, doc, &first, &n);
     for (int i = first; i < first + n; i++)
-        bytes += 3 * (int64_t)q->items[i].w * q->items[i].h;
+        bytes += (int64_t)dt_sequence_bytes(q->items[i].sound, q->items[i].w, q->items[i].h);
     return bytes;
 }
 
@@ -146,7 +146,8 @@ static bool is_same(const struct dt_sequence *q, int d, const struct dt_document
         doc->text.n != q->docs[d].text_n || doc->n_images != n)
         return false;
     for (int i = 0; i < n; i++)
-        if (doc->image[i].w != q->items[first + i].w || doc->image[i].h != q->items[first + i].h)
+        if (doc->sound != q->items[first + i].sound || doc->image[i].w != q->items[first + i].w ||
+            doc->image[i].h != q->items[first + i].h)
             return false;
     return true;
 }

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "core/schedule/supply.h"
+#include "exec/data/fbank.h"
 #include "exec/data/image.h"
 #include "exec/data/shard.h"
 #include "exec/train/profiler.h"
@@ -13,6 +14,7 @@
 #include <string.h>
 
 enum { SAMPLE_BYTES_MAX = 64 << 20, ENOUGH = 1 << 17, UNITS = 1000000 };
+enum { SOUND_CS_ENOUGH = 200 };
 
 struct timed {
     double ns, units; /* for UNITS of it; how many it had */
@@ -97,6 +99,26 @@ static void time_image(struct rates *r, const struct dt_shard_member *m)
     dt_image_free(&img);
 }
 
+static void time_sound(struct rates *r, const struct dt_shard_member *m)
+{
+    enum dt_audio_bad bad;
+    struct dt_audio a;
+    uint64_t begin;
+    int times;
+
+    if (dt_audio_length(m->data, m->len, r->o->sound_cs, NULL, &a, &bad) != DT_OK)
+        return;
+    times = 1 + SOUND_CS_ENOUGH / a.cs;
+    begin = dt_clock_process_ns();
+    for (int k = 0; k < times; k++) {
+        if (dt_audio_spectrogram(m->data, m->len, r->o->sound_cs, r->o->mel_bins, NULL, &a, &bad) !=
+            DT_OK)
+            return;
+        dt_free(a.at);
+    }
+    took(r, DT_CPU_PREP_SOUND, begin, times, 10.0 * a.cs);
+}
+
 static enum dt_status time_text(struct rates *r, const struct dt_shard_member *m,
                                 struct dt_error *err)
 {
@@ -115,7 +137,7 @@ static enum dt_status time_text(struct rates *r, const struct dt_shard_member *m
 static enum dt_status time_sample(struct rates *r, const struct dt_shard_sample *s,
                                   struct dt_error *err)
 {
-    bool image = false, text = false;
+    bool image = false, text = false, sound = r->o->mel_bins == 0;
 
     for (int k = 0; k < s->n_members; k++) {
         const struct dt_shard_member *m = &s->member[k];
@@ -123,6 +145,9 @@ static enum dt_status time_sample(struct rates *r, const struct dt_shard_sample 
         if (!image && dt_image_sniff(m->data, m->len) != DT_IMAGE_UNKNOWN) {
             time_image(r, m);
             image = true;
+        } else if (!sound && dt_audio_sniff(m->data, m->len)) {
+            time_sound(r, m);
+            sound = true;
         } else if (!text && m->len > 0 && (!strcmp(m->ext, "txt") || !strcmp(m->ext, "json"))) {
             DT_TRY(time_text(r, m, err));
             text = true;
@@ -152,8 +177,9 @@ static enum dt_status add_rows(struct rates *r, const char *device, struct dt_er
 
     dt_profiler_origin(s.origin, sizeof s.origin);
     dt_clock_utc(s.date, sizeof s.date);
-    snprintf(s.note, sizeof s.note, "one core, its own time; %lld images, %lld captions",
-             (long long)report->images, (long long)report->captions);
+    snprintf(s.note, sizeof s.note,
+             "one core, its own time; %lld images, %lld sounds, %lld captions",
+             (long long)report->images, (long long)report->sounds, (long long)report->captions);
     DT_TRY(dt_profile_table_device(out, device, err, &row.device));
     DT_TRY(dt_profile_table_dtype(out, DT_SCHED_SUPPLY_DTYPE, err, &row.dtype));
     DT_TRY(dt_profile_table_source(out, &s, err, &row.r.source));
@@ -181,8 +207,9 @@ static enum dt_status measure(struct rates *r, const struct dt_shard_index *ix, 
     report->samples = (int64_t)n;
     report->images = r->n[DT_CPU_PREP_DECODE];
     report->captions = r->n[DT_CPU_PREP_TOKENIZE];
-    if (report->images + report->captions == 0)
-        return dt_error_set(err, DT_ERR_INPUT, "the data has neither images nor captions");
+    report->sounds = r->n[DT_CPU_PREP_SOUND];
+    if (report->images + report->captions + report->sounds == 0)
+        return dt_error_set(err, DT_ERR_INPUT, "the data has neither images, sounds nor captions");
     return add_rows(r, device, err, out, report);
 }
 

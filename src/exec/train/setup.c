@@ -2,6 +2,7 @@
 #include "exec/train/setup.h"
 
 #include "base/mem.h"
+#include "core/model/samples_sound.h"
 #include "core/model/shape.h"
 #include "base/clock.h"
 #include "exec/data/pack.h"
@@ -150,6 +151,21 @@ static enum dt_status list_data(struct dt_setup *s, struct dt_error *err)
     return dt_shard_list((const char *const *)data->path, data->n, err, &s->shards, &s->n_shards);
 }
 
+/* Hundredths of a second that the encoder hears of a clip: run.audio_max_s, less where it has fewer positions. */
+static int sound_limit(const struct dt_setup *s)
+{
+    int cs = (int)lrint(100 * s->job->run.audio_max_s), rows;
+    const struct dt_module *m = s->encoder >= 0 ? &s->job->model->modules[s->encoder] : NULL;
+    const struct dt_block *p = m ? &m->blocks[0] : NULL;
+
+    if (!m || m->mel_bins == 0 || p->max_pos == 0)
+        return cs;
+    rows = (p->max_pos - p->class_tokens) / (m->mel_bins / p->patch) + 1;
+    return dt_sample_sound_cs((int64_t)rows * p->patch) <= cs
+               ? (int)dt_sample_sound_cs((int64_t)rows * p->patch) - 1
+               : cs;
+}
+
 static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_error *err)
 {
     const struct dt_job_run_options *r = &s->job->run;
@@ -177,6 +193,8 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
         .tokenizer = s->tokenizer,
         .seq_len = s->plan.policy.seq_len,
         .patch = s->encoder >= 0 ? m->modules[s->encoder].patch : 0,
+        .mel_bins = s->encoder >= 0 ? m->modules[s->encoder].mel_bins : 0,
+        .sound_cs = sound_limit(s),
         .generate = s->generator < 0 ? 0
                     : s->encoder < 0 ? 1
                                      : r->generate,
