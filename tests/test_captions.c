@@ -77,6 +77,9 @@ START_TEST(csv_errors)
 {
     fails("", 1, 1, "empty");
     fails("name,text\na,b\n", 1, 1, "no column \"file_name\"; the first line names name, text");
+    fails("\"na\nme\",text\na,b\n", 1, 1, "the first line names na?me, text");
+    fails("file_name,text\n\"a\nb\",1\n\"a\nb\",2\n", 4, 1,
+          "a second caption for a?b; the first is in line 2");
     fails("file_name,text\na.png\n", 2, 1, "1 fields; the first line has 2");
     fails("file_name,text\na.png,b,c\n", 2, 9, "3 fields; the first line has 2");
     fails("file_name,text\na.png,\"open\nstill\n", 2, 7, "not closed");

@@ -36,6 +36,14 @@ static enum dt_status fail(const struct reader *r, int line, int col, const char
     return dt_error_at(r->err, DT_ERR_INPUT, r->c->path, line, col, "%s", what);
 }
 
+const char *dt_pack_captions_quote(const char *name, char *buf, size_t size)
+{
+    snprintf(buf, size, "%s", name);
+    for (char *c = buf; *c; c++)
+        *c = *c == '\n' || *c == '\r' ? '?' : *c;
+    return buf;
+}
+
 /* ---- rows ---- */
 
 static bool is_text(const char *s, size_t len)
@@ -97,11 +105,13 @@ static enum dt_status link_names(struct reader *r)
         return dt_error_nomem(r->err, "captions");
     for (size_t i = 0; i < c->n; i++) {
         size_t *at = slot(c, c->row[i].name);
+        char name[200];
 
         if (*at)
             return dt_error_at(r->err, DT_ERR_INPUT, c->path, c->row[i].line, c->row[i].col,
-                               "a second caption for %.200s; the first is in line %d",
-                               c->row[i].name, c->row[*at - 1].line);
+                               "a second caption for %s; the first is in line %d",
+                               dt_pack_captions_quote(c->row[i].name, name, sizeof name),
+                               c->row[*at - 1].line);
         *at = i + 1;
     }
     return DT_OK;
@@ -196,7 +206,7 @@ static bool next_line(struct reader *r)
 static enum dt_status column(const struct reader *r, const struct field *f, int n, const char *key,
                              int *out)
 {
-    char list[512] = "";
+    char list[512] = "", names[512];
     size_t used = 0;
 
     for (int i = 0; i < n; i++) {
@@ -212,7 +222,7 @@ static enum dt_status column(const struct reader *r, const struct field *f, int 
         r->err, DT_ERR_INPUT, r->c->path, f[0].line, 1,
         "no column \"%s\"; the first line names %s (--name-key and --caption-key say "
         "which to take)",
-        key, list);
+        key, dt_pack_captions_quote(list, names, sizeof names));
 }
 
 static enum dt_status csv_row(struct reader *r, struct field *f, int n, int columns, int name,

@@ -42,6 +42,8 @@ struct dt_pack_caption *dt_pack_captions_find(const struct dt_pack_captions *c, 
 size_t dt_pack_captions_count(const struct dt_pack_captions *c);
 /* The i-th in the order of the file. */
 struct dt_pack_caption *dt_pack_captions_at(const struct dt_pack_captions *c, size_t i);
+/* A name, for a message: on one line, and cut to the buffer. */
+const char *dt_pack_captions_quote(const char *name, char *buf, size_t size);
 const char *dt_pack_captions_path(const struct dt_pack_captions *c);
 void dt_pack_captions_free(struct dt_pack_captions *c);
 

@@ -74,7 +74,7 @@ static enum dt_status listed(struct dt_pack_state *p, const char *path, struct c
 {
     const char *file = dt_pack_captions_path(p->o->captions);
     struct dt_pack_caption *row = dt_pack_captions_find(p->o->captions, path + p->root);
-    char what[300];
+    char what[300], name[200];
 
     if (!row) {
         snprintf(what, sizeof what, "%.250s has no caption for it", file);
@@ -82,7 +82,8 @@ static enum dt_status listed(struct dt_pack_state *p, const char *path, struct c
     }
     row->used = true;
     if (blank(row->text, row->len)) {
-        snprintf(what, sizeof what, "the caption of %.250s is empty", row->name);
+        snprintf(what, sizeof what, "the caption of %s is empty",
+                 dt_pack_captions_quote(row->name, name, sizeof name));
         return dt_pack_bad(p, DT_BAD_EMPTY_CAPTION, file, row->line, row->col, what);
     }
     *c = (struct caption){.text = row->text, .ext = "txt", .len = row->len, .usable = true};
@@ -122,11 +123,12 @@ static enum dt_status report_unused(struct dt_pack_state *p)
 
     for (size_t i = 0; c && !dt_pack_full(p) && i < dt_pack_captions_count(c); i++) {
         const struct dt_pack_caption *row = dt_pack_captions_at(c, i);
-        char what[300];
+        char what[300], name[200];
 
         if (row->used)
             continue;
-        snprintf(what, sizeof what, "%.200s is in none of the folders", row->name);
+        snprintf(what, sizeof what, "%s is in none of the folders",
+                 dt_pack_captions_quote(row->name, name, sizeof name));
         DT_TRY(
             dt_pack_bad(p, DT_BAD_NO_IMAGE, dt_pack_captions_path(c), row->line, row->col, what));
     }

@@ -22,6 +22,9 @@ struct consumer {
     int64_t sent, received; /* bytes; received: by its own account */
     uint64_t seen_ns;
     bool lost; /* what is sent to it does not arrive */
+    bool
+        given_up; /* likewise, and nothing is kept for it any more; what it asks is not heard, or what it
+                    * never read would be counted from nothing again */
 };
 
 struct dt_feed_server {
@@ -95,6 +98,15 @@ static void answer(void *ctx, const struct dt_feed_want *w, const struct dt_docu
 
 /* ---- consumers ---- */
 
+static size_t served(const struct dt_feed_server *s)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < s->n_consumers; i++)
+        n += !s->consumer[i].given_up;
+    return n;
+}
+
 static struct consumer *consumer_of(struct dt_feed_server *s, const struct dt_feed_peer *who)
 {
     struct consumer *c = find(s, who);
@@ -106,7 +118,7 @@ static struct consumer *consumer_of(struct dt_feed_server *s, const struct dt_fe
         c = &s->consumer[s->n_consumers++];
         *c = (struct consumer){.who = *who};
         s->report.came++;
-        dt_warn(s->o.warn, "a consumer has come; there are %zu", s->n_consumers);
+        dt_warn(s->o.warn, "a consumer has come; there are %zu", served(s));
     }
     c->seen_ns = dt_clock_ns();
     return c;
@@ -115,7 +127,7 @@ static struct consumer *consumer_of(struct dt_feed_server *s, const struct dt_fe
 /* What all have passed goes. */
 static void release(struct dt_feed_server *s)
 {
-    int64_t least = s->n_consumers > 0 ? INT64_MAX : 0;
+    int64_t least = served(s) > 0 ? INT64_MAX : 0;
 
     for (size_t i = 0; i < s->n_consumers; i++)
         least = s->consumer[i].released < least ? s->consumer[i].released : least;
@@ -124,19 +136,30 @@ static void release(struct dt_feed_server *s)
     s->released = least;
 }
 
+static void give_up(struct dt_feed_server *s, struct consumer *c)
+{
+    dt_feed_store_forget(s->store, &c->who);
+    c->given_up = c->lost = true;
+    c->open = 0;
+    c->released = INT64_MAX;
+    dt_warn(s->o.warn, "a consumer is gone; there are %zu", served(s));
+    release(s);
+}
+
 static void look_for_the_gone(struct dt_feed_server *s)
 {
     uint64_t now = dt_clock_ns();
 
     for (size_t i = 0; i < s->n_consumers;) {
-        if (!s->consumer[i].lost && (double)(now - s->consumer[i].seen_ns) * 1e-9 < s->o.gone_s) {
+        struct consumer *c = &s->consumer[i];
+        bool silent = (double)(now - c->seen_ns) * 1e-9 >= s->o.gone_s;
+
+        if ((c->lost || silent) && !c->given_up)
+            give_up(s, c);
+        if (silent)
+            *c = s->consumer[--s->n_consumers];
+        else
             i++;
-            continue;
-        }
-        dt_feed_store_forget(s->store, &s->consumer[i].who);
-        s->consumer[i] = s->consumer[--s->n_consumers];
-        dt_warn(s->o.warn, "a consumer is gone; there are %zu", s->n_consumers);
-        release(s);
     }
 }
 
@@ -182,6 +205,8 @@ static enum dt_status handle(struct dt_feed_server *s, const struct dt_feed_peer
     c = consumer_of(s, from);
     if (!c)
         return dt_error_set(err, DT_ERR_INPUT, "this producer has too many consumers");
+    if (c->given_up)
+        return DT_OK; /* an answer would not arrive */
     if (f->head.kind == DT_FEED_ASK)
         return give(s, from, f, c, err);
     if (f->head.kind != DT_FEED_HELLO)
@@ -287,7 +312,7 @@ void dt_feed_server_report(const struct dt_feed_server *s, struct dt_feed_server
     out->wall_s = (double)(dt_clock_ns() - s->opened_ns) * 1e-9;
     out->most_bytes = dt_feed_store_most_bytes(s->store);
     out->bytes = dt_feed_store_bytes(s->store);
-    out->consumers = (int)s->n_consumers;
+    out->consumers = (int)served(s);
     for (size_t i = 0; i < s->n_consumers; i++)
         out->open += s->consumer[i].open;
 }
