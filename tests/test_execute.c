@@ -415,7 +415,7 @@ START_TEST(refuses_what_is_not_there)
     dt_assert_has(f.err.message, "sequence 5 is to be computed without its text");
     ef_free(&f);
     for (int k = 0; k < 2; k++) {
-        uint8_t *px = NULL, **at = NULL;
+        void *px = NULL, **at = NULL;
 
         ef_init(&f, CHAIN, 0);
         ef_seqs(&f, 8, 9);
