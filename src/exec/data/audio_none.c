@@ -18,11 +18,9 @@ bool dt_audio_sniff(const uint8_t *b, size_t len)
 
 static enum dt_status absent(struct dt_error *err)
 {
-    return dt_error_set(
-        err, DT_ERR_USAGE,
-        "this disttrain was built without libsndfile, so it reads no sound; on "
-        "Debian: apt-get install libsndfile1-dev libsamplerate0-dev, then configure "
-        "--with-sndfile");
+    return dt_error_set(err, DT_ERR_USAGE,
+                        "this disttrain was built without libsndfile (Debian: libsndfile1-dev, "
+                        "libsamplerate0-dev)");
 }
 
 enum dt_status dt_audio_length(const uint8_t *bytes, size_t len, int cs_max, struct dt_error *err,
