@@ -372,6 +372,7 @@ static struct sums *sums_of(const struct dt_memory_lane *s, const struct dt_mode
     mix(of, frozen);
     mix(of, (uint64_t)(uint32_t)l->dp << 32 | (uint32_t)l->ip << 16 | (uint32_t)l->ep);
     mix(of, (uint64_t)(uint32_t)l->tp << 32 | (uint32_t)l->cp << 16 | (l->pp * l->vpp > 1));
+    mix(of, (uint64_t)s->mp->zero_group);
     mix(of, (uint64_t)s->work->n);
     mix(of, (uint64_t)s->work->tokens);
     mix(of, (uint64_t)s->work->tokens_sq);
