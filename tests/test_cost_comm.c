@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Collectives, transfers and the optimizer step. */
-#include "core/cost/cost.h"
+#include "core/cost/cost_internal.h"
 #include "cost_fixture.h"
 #include "test_util.h"
+
+#include <math.h>
 
 #include <stdio.h>
 
@@ -145,6 +147,69 @@ START_TEST(test_context_parallel_groups_span_nodes)
         }
     }
     dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+/* Step by step: attention to one rank's keys while the next rank's come; backwards with gradients as large, which
+ * have one hop more.  A ring of 8 ranks 2 apart leaves its node, one of 4 does not. */
+START_TEST(test_a_ring_of_keys)
+{
+    static const struct {
+        int tp, cp, tokens;
+    } cases[] = {{2, 8, 65536}, {2, 8, 4096}, {2, 4, 65536}, {2, 4, 4096}, {8, 2, 16384}};
+    struct dt_cost_options around = plain;
+    const struct dt_block block = {.kind = DT_BLOCK_TRANSFORMER,
+                                   .hidden = 4096,
+                                   .heads = 32,
+                                   .kv_heads = 32,
+                                   .head_dim = 128,
+                                   .ffn = 11008,
+                                   .gated = true,
+                                   .causal = true};
+    bool exposed = false, hidden = false;
+    struct fixture f;
+    struct dt_cost *gather, *ring;
+
+    around.cp_ring = true;
+    fx_init(&f);
+    fx_module(&f, "llm", DT_ROLE_LLM, 1)->blocks[0] = block;
+    fx_collectives(&f);
+    fx_index(&f);
+    gather = cost_of(&f, &plain);
+    ring = cost_of(&f, &around);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const int tp = cases[i].tp, cp = cases[i].cp, tokens = cases[i].tokens;
+        const struct dt_work w = {1, tokens, (double)tokens * tokens, tokens};
+        struct dt_block_shard shard = {.tp = tp, .cp = cp, .ep = 1, .ip = 1, .seqpar = tp > 1};
+        struct dt_kop k[DT_MAX_KOPS];
+        struct dt_cost_block_times part[DT_MAX_KOPS], none[DT_MAX_KOPS];
+        double hop = 2.0 * tokens / cp * 2 * 4096 / tp, fwd = 0, bwd = 0;
+        int n = dt_cost_block_parts(ring, 0, 0, &shard, &w, k, part), at = 0;
+        struct dt_cost_time there, both;
+
+        dt_cost_block_parts(gather, 0, 0, &shard, &w, k, none);
+        while (k[at].family != DT_KOP_ATTN_CAUSAL)
+            at++;
+        dt_cost_p2p(ring, tp * cp <= f.cluster.gpus_per_node, 1, hop, &there, NULL, NULL);
+        dt_cost_p2p(ring, tp * cp <= f.cluster.gpus_per_node, 1, 2 * hop, &both, NULL, NULL);
+        for (int step = 1; step < cp;
+             step++) { /* beyond what attention to the keys at hand takes */
+            fwd += fmax(0, there.ns - part[at].fwd.ns / cp);
+            bwd += fmax(0, both.ns - part[at].dgrad.ns / cp);
+        }
+        exposed |= fwd > 0;
+        hidden |= fwd <= 0;
+        assert_near(part[at - 1].fwd.ns, fwd, 1e-9, "keys and values forward");
+        assert_near(part[at - 1].dgrad.ns, bwd + there.ns, 1e-9, "keys and values backward");
+        for (int j = 0; j < n; j++)
+            if (j != at - 1)
+                assert_near(part[j].fwd.ns + part[j].dgrad.ns, none[j].fwd.ns + none[j].dgrad.ns,
+                            1e-12, "all else");
+    }
+    ck_assert(exposed && hidden);
+    dt_cost_free(gather);
+    dt_cost_free(ring);
     fx_free(&f);
 }
 END_TEST
@@ -372,6 +437,7 @@ int main(void)
     TCase *t = dt_test_case(s, "communication", 0);
 
     tcase_add_test(t, test_collectives_in_a_node);
+    tcase_add_test(t, test_a_ring_of_keys);
     tcase_add_test(t, test_collectives_across_nodes);
     tcase_add_test(t, test_context_parallel_groups_span_nodes);
     tcase_add_test(t, test_rows_of_another_link);

@@ -122,6 +122,7 @@ static void one_case(uint64_t seed, int nr)
     fx_init(&f);
     any_module(&f, &rng);
     o.stepccl = coin(&rng);
+    o.cp_ring = coin(&rng);
     o.dispatch_ns = coin(&rng) ? 4000 : 0;
     o.scale[DT_KOP_GEMM] = coin(&rng) ? 1.07 : 0;
     shard = fx_shard(pick(&rng, 1, 2, 8));

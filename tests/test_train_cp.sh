@@ -63,4 +63,20 @@ expect 2 "module encoder: cp 2, ep 1 and ip 1 are planned and simulated; trainin
     "$DISTTRAIN" train --ranks 4 --no-runs job.yaml run.steps=2 'plan={encoder: {cp: 2}, llm: {}, generator: {}}'
 expect 2 "module llm: the 2 members of a lane need a rank each" \
     "$DISTTRAIN" train --ranks 2 --no-runs job.yaml run.steps=2 "plan=$cp2"
+expect 2 "cp_comm: on CPUs keys and values are gathered" \
+    "$DISTTRAIN" train --ranks 4 --no-runs job.yaml run.steps=2 train.cp_comm=ring "plan=$cp2"
+expect 0 "" "$DISTTRAIN" plan job.yaml -o cp2.json "plan=$cp2"
+sed 's/"intra_reorder"/"cp_comm": "ring", "intra_reorder"/' cp2.json >ring.json
+expect 2 "module llm: cp_comm ring is planned and simulated; training gathers keys and values" \
+    "$DISTTRAIN" train --ranks 4 --no-runs job.yaml run.steps=2 plan=ring.json
+
+# --- simulated: over nodes a ring is slower than gathering, inside a node attention hides it ---
+long() { # NODES TP CP WAY: the iteration
+    "$DISTTRAIN" simulate --no-runs --json mimo-14b-72 cluster.nodes=$1 cluster.memory="640 GB" search.strategy=manual \
+        train.global_batch=4 train.seq_len=32768 train.microbatch=1 train.schedule=1f1b train.zero=1 train.reorder=none \
+        train.recompute=none train.cp_comm=$4 "plan={encoder: {dp: $((8 * $1)), with: llm, window: all}, llm: {tp: $2, cp: $3}}" \
+        2>/dev/null | sed -n 's/.*"iteration_s": \([^,]*\).*/\1/p'
+}
+check "a ring over two nodes, a narrow lane" 'awk "BEGIN { exit !($(long 2 1 16 ring) > 1.1 * $(long 2 1 16 gather)) }"'
+check "a ring in a node" 'awk "BEGIN { exit !($(long 1 1 8 ring) < $(long 1 1 8 gather)) }"'
 totals

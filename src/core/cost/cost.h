@@ -54,6 +54,8 @@ struct dt_cost_options {
     bool stepccl; /* chunked overlap of TP collectives with their GEMMs on copy engines */
     int stepccl_chunks; /* of all that overlap, as the executor cuts them; 0: the best of 1, 2, 4 and 8 for each,
                               and 1 on CPUs, whose cores do both */
+    bool
+        cp_ring; /* keys and values of context parallelism go round a ring under attention; else they are gathered before */
     bool allow_analytical; /* missing op families fall back to the roofline ("computed") */
     bool fp32;             /* collectives of tensor parallelism carry 4 bytes an element, else 2 */
     /* host time per kernel: no stage is faster than the host issues it; 0 = never the bottleneck

@@ -291,6 +291,30 @@ static void backward_collective(struct dt_cost_block_kernels *b, int i,
              b->t[i][DT_PHASE_FWD].ns - (rest > 0 ? rest : 0));
 }
 
+/* What keys and values take on a ring of ranks beyond attention, which works on those at hand meanwhile (Liu et al. 2023, ring
+ * attention, arXiv 2310.01889).  A rank attends in as many steps as there are ranks, each to one rank's keys, and passes
+ * them on in all but the last; backwards their gradients go with them, and one hop more, home.  The slowest hop is that
+ * which leaves a node. */
+static void ring(const struct dt_cost_block_kernels *b, int i, struct dt_cost_block_times *out)
+{
+    const struct dt_kop *k = &b->k[i];
+    double n = (double)k->d[0], forward = 0, backward = 0, bytes = (double)k->d[2] / n;
+    double apart = k->d[3] > 1 ? (double)k->d[3] : 1;
+    bool near = n * apart <= b->c->cluster->gpus_per_node;
+    struct dt_cost_time there, both, back = {0};
+
+    for (int a = i + 1; a < b->n && (a == i + 1 || b->k[a].core); a++) {
+        forward += b->t[a][DT_PHASE_FWD].ns / n;
+        backward += b->t[a][DT_PHASE_DGRAD].ns / n;
+    }
+    dt_cost_p2p(b->c, near, 1, bytes, &there, NULL, NULL);
+    dt_cost_p2p(b->c, near, 1, 2 * bytes, &both, NULL, NULL);
+    add_part(&out->fwd, &there, there.ns > forward ? (n - 1) * (there.ns - forward) : 0);
+    add_part(&back, &both, both.ns > backward ? (n - 1) * (both.ns - backward) : 0);
+    add_part(&back, &there, there.ns);
+    dt_cost_time_add(&out->dgrad, &back, 1);
+}
+
 /* Kernels that the host issues: one per phase that there is, unless the list says more. */
 static void count_calls(const struct dt_cost_block_kernels *b, int i,
                         struct dt_cost_block_times *out)
@@ -327,7 +351,9 @@ void dt_cost_kernel_add(struct dt_cost_block_kernels *b, int i, struct dt_cost_b
     enum dt_block_recompute r = b->recompute;
 
     count_calls(b, i, out);
-    if (dt_cost_is_collective((int)k->family)) {
+    if (k->again && b->c->opt.cp_ring) {
+        ring(b, i, out);
+    } else if (dt_cost_is_collective((int)k->family)) {
         forward_collective(b, i, out);
         backward_collective(b, i, out);
     } else {
@@ -377,6 +403,8 @@ int dt_cost_block_parts(struct dt_cost *c, int module, int class_,
     dt_cost_block_kernels(c, module, class_, shard, work, &b);
     for (int i = 0; i < b.n; i++) {
         kop[i] = b.k[i];
+        if (b.k[i].again && c->opt.cp_ring) /* what it is, for people */
+            kop[i].family = DT_KOP_SEND_RECV;
         memset(&part[i], 0, sizeof(part[i]));
         dt_cost_kernel_add(&b, i, &part[i]);
         if (shard->recompute == DT_RECOMPUTE_FULL)

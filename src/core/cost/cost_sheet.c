@@ -98,6 +98,8 @@ static bool varies(const struct dt_cost_block_kernels *b, int i)
 
     if (b->k[i].by_sq)
         return true;
+    if (b->k[i].again && b->c->opt.cp_ring)
+        return i + 1 < b->n && b->k[i + 1].by_sq;
     if (!dt_cost_is_collective((int)b->k[i].family) || !dt_cost_partner(b, i, &first, &last))
         return false;
     for (int k = first; k < last; k++)

@@ -234,6 +234,7 @@ static enum dt_status read_stated(struct dt_node root, struct dt_job *j, struct 
         j->policy.stepccl_chunks = DT_STEPCCL_CHUNKS_TRAINED;
     j->cost_opt.stepccl = j->policy.stepccl;
     j->cost_opt.stepccl_chunks = j->policy.stepccl_chunks;
+    j->cost_opt.cp_ring = j->policy.cp_comm == DT_CP_COMM_RING;
     return dt_job_plan_finish(root, frozen_stated, shallow, j, err);
 }
 

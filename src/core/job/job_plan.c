@@ -244,6 +244,8 @@ static void compare_policies(struct dt_job *j, const struct dt_plan_policy *stat
               dt_plan_assignment_names[stated->assignment]);
     tell_bool(j, "train.reorder.intra", y->intra_reorder, stated->intra_reorder);
     tell_bool(j, "train.reorder.inter", y->inter_reorder, stated->inter_reorder);
+    tell_word(j, "train.cp_comm", dt_plan_cp_comm_names[y->cp_comm],
+              dt_plan_cp_comm_names[stated->cp_comm]);
     tell_bool(j, "train.stepccl", y->stepccl, stated->stepccl);
     tell_int(j, "train.stepccl_chunks", y->stepccl_chunks, stated->stepccl_chunks);
     tell_word(j, "train.precision", y->half_grads ? "fp16" : "bf16",

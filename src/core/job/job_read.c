@@ -318,6 +318,12 @@ const struct dt_key dt_job_train_keys[] = {
      .read = read_zero,
      .fallback = "auto where plans are searched for on GPUs, else 1",
      .help = "what replicas shard: 1 optimizer states, 2 gradients too, 3 parameters too"},
+    {.name = "cp_comm",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_job, policy.cp_comm),
+     .words = dt_plan_cp_comm_names,
+     .glosses = dt_job_cp_comm_help,
+     .help = "how keys and values come to the ranks of context parallelism"},
     {.name = "stepccl",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_job, policy.stepccl),
@@ -384,6 +390,10 @@ static enum dt_status check_policy(struct dt_node map, const struct dt_job *j, s
         dt_node_present(dt_map_get(map, "grads"))) /* not the plan's, which says it itself */
         return dt_node_error(dt_map_get(map, "grads"), err,
                              "grads: on CPUs gradients are fp32; leave this key out");
+    if (p->cp_comm != DT_CP_COMM_GATHER && dt_cluster_is_cpu(&j->cluster) &&
+        dt_node_present(dt_map_get(map, "cp_comm")))
+        return dt_node_error(dt_map_get(map, "cp_comm"), err,
+                             "cp_comm: on CPUs keys and values are gathered; leave this key out");
     if (b->max_pos > 0 && p->seq_len > b->max_pos)
         return dt_node_error(seq, err,
                              "seq_len: %d is longer than the model's %d learned positions; use "

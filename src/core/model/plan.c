@@ -288,6 +288,10 @@ bool dt_plan_splits_backward(const struct dt_plan *p, const struct dt_model *m, 
 
 /* ---- for people ---- */
 
+#define NAME(id, name, help) name,
+const char *const dt_plan_cp_comm_names[DT_CP_COMM_N + 1] = {DT_CP_COMMS(NAME) NULL};
+#undef NAME
+
 typedef const char *text_of(const struct dt_plan_module *mp, char *buf, size_t size);
 
 static const char *recompute_of(const struct dt_plan_module *mp, char *buf, size_t size)

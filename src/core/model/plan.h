@@ -56,6 +56,20 @@ enum dt_plan_assignment {
 };
 extern const char *const dt_plan_assignment_names[DT_ASSIGNMENT_N + 1]; /* ended by NULL */
 
+/* How keys and values come to the ranks of context parallelism: X(ENUMERATOR, name in files, one line for people). */
+#define DT_CP_COMMS(X)                                                                             \
+    X(GATHER, "gather", "all of them before attention")                                            \
+    X(RING, "ring", "from neighbour to neighbour, under attention to those at hand")
+
+enum dt_plan_cp_comm {
+#define ENUMERATOR(id, name, help) DT_CP_COMM_##id,
+    DT_CP_COMMS(ENUMERATOR)
+#undef ENUMERATOR
+    /* not a way */
+    DT_CP_COMM_N
+};
+extern const char *const dt_plan_cp_comm_names[DT_CP_COMM_N + 1]; /* ended by NULL */
+
 /* How many forwards a lane runs before its first backward: X(ENUMERATOR, name in files, one line for people). */
 #define DT_WARMUPS(X)                                                                              \
     X(1F1B, "1f1b", "as many as the schedule needs")                                               \
@@ -162,6 +176,7 @@ struct dt_plan_policy {   /* what the job states about the run; copied into ever
     enum dt_pipe_schedule schedule;
     enum dt_plan_assignment assignment;
     enum dt_plan_warmup warmup;
+    enum dt_plan_cp_comm cp_comm;
     bool intra_reorder, inter_reorder;
     bool stepccl;
     int stepccl_chunks; /* of every collective that goes in chunks; 0: the best number for each, and none on CPUs */

@@ -64,6 +64,8 @@ static void put_policy(struct dt_json *j, const struct dt_plan_policy *y)
         dt_json_kv_string(j, "assignment", dt_plan_assignment_names[y->assignment]);
     if (y->warmup != DT_WARMUP_1F1B)
         dt_json_kv_string(j, "warmup", dt_plan_warmup_names[y->warmup]);
+    if (y->cp_comm != DT_CP_COMM_GATHER)
+        dt_json_kv_string(j, "cp_comm", dt_plan_cp_comm_names[y->cp_comm]);
     dt_json_kv_bool(j, "intra_reorder", y->intra_reorder);
     dt_json_kv_bool(j, "inter_reorder", y->inter_reorder);
     dt_json_kv_bool(j, "stepccl", y->stepccl);

@@ -111,7 +111,8 @@ static void mix_plan(struct print *x, const struct dt_plan *p)
     const struct dt_plan_policy *y = &p->policy;
 
     mix(x, (uint64_t)y->global_batch);
-    mix(x, (uint64_t)y->stepccl_chunks << 16 | (uint32_t)y->warmup << 8 | (uint32_t)y->assignment);
+    mix(x, (uint64_t)y->cp_comm << 32 | (uint64_t)y->stepccl_chunks << 16 |
+               (uint32_t)y->warmup << 8 | (uint32_t)y->assignment);
     mix(x, (uint64_t)y->microbatch << 32 | (uint32_t)y->seq_len);
     mix(x, (uint64_t)y->schedule << 32 | (uint32_t)p->n_modules << 16 |
                (uint32_t)p->colocated << 8 | (uint32_t)y->intra_reorder << 7 |
