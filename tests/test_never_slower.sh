@@ -20,6 +20,7 @@ mllm-15b-1296 search.placement=own samples.max_side=1024 model.generator.resize=
 mllm-9b-96 train.global_batch=128 search.gpus=48|train.schedule=1f1b|train.schedule=auto
 mllm-72b-96 train.global_batch=128 search.gpus=96|cluster.nic_bandwidth=200 Gb/s|cluster.nic_bandwidth=300 Gb/s
 mllm-15b-96 train.global_batch=64 search.gpus=24|train.microbatch=2|train.microbatch=auto
+mllm-9b-96 train.global_batch=32 search.gpus=48|train.reorder=intra|train.reorder=auto
 EOF2
 fixed=$(wc -l <cases)
 awk -v seed="$seed" -v cases="${DT_CASES:-6}" '

@@ -427,4 +427,10 @@ enum dt_status dt_orch_plan_stated(struct dt_orch_table *t, struct dt_error *err
 double dt_orch_convex_solve_k(int n_modules, int llm, const double *k, double steps, double n_total,
                               const double *min_x, double base_s, double *x);
 
+/* ---- orchestrate_reorder.c ---- */
+
+/* The best plan in the way of reordering that suits it, where those that come near it have theirs. */
+enum dt_status dt_orch_reorder_best(const struct dt_search_input *in, struct dt_search_result *r,
+                                    struct dt_error *err);
+
 #endif

@@ -4,14 +4,18 @@
  *
  * Reordering can lose: dealing the samples of a batch to replicas by their cost evens out what the replicas do, but puts
  * samples of like cost into the same slot, and an order of microbatches that fits one replica's encoder may starve the
- * others that share it.  So the plan's timeline decides, over several global batches. */
+ * others that share it.  So the plan's timeline decides, over several global batches.  What suits one plan does not suit
+ * another: the search compares all in one way, so those that come near the best are compared once more, each in its own. */
 #include "core/orchestrate/orchestrate_internal.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { BATCHES_MIN = 2, BATCHES_MAX = 4 };
 /* Ways this close are equally fast; the one that reorders less is better. */
 #define TIE 1e-4
+/* Plans this close are, as orchestrate_rank.c has it. */
+#define PLANS_TIE 1e-3
 
 const char *const dt_orch_reorder_names[DT_REORDER_N + 1] = {
     [DT_REORDER_NONE] = "none",
@@ -153,5 +157,43 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
     r.choice =
         p->policy.inter_reorder * DT_REORDER_INTER + p->policy.intra_reorder * DT_REORDER_INTRA;
     *out = r;
+    return DT_OK;
+}
+
+/* Ops that choosing the plan's way takes. */
+static double cost_of(const struct dt_search_input *in, const struct dt_plan *p, int batches)
+{
+    bool intra = in->opt.free_intra && in->policy.intra_reorder;
+    bool inter = in->opt.free_inter && in->policy.inter_reorder;
+
+    return dt_orch_plan_ops(p, in->model->llm) * (intra && inter ? 4 : 2) * batches;
+}
+
+enum dt_status dt_orch_reorder_best(const struct dt_search_input *in, struct dt_search_result *r,
+                                    struct dt_error *err)
+{
+    const struct dt_orch_effort *e = dt_orch_effort_of(in);
+    double limit = r->plans[0].predicted.timeline_s * (1 + e->close), spent;
+
+    DT_TRY(dt_orch_choose_reorder(in, &r->plans[0], err, &r->reorder));
+    if (r->reorder.batches == 0 || r->reorder.share || r->n_classes > 0 ||
+        in->opt.effort == DT_EFFORT_QUICK)
+        return DT_OK;
+    spent = cost_of(in, &r->plans[0], r->reorder.batches);
+    for (int i = 1; i < r->n && r->plans[i].predicted.timeline_s > 0; i++) {
+        struct dt_plan p = r->plans[i];
+        struct dt_orch_reorder how;
+
+        spent += cost_of(in, &p, r->reorder.batches);
+        if (p.predicted.timeline_s > limit || spent > e->reorder_ops)
+            break;
+        DT_TRY(dt_orch_choose_reorder(in, &p, err, &how));
+        if (how.batches != r->reorder.batches || how.share ||
+            how.mean_s[how.choice] >= r->reorder.mean_s[r->reorder.choice] * (1 - PLANS_TIE))
+            continue;
+        memmove(r->plans + 1, r->plans, (size_t)i * sizeof(p));
+        r->plans[0] = p;
+        r->reorder = how;
+    }
     return DT_OK;
 }
