@@ -509,6 +509,75 @@ START_TEST(bad_sounds_are_counted_by_cause)
 }
 END_TEST
 
+/* Of samples with a sound, a picture or both (i % 3): a picture is drawn, never read. */
+START_TEST(sounds_are_read_and_pictures_drawn)
+{
+    enum { N = 60 };
+    char dir[512], prefix[600], key[32];
+    int16_t *x = snd_tone(440, RATE, 0.5, RATE / 2, 1);
+    struct dt_image img = fixture_picture(20, 30, 1);
+    struct dt_shard_member all[3] = {
+        {"wav", NULL, 0}, {"png", NULL, 0}, {"txt", (uint8_t *)"it", 2}};
+    struct dt_loader_options o = {.seq_len = 256, .patch = 16, .mel_bins = BINS, .generate = 0.5};
+    uint8_t *wav = snd_wav(1, RATE, 1, 16, x, RATE / 2, &all[0].len),
+            *png = fixture_png(&img, &all[1].len);
+    struct dt_shard_writer *w;
+    int shards, tasks[3][3] = {{0}};
+
+    all[0].data = wav;
+    all[1].data = png;
+    fixture_folder(dir, sizeof dir);
+    snprintf(prefix, sizeof prefix, "%s/s", dir);
+    dt_assert_ok(dt_shard_writer_open(prefix, 100, INT64_MAX, &err, &w), err);
+    for (int i = 0; i < N; i++) {
+        const struct dt_shard_member some[2] = {all[0], all[2]};
+        const struct dt_shard_member *m = i % 3 == 0 ? some : i % 3 == 1 ? all + 1 : all;
+
+        snprintf(key, sizeof key, "%03d", i);
+        dt_assert_ok(dt_shard_write(w, key, m, i % 3 == 2 ? 3 : 2, &err), err);
+    }
+    dt_assert_ok(dt_shard_writer_close(w, &err, &shards), err);
+    for (int draws = 0; draws < 2; draws++) {
+        struct dt_data_report report;
+        struct dt_tokenizer *t;
+        struct dt_loader *l;
+        struct dt_sequence *s;
+
+        o.generate = draws ? 0.5 : 0;
+        l = open_loader(&o, dir, &t);
+        for (;;) {
+            const struct dt_sequence_item *it;
+
+            dt_assert_ok(dt_loader_next(l, &err, &s), err);
+            if (!s)
+                break;
+            it = &s->items[0];
+            ck_assert_int_eq(s->n_items, 1);
+            ck_assert_int_eq(it->sound, s->docs[0].task == DT_TASK_CAPTION);
+            ck_assert_int_eq(it->flags, it->sound ? DT_ITEM_ENCODE : DT_ITEM_GENERATE);
+            ck_assert_int_eq(it->w, it->sound ? BINS : 20);
+            ck_assert_int_eq(it->h, it->sound ? 48 : 30);
+            tasks[s->docs[0].sample % 3][s->docs[0].task] += draws;
+            dt_sequence_free(s);
+        }
+        dt_loader_report(l, &report);
+        ck_assert_int_eq(report.bad[DT_BAD_NO_IMAGE], draws ? 0 : N / 3);
+        ck_assert_int_eq(report.documents, draws ? N : 2 * N / 3);
+        dt_loader_close(l);
+        dt_tokenizer_free(t);
+    }
+    ck_assert_int_eq(tasks[0][DT_TASK_CAPTION], N / 3);
+    ck_assert_int_eq(tasks[1][DT_TASK_GENERATE], N / 3);
+    ck_assert_int_gt(tasks[2][DT_TASK_CAPTION], 2);
+    ck_assert_int_gt(tasks[2][DT_TASK_GENERATE], 2);
+    dt_image_free(&img);
+    dt_free(png);
+    free(wav);
+    free(x);
+    fixture_folder_remove(dir);
+}
+END_TEST
+
 START_TEST(every_allocation_may_fail)
 {
     int16_t *x = snd_tone(440, 44100, 0.5, 9000, 2);
@@ -557,6 +626,7 @@ int main(void)
     tc = dt_test_case(suite, "shards", 60);
     tcase_add_test(tc, planner_and_loader_count_alike);
     tcase_add_test(tc, bad_sounds_are_counted_by_cause);
+    tcase_add_test(tc, sounds_are_read_and_pictures_drawn);
     tcase_add_test(tc, every_allocation_may_fail);
     return dt_test_run(suite);
 }
