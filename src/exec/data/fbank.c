@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Kaldi's filter banks (compute-fbank-feats without dither) with the settings of BEATs (Chen et al. 2022): 16-bit scale, frames of 25 ms every 10 ms, mean removed, pre-emphasis 0.97, Povey's window, 512-point power
- * spectrum, triangles on the mel scale from 20 Hz to 8 kHz, logarithm, AudioSet's mean and twice its deviation.
- * All constants are published: BEATs' released code (`preprocess`) and the defaults of what it calls, torchaudio's
+ * Kaldi's filter banks (compute-fbank-feats without dither) with the settings of BEATs (Chen et al. 2022): 16-bit
+ * scale, frames of 25 ms every 10 ms, mean removed, pre-emphasis 0.97, Povey's window, 512-point power spectrum,
+ * triangles on the mel scale from 20 Hz to 8 kHz, logarithm, AudioSet's mean and twice its deviation.  All constants are
+ * published: BEATs' released code (`preprocess`) and the defaults of what it calls, torchaudio's
  * compliance.kaldi.fbank. */
 #include "exec/data/fbank.h"
 
