@@ -53,7 +53,7 @@ mkdir -p pics/sub
 cp in/00000000.png pics/a.b.png; cp in/00000000.png pics/sub/c.png; cp in/00000000.png pics/none.png
 printf 'id,file_name,text\n1,a.b.png,"a ""red"" cat, sitting"\n2,sub/c.png,two dogs\n3,gone.png,nothing\n4,none.png, \n' >c.csv
 expect 0 "c-\*.tar: 2 samples in 1 shard" "$DISTTRAIN" data pack -o c --captions c.csv pics
-check "an image that is not there" 'grep -q "1 samples without an image, for instance c.csv:4:3: gone.png is in none of the folders" out'
+check "an image that is not there" 'grep -q "1 samples without an image or a sound, for instance c.csv:4:3: gone.png is in none of the folders" out'
 check "a caption that is empty" 'grep -q "1 empty captions, for instance c.csv:5:3: the caption of none.png is empty" out'
 check "the captions" '[ "$(tar xOf c-000000.tar a_b.txt)" = "a \"red\" cat, sitting" ] && [ "$(tar xOf c-000000.tar sub/c.txt)" = "two dogs" ]'
 check "nothing else is packed" '[ "$(tar tf c-000000.tar | tr "\n" " ")" = "a_b.png a_b.txt sub/c.png sub/c.txt " ]'

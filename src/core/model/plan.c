@@ -11,6 +11,8 @@
 #define HELP(id, name, planner, help) help,
 const char *const dt_plan_strategy_names[DT_STRATEGY_N + 1] = {DT_STRATEGIES(NAME) NULL};
 const char *const dt_plan_strategy_help[DT_STRATEGY_N + 1] = {DT_STRATEGIES(HELP) NULL};
+#undef NAME
+#undef HELP
 
 int64_t dt_plan_slot_samples(const struct dt_plan *p, int llm)
 {
