@@ -218,9 +218,14 @@ static enum dt_status pack_file(struct dt_pack_state *p, const char *path, const
 {
     size_t len = 0, dot = (size_t)(strrchr(path, '.') - path);
     char key[PATH_MAX], *image = NULL;
+    struct dt_error why;
     struct caption c;
-    enum dt_status st = find_caption(p, path, dot, &c);
+    enum dt_status st;
 
+    if (dt_file_check(path, &why) !=
+        DT_OK) /* a pipe: more to the point than its lack of a caption */
+        return dt_pack_bad(p, DT_BAD_SAMPLE, path, 0, 0, why.message);
+    st = find_caption(p, path, dot, &c);
     if (st == DT_OK && c.usable)
         st = read_item(p, path, ext, &image, &len);
     if (st == DT_OK && image) {
