@@ -2,9 +2,9 @@
  *
  * Kaldi's filter banks (compute-fbank-feats without dither) with the settings of BEATs (Chen et al. 2022): 16-bit
  * scale, frames of 25 ms every 10 ms, mean removed, pre-emphasis 0.97, Povey's window, 512-point power spectrum,
- * triangles on the mel scale from 20 Hz to 8 kHz, logarithm, AudioSet's mean and twice its deviation.  All constants are
- * published: BEATs' released code (`preprocess`) and the defaults of what it calls, torchaudio's
- * compliance.kaldi.fbank. */
+ * triangles on the mel scale from 20 Hz to 8 kHz, logarithm, AudioSet's mean and twice its deviation.  Constants are
+ * published, in BEATs' released code (`preprocess`) and as the defaults of what it calls, torchaudio's
+ * compliance.kaldi.fbank; only the floor under the logarithm is recalled. */
 #include "exec/data/fbank.h"
 
 #include "base/mem.h"
@@ -19,7 +19,7 @@ enum { FFT_BITS = 9 };
 #define PREEMPHASIS 0.97  /* Kaldi's default */
 #define POVEY_POWER 0.85  /* Kaldi's default window: Hann's to this power, so 0 at both ends */
 #define LOW_HZ 20.0       /* Kaldi's default */
-#define FLOOR FLT_EPSILON /* Kaldi's, under the logarithm */
+#define FLOOR FLT_EPSILON /* Kaldi's, under the logarithm (recalled) */
 #define MEAN 15.41663     /* of AudioSet's features, BEATs' code */
 #define DEVIATION 6.55582 /* the same; features are divided by twice as much */
 
