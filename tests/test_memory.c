@@ -312,6 +312,96 @@ START_TEST(test_monotone_property)
 }
 END_TEST
 
+/* One thing of the plan that memory depends on. */
+static void change_one(struct rig *r, struct dt_rng *rng)
+{
+    struct dt_plan_policy *y = &r->p.policy;
+    int m = (int)dt_rng_below(rng, 3);
+    struct dt_plan_module *mp = &r->p.modules[m];
+    bool flip = dt_rng_below(rng, 2);
+
+    switch (dt_rng_below(rng, 14)) {
+    case 0:
+        mp->zero = (int)dt_rng_below(rng, 4);
+        break;
+    case 1:
+        mp->recompute = (enum dt_block_recompute)dt_rng_below(rng, 3);
+        break;
+    case 2:
+        mp->frozen = flip;
+        break;
+    case 3:
+        mp->layout.dp = 1 << dt_rng_below(rng, 4);
+        break;
+    case 4:
+        mp->layout.tp = 1 << dt_rng_below(rng, 4);
+        break;
+    case 5:
+        mp->layout.cp = 1 + flip;
+        break;
+    case 6:
+        mp->layout.ip = 1 + flip;
+        break;
+    case 7:
+        y->bf16_grads = flip;
+        break;
+    case 8:
+        y->fp32 = flip;
+        break;
+    case 9:
+        y->overlap_grad = flip;
+        break;
+    case 10:
+        y->overlap_param = flip;
+        break;
+    case 11:
+        y->schedule = flip ? DT_SCHED_ZB_H1 : DT_SCHED_1F1B;
+        break;
+    case 12:
+        r->work[m] = fx_text(1 + (int64_t)dt_rng_below(rng, 3), 1024 << dt_rng_below(rng, 3));
+        break;
+    default:
+        r->p.modules[r->llm].layout.pp = 2 << flip;
+        r->p.modules[r->llm].layout.vpp = 1 + (int)dt_rng_below(rng, 2);
+        even_split(&r->p, &r->f.model, r->llm);
+        break;
+    }
+}
+
+/* What is remembered of a stage is what it holds, whatever has changed since. */
+START_TEST(test_remembered)
+{
+    struct dt_memory_memo *memo = dt_memory_memo_new();
+    uint64_t seed = dt_test_seed();
+    struct dt_rng rng;
+    struct rig r;
+
+    printf("seed %" PRIu64 "\n", seed);
+    ck_assert_ptr_nonnull(memo);
+    dt_rng_init(&rng, seed, 9);
+    rig_open(&r, 8, 4, 4);
+    for (int round = 0; round < 4000; round++) {
+        change_one(&r, &rng);
+        for (int m = 0; m < 3; m++)
+            for (int s = 0; s < r.p.modules[m].layout.pp; s++) {
+                struct dt_memory a, b;
+
+                dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, m, s, &r.work[m], 16, &a);
+                dt_memory_stage_again(memo, &r.p, &r.f.model, &r.f.cluster, m, s, &r.work[m], 16,
+                                      &b);
+                ck_assert_msg(a.total == b.total && a.params == b.params && a.grads == b.grads &&
+                                  a.activations == b.activations && a.broker == b.broker &&
+                                  a.whole == b.whole && a.in_flight == b.in_flight,
+                              "seed %" PRIu64 ", round %d, module %d stage %d: %.0f bytes, "
+                              "remembered %.0f",
+                              seed, round, m, s, a.total, b.total);
+            }
+    }
+    dt_memory_memo_free(memo);
+    fx_free(&r.f);
+}
+END_TEST
+
 START_TEST(test_check)
 {
     struct rig r;
@@ -455,5 +545,6 @@ int main(void)
     tcase_add_test(t, test_recompute_order);
     tcase_add_test(t, test_monotone_property);
     tcase_add_test(t, test_check);
+    tcase_add_test(t, test_remembered);
     return dt_test_run(s);
 }
