@@ -121,6 +121,8 @@ check "an index for each" '[ "$(ls .disttrain-index | tr "\n" " ")" = "x-000000.
 expect 0 '"found": 2,' "$DISTTRAIN" data index --json x-000000.tar x-000001.tar
 expect 0 "" "$DISTTRAIN" data scan --seq-len 64 x-000000.tar x-000001.tar -o with.csv
 expect 0 "" "$DISTTRAIN" data scan --index none --seq-len 64 x-000000.tar x-000001.tar -o without.csv
+expect 0 "" "$DISTTRAIN" data scan --index kept-by-scan --seq-len 64 x-000000.tar x-000001.tar -o s.csv
+check "a folder that is named is used for few samples, too" '[ "$(ls kept-by-scan | wc -l)" -eq 2 ] && cmp -s s.csv without.csv'
 check "an index makes no difference" 'cmp -s with.csv without.csv'
 cp x-000000.tar m.tar && cp .disttrain-index/x-000000.tar.index .disttrain-index/m.tar.index
 expect 0 "1 index was damaged, or of a shard that has changed" "$DISTTRAIN" data index m.tar

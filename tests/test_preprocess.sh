@@ -52,6 +52,21 @@ for n in 1 2 5; do
     quit
 done
 
+# ---- kept indexes of shards make no difference, written by several ranks or by one, damaged or not ----
+for k in 1 2 3; do
+    [ $k -lt 3 ] || printf 'no index' >"$(ls index/*)"
+    expect 0 "" "$DISTTRAIN" train --no-runs job.yaml train.reorder=none run.checkpoint.dir=index-$k run.data_index=index
+    digest index-$k >sums
+    check "run $k with an index: the same parameters" 'cmp -s sums own-none.sums'
+    check "one index, whole" '[ "$(ls -A index | grep -c "^two-000000.tar.*index$")" -eq 1 ] && [ "$(wc -c <"$(ls index/*)")" -gt 600 ]'
+done
+rm -rf index
+expect 0 "" "$DISTTRAIN" train --no-runs --ranks 4 job.yaml "plan={encoder: {}, llm: {pp: 2}, generator: {}}" run.data_index=index
+check "four ranks leave one index and nothing else" '[ "$(ls -A index | wc -l)" -eq 1 ]'
+expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.data_index=none
+check "few samples leave none beside them" '[ ! -e .disttrain-index ]'
+expect 1 "cannot make this folder" "$DISTTRAIN" train --no-runs job.yaml run.data_index=two-000000.tar/x
+
 # ---- ranks; going on from a checkpoint ----
 some 2
 for ranks in 2 4; do

@@ -530,7 +530,7 @@ enum dt_status dt_loader_return(struct dt_loader *l, const struct dt_loader_mark
 static enum dt_status open_data(struct dt_loader *l, struct dt_error *err)
 {
     const struct dt_loader_source *from = l->o.source;
-    struct dt_shard_keep keep = {.folder = l->o.index_folder};
+    struct dt_shard_keep keep = {.folder = l->o.index_folder, .always = l->o.index_folder};
     if (from) {
         l->samples = from->samples;
         l->data = from->data;

@@ -47,7 +47,7 @@ struct dt_loader_options {
     const char *const *shards;             /* paths */
     int n_shards;
     bool keep_index;                      /* of the shards, from one time to the next */
-    const char *index_folder;             /* where; NULL = beside the shards */
+    const char *index_folder;             /* where, however few samples; NULL = beside the shards */
     const struct dt_tokenizer *tokenizer; /* must outlive the loader */
     int seq_len;
     int patch; /* pixels per patch side; 0 = DT_LOADER_PATCH, as core/model/samples.h counts */
