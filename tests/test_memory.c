@@ -320,7 +320,10 @@ static void change_one(struct rig *r, struct dt_rng *rng)
     struct dt_plan_module *mp = &r->p.modules[m];
     bool flip = dt_rng_below(rng, 2);
 
-    switch (dt_rng_below(rng, 14)) {
+    switch (dt_rng_below(rng, 15)) {
+    case 14:
+        mp->zero_group = flip ? (mp->layout.dp + 1) / 2 : 0;
+        break;
     case 0:
         mp->zero = (int)dt_rng_below(rng, 4);
         break;
@@ -432,110 +435,12 @@ START_TEST(test_check)
 }
 END_TEST
 
-/* ---- what is remembered ---- */
-
-static int below(struct dt_rng *r, int n)
-{
-    return (int)dt_rng_below(r, (uint64_t)n);
-}
-
-/* One thing that memory depends on. */
-static void change(struct rig *r, struct dt_rng *rng)
-{
-    struct dt_plan_module *mp = &r->p.modules[below(rng, 3)];
-    struct dt_plan_policy *y = &r->p.policy;
-    struct dt_plan_layout *l = &mp->layout;
-    int m = (int)(mp - r->p.modules);
-
-    switch (below(rng, 14)) {
-    case 0:
-        l->tp = 1 << below(rng, 4);
-        break;
-    case 1:
-        l->cp = m == r->llm ? 1 << below(rng, 2) : 1;
-        break;
-    case 2:
-        l->dp = 1 << below(rng, 5);
-        break;
-    case 3:
-        l->ip = m == r->llm ? 1 : 1 << below(rng, 2);
-        break;
-    case 4:
-        l->pp = m == r->gen ? 1 : 1 << below(rng, 3);
-        break;
-    case 5:
-        mp->zero = below(rng, 4);
-        break;
-    case 6:
-        mp->zero_group = below(rng, 3) * l->dp / 2;
-        break;
-    case 7:
-        mp->recompute = (enum dt_block_recompute)below(rng, 3);
-        break;
-    case 8:
-        mp->frozen = below(rng, 2);
-        break;
-    case 9:
-        y->bf16_grads = below(rng, 2);
-        break;
-    case 10:
-        y->overlap_grad = below(rng, 2);
-        break;
-    case 11:
-        y->overlap_param = below(rng, 2);
-        break;
-    case 12:
-        y->fp32 = below(rng, 2);
-        break;
-    case 13:
-        r->work[m] = fx_text(1 + below(rng, 3), 512 << below(rng, 3));
-        break;
-    }
-    even_split(&r->p, &r->f.model, m);
-    if (l->pp > 1 && below(rng, 2))
-        mp->split[1]++;
-}
-
-/* Of a plan that is changed thing by thing all stages are the same with and without what was remembered of those before. */
-START_TEST(remembered_is_computed)
-{
-    uint64_t seed = dt_test_seed();
-    struct dt_memory_memo *memo = dt_memory_memo_new();
-    struct dt_rng rng;
-    struct rig r;
-
-    ck_assert_ptr_nonnull(memo);
-    rig_open(&r, 8, 4, 4);
-    dt_rng_init(&rng, seed, 0x6d656d);
-    for (int round = 0; round < 4000; round++) {
-        change(&r, &rng);
-        for (int m = 0; m < 3; m++)
-            for (int stage = 0; stage < r.p.modules[m].layout.pp; stage++) {
-                struct dt_memory a, b;
-
-                memset(&a, 0, sizeof a);
-                memset(&b, 0, sizeof b);
-                dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, m, stage, &r.work[m], 16, &a);
-                dt_memory_stage_again(memo, &r.p, &r.f.model, &r.f.cluster, m, stage, &r.work[m],
-                                      16, &b);
-                ck_assert_msg(memcmp(&a, &b, sizeof a) == 0,
-                              "seed %llu, round %d, module %d, stage %d: %.9g bytes, remembered "
-                              "%.9g",
-                              (unsigned long long)seed, round, m, stage, a.total, b.total);
-            }
-    }
-    dt_memory_memo_free(memo);
-    fx_free(&r.f);
-}
-END_TEST
-
 int main(void)
 {
     Suite *s = suite_create("memory");
     TCase *t = dt_test_case(s, "memory", 0);
 
     tcase_add_test(t, test_in_flight);
-    tcase_add_test(t, remembered_is_computed);
     tcase_add_test(t, test_processes);
     tcase_add_test(t, test_longest_path);
     tcase_add_test(t, test_interleaved);
