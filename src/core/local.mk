@@ -209,6 +209,8 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/schedule_list.c \
 	src/core/schedule/schedule_meet.c \
 	src/core/schedule/schedule_order.c \
+	src/core/schedule/schedule_phases.c \
+	src/core/schedule/schedule_phases.h \
 	src/core/schedule/schedule_recv.c \
 	src/core/schedule/schedule_sync.c \
 	src/core/schedule/schedule_times.c \

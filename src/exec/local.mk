@@ -182,6 +182,7 @@ libdtexec_a_SOURCES = \
 	src/exec/train/train_memory.h \
 	src/exec/train/train_save.c \
 	src/exec/train/train_save.h \
+	src/exec/train/train_summary.c \
 	src/exec/train/train_trouble.c \
 	src/exec/train/train_trouble.h
 if HAVE_ZMQ

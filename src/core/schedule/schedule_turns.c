@@ -9,6 +9,8 @@
  * compares lies with the lane. */
 #include "core/schedule/schedule_turns.h"
 
+#include "core/schedule/schedule_phases.h"
+
 #include "base/heap.h"
 #include "base/mem.h"
 
@@ -56,12 +58,6 @@ struct gpu {       /* all on which the same lanes lie */
     bool busy;
 };
 
-/* On the GPUs of an encoder with phases: its forwards, and all work of others, that have not begun.  (What a step takes
- * waits for both anyway.) */
-struct phases {
-    uint32_t forwards, others;
-};
-
 struct dt_sched_turns_runs {
     struct dt_sched *s;
     const struct dt_program *p;
@@ -70,8 +66,7 @@ struct dt_sched_turns_runs {
     struct lane *lane;
     struct island *island;
     struct gpu *gpu;
-    struct phases *phases; /* of each GPU, what is left of a run; NULL: no module has phases */
-    struct phases *all;    /* at its beginning */
+    struct dt_sched_phases *phases; /* NULL: no module has phases */
     uint32_t *lanes_of;
     uint32_t n_gpus, n_islands;
     /* a run */
@@ -93,64 +88,6 @@ static enum class class_of(const struct node *x) { return (enum class)(x->of >> 
 static uint32_t of(const struct node *x)
 {
     return x->of & OF_MASK;
-}
-
-/* ---- phases ---- */
-
-/* Which of the numbers of its GPUs op i counts in, or NULL. */
-static uint32_t *phase_of(const struct dt_sched_turns_runs *g, struct phases *x, uint32_t i)
-{
-    const struct dt_op *op = &g->p->ops[i];
-
-    if (op->kind != DT_OP_FORWARD && op->kind != DT_OP_BACKWARD && op->kind != DT_OP_WEIGHT_GRAD)
-        return NULL;
-    if (!g->s->plan->modules[op->module].phases)
-        return &x->others;
-    return op->kind == DT_OP_FORWARD ? &x->forwards : NULL;
-}
-
-static void count_phases(const struct dt_sched_turns_runs *g, struct phases *x, uint32_t i, int by)
-{
-    const struct lane *l = &g->lane[g->p->ops[i].lane];
-
-    for (uint32_t k = l->first_gpu; k < l->first_gpu + l->gpus; k++) {
-        uint32_t *n = phase_of(g, &x[k], i);
-
-        if (n)
-            *n += (uint32_t)by;
-    }
-}
-
-static int prepare_phases(struct dt_sched_turns_runs *g, struct dt_arena *a)
-{
-    bool any = false;
-
-    for (int m = 0; m < g->s->n_modules; m++)
-        any |= g->s->plan->modules[m].phases;
-    if (!any)
-        return 0;
-    g->all = DT_ARENA_NEW(a, struct phases, (size_t)g->n_gpus + 1);
-    g->phases = DT_ARENA_NEW(a, struct phases, (size_t)g->n_gpus + 1);
-    if (!g->all || !g->phases)
-        return -1;
-    for (uint32_t i = 0; i < g->p->n_ops; i++)
-        count_phases(g, g->all, i, 1);
-    return 0;
-}
-
-/* Is it the turn of op i's phase: nothing of others before the forwards, no backward before the others' work? */
-static bool in_phase(const struct dt_sched_turns_runs *g, uint32_t i)
-{
-    const struct dt_op *op = &g->p->ops[i];
-    const struct lane *l = &g->lane[op->lane];
-    bool own = g->s->plan->modules[op->module].phases;
-
-    if (own && op->kind == DT_OP_FORWARD)
-        return true;
-    for (uint32_t k = l->first_gpu; k < l->first_gpu + l->gpus; k++)
-        if (own ? g->phases[k].others > 0 : g->phases[k].forwards > 0)
-            return false;
-    return true;
 }
 
 /* ---- turns ---- */
@@ -354,6 +291,18 @@ static int find_islands(struct dt_sched_turns_runs *g, struct dt_arena *a)
     return 0;
 }
 
+static int count_phases(struct dt_sched_turns_runs *g, struct dt_arena *a)
+{
+    if (dt_sched_phases_new(g->s, g->p, g->n_gpus, a, &g->phases) != 0)
+        return -1;
+    for (uint32_t i = 0; g->phases && i < g->p->n_ops; i++) {
+        const struct lane *l = &g->lane[g->p->ops[i].lane];
+
+        dt_sched_phases_add(g->phases, i, l->first_gpu, l->gpus);
+    }
+    return 0;
+}
+
 struct dt_sched_turns_runs *dt_sched_turns_prepare(struct dt_sched *s, const struct dt_program *p,
                                                    const int64_t *ns)
 {
@@ -365,7 +314,7 @@ struct dt_sched_turns_runs *dt_sched_turns_prepare(struct dt_sched *s, const str
     g->s = s;
     g->p = p;
     if (count_gpus(g, a) != 0 || find_islands(g, a) != 0 || link_all(g, ns, a) != 0 ||
-        prepare_phases(g, a) != 0)
+        count_phases(g, a) != 0)
         return NULL;
     g->group_waits = DT_ARENA_NEW(a, uint32_t, (size_t)p->n_groups + 1);
     g->heap = dt_arena_alloc_raw(a, (size_t)p->n_ops + 1, sizeof(*g->heap));
@@ -609,7 +558,7 @@ static enum dt_status start(struct dt_sched_turns_runs *g, uint32_t i, struct dt
         gpu->busy = true;
     }
     if (g->phases)
-        count_phases(g, g->phases, i, -1);
+        dt_sched_phases_begin(g->phases, i, l->first_gpu, l->gpus);
     island->free -= l->gpus;
     island->ready--;
     l->ready = DT_NONE;
@@ -653,7 +602,7 @@ static enum dt_status choose(struct dt_sched_turns_runs *g, const struct island 
     for (uint32_t c = 0; c < n; c++) {
         const struct lane *l = &g->lane[g->choice[c]];
 
-        if (g->phases && !in_phase(g, l->ready))
+        if (g->phases && !dt_sched_phases_allow(g->phases, l->ready, l->first_gpu, l->gpus))
             continue;
         if (are_free(g, l))
             DT_TRY(start(g, l->ready, err));
@@ -672,7 +621,7 @@ static void rewind_all(struct dt_sched_turns_runs *g)
     g->n_heap = g->n_over = g->n_stir = g->looks = 0;
     g->hole = g->given_up = false;
     if (g->phases)
-        memcpy(g->phases, g->all, (size_t)g->n_gpus * sizeof(*g->all));
+        dt_sched_phases_rewind(g->phases);
     for (uint32_t i = 0; i < p->n_ops; i++)
         g->node[i].waits = g->node[i].needs;
     for (uint32_t k = 0; k < g->n_gpus; k++)
