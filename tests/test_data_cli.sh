@@ -134,6 +134,24 @@ expect 2 "would do nothing" "$DISTTRAIN" data index --index none m.tar
 expect 2 "data index needs shards" "$DISTTRAIN" data index
 expect 0 "0 indexes written" "$DISTTRAIN" data index cut.tar
 rm -rf m.tar .disttrain-index
+# what came with the data is not followed
+mkdir .disttrain-index && echo precious >precious && ln -s ../precious .disttrain-index/x-000000.tar.index
+mkfifo .disttrain-index/x-000001.tar.index
+XDG_CACHE_HOME=$tmp/cache; export XDG_CACHE_HOME
+limit_s=20 expect 0 "" "$DISTTRAIN" data scan --seq-len 64 x-000000.tar x-000001.tar -o s.csv
+check "a link in the folder of indexes is left alone" '[ "$(cat precious)" = precious ] && [ -L .disttrain-index/x-000000.tar.index ]'
+check "and so is a pipe" '[ -p .disttrain-index/x-000001.tar.index ]'
+rm -rf .disttrain-index && mkdir elsewhere && ln -s elsewhere .disttrain-index
+expect 0 "" "$DISTTRAIN" data index x-000000.tar
+check "and a folder that is a link" '[ -z "$(ls elsewhere)" ]'
+rm -rf .disttrain-index elsewhere cache; unset XDG_CACHE_HOME
+# files that would be one sample
+mkdir twins && cp "$(find . -name '*.png' | head -n 1)" twins/x.png 2>/dev/null && cp twins/x.png twins/x.webp && echo two >twins/x.txt
+if [ -e twins/x.png ]; then
+    expect 0 "another file has this name but for its extension" "$DISTTRAIN" data pack -o twin twins
+    expect 0 "from 1 of 1 sample" "$DISTTRAIN" data scan --seq-len 8192 twin-000000.tar -o s.csv
+fi
+expect 2 "audio-max is of sounds" "$DISTTRAIN" data scan --audio-max 5 x-000000.tar
 
 # --- the planner reads what the scan wrote ---
 expect 0 "" "$DISTTRAIN" data scan --seq-len 512 x-000000.tar x-000001.tar -o p.csv

@@ -245,6 +245,53 @@ START_TEST(what_cannot_be_used_is_counted)
 }
 END_TEST
 
+/* The header of an image of 8192 x 8192 pixels, as many as there may be, with nothing behind it that could be decoded. */
+static uint8_t *huge_png(size_t *len)
+{
+    struct dt_image img;
+    uint32_t crc = 0xffffffff;
+    uint8_t *png;
+
+    dt_assert_ok(dt_image_new(8, 8, &err, &img), err);
+    memset(img.px, 9, 3 * 8 * 8);
+    png = fixture_png(&img, len);
+    dt_image_free(&img);
+    png[18] = png[22] = 8192 >> 8;
+    png[19] = png[23] = 0;
+    for (int i = 12; i < 29; i++) { /* type and contents of IHDR */
+        crc ^= png[i];
+        for (int b = 0; b < 8; b++)
+            crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+    }
+    for (int i = 0; i < 4; i++)
+        png[29 + i] = (uint8_t)(~crc >> (24 - 8 * i));
+    return png;
+}
+
+START_TEST(pixels_of_all_frames_are_counted_before_they_are_decoded)
+{
+    struct dt_shard_writer *w = new_shard();
+    struct dt_shard_member m[3] = {
+        {"1.png", NULL, 0}, {"2.png", NULL, 0}, {"txt", (const uint8_t *)"x", 1}};
+    struct dt_data_report r;
+    struct dt_image img;
+    uint8_t *small, *huge = huge_png(&m[1].len);
+
+    dt_assert_ok(dt_image_new(4, 4, &err, &img), err);
+    memset(img.px, 1, 3 * 4 * 4);
+    m[0].data = small = fixture_png(&img, &m[0].len);
+    m[1].data = huge;
+    dt_image_free(&img);
+    dt_assert_ok(dt_shard_write(w, "video", m, 3, &err), err);
+    dt_assert_ok(dt_shard_writer_close(w, &err, NULL), err);
+    ck_assert_ptr_null(load((struct dt_loader_options){.seq_len = 9, .frames = {1, 0}}, &r));
+    ck_assert_int_eq(r.bad[DT_BAD_IMAGE_SIZE], 1);
+    dt_assert_has(r.example[DT_BAD_IMAGE_SIZE], "67108880 pixels in the first 2 frames");
+    dt_free(small);
+    dt_free(huge);
+}
+END_TEST
+
 START_TEST(nothing_to_draw)
 {
     struct dt_data_report r;
@@ -267,5 +314,6 @@ int main(void)
     tcase_add_test(c, frames_become_items_in_their_order);
     tcase_add_test(c, what_cannot_be_used_is_counted);
     tcase_add_test(c, nothing_to_draw);
+    tcase_add_test(c, pixels_of_all_frames_are_counted_before_they_are_decoded);
     return dt_test_run(s);
 }

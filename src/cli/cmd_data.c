@@ -191,6 +191,9 @@ static enum dt_status scan_options(const struct dt_cli *cli, struct dt_loader_op
     if (bins % DT_LOADER_PATCH != 0)
         return dt_error_set(err, DT_ERR_USAGE, "--mel-bins %lld is no multiple of %d, a patch",
                             (long long)bins, DT_LOADER_PATCH);
+    if (bins == 0 && dt_cli_string(cli, "audio-max", NULL))
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "--audio-max is of sounds, which --mel-bins N reads");
     o->mel_bins = (int)bins;
     o->sound_cs = (int)lrint(100 * audio_s);
     while (dt_image_fit_names[f] && strcmp(dt_image_fit_names[f], fit) != 0)

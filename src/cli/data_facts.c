@@ -62,7 +62,9 @@ void dt_cli_data_plan(const struct dt_cli_facts *f, const struct dt_session *s)
     const struct dt_job *j = s->job;
     double timeline_s = s->search.plans[0].predicted.timeline_s;
 
-    if (j->sim.preprocess.mode == DT_SCHED_SUPPLY_NONE)
+    /* how often each sample is decoded with reads: slot depends on the replicas: simulate says it */
+    if (j->sim.preprocess.mode == DT_SCHED_SUPPLY_NONE ||
+        j->sim.preprocess.reads == DT_SCHED_READS_SLOT)
         return;
     begin(f, &j->sim.preprocess);
     needed(

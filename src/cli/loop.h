@@ -16,6 +16,7 @@ enum { LOOP_OVERRIDES_MAX = 16, LOOP_TEXT_MAX = 512, LOOP_DIR_MAX = 512, LOOP_PA
 struct dt_loop_layout {
     char name[64]; /* "colocated 1x1 2x1 1x2": pp x dp of each module, and its cp or window */
     char over[LOOP_TEXT_MAX]; /* the override that states it: "plan={...}" */
+    char also[64];            /* another one, or "" */
     int ranks, threads;       /* threads of a rank */
     struct dt_drift drift;    /* while it trained */
     double simulated_s[2];    /* with the profiles before and after */

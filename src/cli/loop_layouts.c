@@ -182,11 +182,13 @@ enum dt_status dt_loop_orders(struct dt_loop *l, const struct dt_model *m,
         x->ranks = ranks;
         x->threads = threads_each(l, ranks);
         snprintf(x->name, sizeof(x->name), "%s", names[k]);
-        if (k == LOOP_ORDERS)
+        if (k == LOOP_ORDERS) { /* which has an order of its own */
             snprintf(x->over, sizeof(x->over), "train.assignment=entrain");
-        else
+            snprintf(x->also, sizeof(x->also), "train.reorder=none");
+        } else {
             snprintf(x->over, sizeof(x->over), "train.reorder={intra: %s, inter: %s}",
                      k & 1 ? "true" : "false", k & 2 ? "true" : "false");
+        }
     }
     return DT_OK;
 }

@@ -266,6 +266,8 @@ static enum dt_status simulate(const struct dt_loop *l, const struct dt_loop_lay
     over[k++] = "search.allow_analytical=true";
     over[k++] = cluster;
     over[k++] = x->over;
+    if (x->also[0])
+        over[k++] = x->also;
     over[k++] = profile;
     over[k++] = steps;
     snprintf(batch, sizeof(batch), "simulate.batch_s=%.9f", l->batch_s);
@@ -340,6 +342,8 @@ enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, stru
     word(c, "search.allow_analytical=true");
     word(c, "cluster={preset: local, gpus_per_node: %d}", x->ranks > 4 ? x->ranks : 4);
     word(c, "%s", x->over);
+    if (x->also[0])
+        word(c, "%s", x->also);
     word(c, "profile=%s", profile); /* what reordering goes by */
     word(c, "run.steps=%d", (int)(l->warm_up + l->steps));
     word(c, "run.log_dir=%s", path);

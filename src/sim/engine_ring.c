@@ -5,21 +5,6 @@
 
 #include <math.h>
 
-bool dt_engine_group_flows(const struct dt_engine_run *r, uint32_t g, int64_t ns)
-{
-    const struct dt_group *gr = &r->p->groups[g];
-    const uint32_t *ops = &r->p->group_ops[gr->first];
-    const struct dt_op *op = &r->p->ops[ops[0]];
-    /* A norm is a scalar: latency only. */
-    bool moves = op->kind == DT_OP_GRAD_SYNC || op->kind == DT_OP_PARAM_GATHER;
-
-    if (!moves || ns <= 0 || op->bytes == 0 || gr->n < 2 || gr->n > (uint32_t)r->p->n_lanes)
-        return false;
-    for (uint32_t i = 0; i < gr->n; i++)
-        r->e->members[i] = r->p->ops[ops[i]].lane;
-    return dt_network_ring_crosses(r->net, r->p->lanes, r->e->members, gr->n);
-}
-
 /* Of ranks that shard in groups: what passes between the lanes of one group, and for gradients of the shards that are summed
  * over groups.  A lane has so many copies of its parameters. */
 static double in_groups(const struct dt_plan_module *m, const struct dt_op *op)
@@ -31,6 +16,31 @@ static double in_groups(const struct dt_plan_module *m, const struct dt_op *op)
     if (op->kind == DT_OP_GRAD_SYNC)
         bytes += 2 * (1 - group / copies) * (double)op->bytes * fmin(1, of_lane / group);
     return bytes;
+}
+
+/* Does nothing pass between lanes, as groups of shards lie inside of one? */
+static bool in_groups_only(const struct dt_engine_run *r, const struct dt_op *op)
+{
+    const struct dt_plan_module *m = r->p->plan ? &r->p->plan->modules[op->module] : NULL;
+
+    return m && m->zero_group > 0 && !(op->flags & DT_OPF_TIED) && in_groups(m, op) <= 0;
+}
+
+bool dt_engine_group_flows(const struct dt_engine_run *r, uint32_t g, int64_t ns)
+{
+    const struct dt_group *gr = &r->p->groups[g];
+    const uint32_t *ops = &r->p->group_ops[gr->first];
+    const struct dt_op *op = &r->p->ops[ops[0]];
+    /* A norm is a scalar: latency only. */
+    bool moves = op->kind == DT_OP_GRAD_SYNC || op->kind == DT_OP_PARAM_GATHER;
+
+    if (!moves || ns <= 0 || op->bytes == 0 || gr->n < 2 || gr->n > (uint32_t)r->p->n_lanes)
+        return false;
+    if (in_groups_only(r, op))
+        return false;
+    for (uint32_t i = 0; i < gr->n; i++)
+        r->e->members[i] = r->p->ops[ops[i]].lane;
+    return dt_network_ring_crosses(r->net, r->p->lanes, r->e->members, gr->n);
 }
 
 void dt_engine_ring_start(struct dt_engine_run *r, uint32_t g, int64_t now)

@@ -145,6 +145,10 @@ static void compare_layouts(struct dt_job *j, const struct dt_plan *stated, int 
     snprintf(key, sizeof(key), "plan.%s.window", j->model->modules[m].name);
     tell_word(j, key, window_text(is->window, now, sizeof(now)),
               window_text(was->window, before, sizeof(before)));
+    snprintf(key, sizeof(key), "plan.%s.phases", j->model->modules[m].name);
+    tell_bool(j, key, is->phases, was->phases);
+    if (memcmp(is->ahead, was->ahead, sizeof(is->ahead)) != 0)
+        tell(j, "plan.%s.ahead is another", j->model->modules[m].name);
     if (is->layout.pp * is->layout.vpp == was->layout.pp * was->layout.vpp &&
         memcmp(is->split, was->split, sizeof(is->split)) != 0)
         tell(j, "plan.%s.split is another", j->model->modules[m].name);
@@ -242,6 +246,8 @@ static void compare_policies(struct dt_job *j, const struct dt_plan_policy *stat
     compare_modules(j);
     tell_word(j, "train.assignment", dt_plan_assignment_names[y->assignment],
               dt_plan_assignment_names[stated->assignment]);
+    tell_word(j, "train.warmup", dt_plan_warmup_names[y->warmup],
+              dt_plan_warmup_names[stated->warmup]);
     tell_bool(j, "train.reorder.intra", y->intra_reorder, stated->intra_reorder);
     tell_bool(j, "train.reorder.inter", y->inter_reorder, stated->inter_reorder);
     tell_word(j, "train.cp_comm", dt_plan_cp_comm_names[y->cp_comm],

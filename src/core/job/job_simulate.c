@@ -335,7 +335,24 @@ const struct dt_key dt_job_simulate_keys[] = {
     {.name = NULL},
 };
 
+/* Ranks that share cores with what makes their data are simulated without noise. */
+static enum dt_status check_cores(struct dt_node map, const struct dt_job *j, struct dt_error *err)
+{
+    const char *noise = j->sim.jitter > 0              ? "jitter"
+                        : j->sim.slow_gpu_fraction > 0 ? "slow_gpu"
+                                                       : NULL;
+
+    if (j->sim.preprocess.mode != DT_SCHED_SUPPLY_COLOCATED || j->cluster.cores_per_node <= 0 ||
+        !noise)
+        return DT_OK;
+    return dt_node_error(dt_map_get(map, noise), err,
+                         "%s: not with preprocess mode colocated on cluster %s, whose ranks share "
+                         "its cores with that work; leave out one of the two",
+                         noise, j->cluster.name);
+}
+
 enum dt_status dt_job_simulate(struct dt_node map, struct dt_job *j, struct dt_error *err)
 {
-    return dt_keys_read(map, "simulate", dt_job_simulate_keys, j, err);
+    DT_TRY(dt_keys_read(map, "simulate", dt_job_simulate_keys, j, err));
+    return check_cores(map, j, err);
 }

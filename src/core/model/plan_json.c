@@ -565,6 +565,8 @@ static enum dt_status node_module(struct dt_node n, const struct dt_module *mod,
 
     DT_TRY(get_layout(n, mod->name, layout_keys, err, mp));
     v = mp->layout.pp * mp->layout.vpp;
+    if (divided && !dt_node_present(dt_map_get(n, "ahead")))
+        memset(mp->ahead, 0, sizeof(mp->ahead)); /* it was of what the module was */
     if (v > mod->n_blocks)
         return dt_node_error(n, err, "pp*vpp = %d stages but module %s has %d blocks", v, mod->name,
                              mod->n_blocks);

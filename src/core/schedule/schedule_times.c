@@ -230,10 +230,10 @@ static void expert_time(struct dt_sched_times *t, const struct dt_group *g,
     dt_cost_time_add(sum, &cost, 1);
 }
 
-/* Of ranks that shard in groups: how many of one are in a node. */
+/* Of ranks that shard in groups: how many of one are in a node for certain; others straddle nodes. */
 static int near_in_group(const struct dt_plan_module *m, const struct dt_group *g)
 {
-    return m->zero_group < g->per_node ? m->zero_group : g->per_node;
+    return (int)dt_number_gcd(m->zero_group, g->per_node);
 }
 
 /* Each rank's shard is summed over the groups: zero_group * tp GPUs apart, as many sums as GPUs between them. */

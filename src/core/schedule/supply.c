@@ -366,10 +366,11 @@ static void make_batch(struct supply *x, int64_t start_ns)
 static double busiest_ns(const struct supply *x, struct dt_sched_supplied *out)
 {
     double most = 0, *work = dt_calloc((size_t)(x->n_groups + x->n_nodes) + 1, sizeof *work);
-    double *sent = work + x->n_groups;
+    double *sent;
 
     if (!work)
         return NAN;
+    sent = work + x->n_groups;
     for (size_t k = 0; k < x->n; k++) {
         const struct piece *w = &x->piece[k];
 

@@ -10,6 +10,8 @@
 #include <sndfile.h>
 #include <string.h>
 
+/* Of a channel, in memory at once: 256 MiB of floats. */
+#define VALUES_MAX (INT64_C(1) << 26)
 enum { BLOCK = 4096, AFTER_S = 50 /* parts of a second behind a cut, for the filter */ };
 
 bool dt_audio_built(void)
@@ -174,6 +176,9 @@ static enum dt_status clip_length(struct clip *c, int cs_max, struct dt_error *e
     out->cut = cs > cs_max;
     out->cs = (int)(out->cut ? cs_max : cs);
     out->at = NULL;
+    if ((int64_t)out->cs * c->info.samplerate / 100 > VALUES_MAX)
+        return refused(c, DT_AUDIO_LIMIT, err,
+                       "sound of more than 64 Mi values a channel within the longest length");
     return DT_OK;
 }
 

@@ -17,12 +17,19 @@
 
 enum { CAPTION_BYTES_MAX = 1 << 20, TASK_STREAM = 0x7461736b, DROP_STREAM = 0x64726f70 };
 
-void dt_document_free(struct dt_document *d)
+static void drop_images(struct dt_document *d)
 {
-    dt_tokenizer_ids_free(&d->text);
     for (int i = 0; i < d->n_images; i++)
         dt_free(d->image[i].px);
     dt_free(d->image);
+    d->image = NULL;
+    d->n_images = 0;
+}
+
+void dt_document_free(struct dt_document *d)
+{
+    dt_tokenizer_ids_free(&d->text);
+    drop_images(d);
     dt_free(d->name);
     memset(d, 0, sizeof *d);
 }
@@ -146,6 +153,20 @@ static enum dt_status add_image(struct maker *m, int n_max, struct dt_document_i
     return DT_OK;
 }
 
+/* Together they may have no more pixels than one image may.  Asked before any is decoded that goes beyond it. */
+static enum dt_status check_pixels(struct maker *m)
+{
+    const struct dt_document *d = m->d;
+    int64_t pixels = dt_document_pixel_bytes(d) / 3;
+
+    if (d->n_images == 1 || pixels <= DT_IMAGE_PIXELS_MAX)
+        return DT_OK;
+    return dt_error_set(&m->err, DT_ERR_INPUT,
+                        "%lld pixels in the first %d frames; all may have %d together "
+                        "(frame_stride and frames_max take fewer)",
+                        (long long)pixels, d->n_images, (int)DT_IMAGE_PIXELS_MAX);
+}
+
 static enum dt_status read_image(struct maker *m, const struct dt_shard_member *f, int n_max)
 {
     const struct dt_loader_options *o = m->o;
@@ -163,9 +184,11 @@ static enum dt_status read_image(struct maker *m, const struct dt_shard_member *
         kind = DT_BAD_IMAGE_SIZE;
         st = dt_image_size(f->data, f->len, &o->limits, &m->err, &w, &h);
     }
-    if (st == DT_OK && !m->pixels) {
+    if (st == DT_OK) {
         dt_image_fitted_size(spec, w, h, &to->w, &to->h);
-    } else if (st == DT_OK) {
+        st = check_pixels(m);
+    }
+    if (st == DT_OK && m->pixels) {
         kind = DT_BAD_IMAGE;
         st = dt_image_load(f->data, f->len, &o->limits, spec, &m->err, &img);
         to->w = img.w;
@@ -175,20 +198,14 @@ static enum dt_status read_image(struct maker *m, const struct dt_shard_member *
     return st == DT_OK ? DT_OK : bad(m, kind, st);
 }
 
-/* Together they may be no larger than one image, in pixels and in tokens. */
+/* Together they may have no more tokens than one image may. */
 static enum dt_status check_images(struct maker *m)
 {
     const struct dt_loader_options *o = m->o;
     const struct dt_document *d = m->d;
-    int64_t tokens = 0, pixels = dt_document_pixel_bytes(d) / 3;
+    int64_t tokens = 0;
     if (d->sound) /* it has limits of its own */
         return DT_OK;
-    if (pixels > DT_IMAGE_PIXELS_MAX)
-        return bad(m, DT_BAD_IMAGE_SIZE,
-                   dt_error_set(&m->err, DT_ERR_INPUT,
-                                "%d frames of %lld pixels together; the limit is %d (frame_stride "
-                                "and frames_max take fewer)",
-                                d->n_images, (long long)pixels, (int)DT_IMAGE_PIXELS_MAX));
     for (int i = 0; d->task == DT_TASK_CAPTION && i < d->n_images; i++) {
         d->image[i].tokens = (int)dt_sample_image_tokens(d->image[i].w, d->image[i].h, o->patch);
         tokens += d->image[i].tokens;
@@ -395,6 +412,7 @@ void dt_document_read(const struct dt_loader_options *o, const struct dt_shard_i
     d.status = make(&m, ix, i, epoch, scratch);
     if (d.status != DT_OK) {
         const char *path = ix->paths[ix->samples[i].shard], *base = strrchr(path, '/');
+        drop_images(&d);
         if (m.err.file[0] && d.bad == DT_BAD_SAMPLE)
             snprintf(d.why, sizeof d.why, "%.100s: %.140s", m.err.file, m.err.message);
         else

@@ -214,6 +214,17 @@ static void key_of(const struct dt_pack_state *p, const char *path, size_t stem,
             *base = '_';
 }
 
+/* Samples of one key that follow each other would be read as one. */
+static enum dt_status write_once(struct dt_pack_state *p, const char *path, const char *key,
+                                 const struct dt_shard_member *m, int n)
+{
+    if (strcmp(key, p->last) == 0)
+        return dt_pack_bad(p, DT_BAD_SAMPLE, path, 0, 0,
+                           "another file has this name but for its extension, and was packed");
+    snprintf(p->last, sizeof p->last, "%s", key);
+    return dt_pack_write(p, key, m, n);
+}
+
 static enum dt_status pack_file(struct dt_pack_state *p, const char *path, const char *ext)
 {
     size_t len = 0, dot = (size_t)(strrchr(path, '.') - path);
@@ -233,7 +244,7 @@ static enum dt_status pack_file(struct dt_pack_state *p, const char *path, const
                                        {c.ext, (const uint8_t *)c.text, c.len}};
 
         key_of(p, path, dot, key, sizeof key);
-        st = dt_pack_write(p, key, m, 2);
+        st = write_once(p, path, key, m, 2);
     }
     dt_free(image);
     dt_free(c.own);
@@ -321,12 +332,19 @@ static enum dt_status order_frames(struct dt_pack_state *p, struct video *v, boo
     return DT_OK;
 }
 
+/* Bytes of a member in a shard: its header, and itself in whole blocks. */
+static size_t in_shard(size_t len)
+{
+    return 512 + (len + 511) / 512 * 512;
+}
+
 /* The frames that are taken, as members; *ok: all of them can be used. */
 static enum dt_status read_frames(struct dt_pack_state *p, const char *dir, struct video *v,
-                                  struct dt_shard_member *m, int *n_out, bool *ok)
+                                  size_t caption_len, struct dt_shard_member *m, int *n_out,
+                                  bool *ok)
 {
     int n = dt_data_frames_taken(&p->o->frames, (int)v->n);
-    size_t bytes = 0;
+    size_t bytes = in_shard(caption_len);
 
     *ok = false;
     if (n > DT_SHARD_MEMBERS_MAX - 1)
@@ -338,7 +356,7 @@ static enum dt_status read_frames(struct dt_pack_state *p, const char *dir, stru
         DT_TRY(read_item(p, f->path, f->ext, &f->bytes, &f->len));
         if (!f->bytes)
             return DT_OK;
-        bytes += f->len;
+        bytes += in_shard(f->len);
         if (bytes > FILE_MAX)
             return dt_pack_bad(p, DT_BAD_TOO_LONG, dir, 0, 0,
                                "frames of more than 64 MiB; --frame-stride or --frames-max takes "
@@ -368,11 +386,11 @@ static enum dt_status pack_video(struct dt_pack_state *p, const char *dir, struc
     if (st == DT_OK && c.usable)
         st = order_frames(p, v, &ok);
     if (st == DT_OK && ok)
-        st = read_frames(p, dir, v, m, &n, &ok);
+        st = read_frames(p, dir, v, c.len, m, &n, &ok);
     if (st == DT_OK && ok) {
         m[n++] = (struct dt_shard_member){c.ext, (const uint8_t *)c.text, c.len};
         key_of(p, dir, stem, key, sizeof key);
-        st = dt_pack_write(p, key, m, n);
+        st = write_once(p, dir, key, m, n);
     }
     dt_free(c.own);
     return st;

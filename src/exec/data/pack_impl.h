@@ -13,7 +13,8 @@ struct dt_pack_state {
     struct dt_data_report *report;
     struct dt_error *err;
     int64_t samples;
-    size_t root; /* length of the folder's path, and of the '/' behind it */
+    size_t root;                  /* length of the folder's path, and of the '/' behind it */
+    char last[DT_SHARD_NAME_MAX]; /* key of the last sample */
 };
 
 /* As many samples as were asked for. */

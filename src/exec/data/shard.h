@@ -64,7 +64,7 @@ struct dt_shard_sample { /* zero-initialised is valid; reuse it to reuse its mem
     int n_members;
     uint8_t *buf;
     size_t buf_cap, text_used;
-    char ext_text[16 * DT_SHARD_MEMBERS_MAX];
+    char ext_text[32 * DT_SHARD_MEMBERS_MAX];
 };
 /* Reads sample i; DT_ERR_INPUT if it is larger than bytes_max or damaged.  Thread-safe. */
 enum dt_status dt_shard_read(const struct dt_shard_index *ix, size_t i, size_t bytes_max,

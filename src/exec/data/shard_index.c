@@ -219,11 +219,15 @@ static enum dt_status recall(struct dt_shard_index *ix, uint32_t shard, int fd,
 
 /* How the places of a shard became known. */
 enum known_by { BY_INDEX, BY_PASS, INSTEAD_OF_INDEX /* which was not right */, WITH_DAMAGE };
+struct known {
+    enum known_by by;
+    struct stat seen; /* the shard then */
+};
 
 /* An open shard. */
 static enum dt_status index_open(struct dt_shard_index *ix, uint32_t shard, struct stream *s,
                                  struct dt_shard_keep *keep, struct dt_data_report *r,
-                                 struct dt_error *err, enum known_by *by)
+                                 struct dt_error *err, struct known *known)
 {
     const char *path = ix->paths[shard], *base = strrchr(path, '/');
     int64_t bad = dt_data_bad_total(r);
@@ -242,21 +246,22 @@ static enum dt_status index_open(struct dt_shard_index *ix, uint32_t shard, stru
         DT_TRY(recall(ix, shard, s->fd, keep, err, &found));
     if (!found)
         DT_TRY(pass(ix, shard, s, r, err));
-    *by = found                                ? BY_INDEX
-          : dt_data_bad_total(r) != bad        ? WITH_DAMAGE
-          : keep && keep->replaced != replaced ? INSTEAD_OF_INDEX
-                                               : BY_PASS;
+    known->seen = sb;
+    known->by = found                                ? BY_INDEX
+                : dt_data_bad_total(r) != bad        ? WITH_DAMAGE
+                : keep && keep->replaced != replaced ? INSTEAD_OF_INDEX
+                                                     : BY_PASS;
     return DT_OK;
 }
 
 static enum dt_status index_shard(struct dt_shard_index *ix, uint32_t shard, struct stream *s,
                                   struct dt_shard_keep *keep, struct dt_data_report *r,
-                                  struct dt_error *err, enum known_by *by)
+                                  struct dt_error *err, struct known *known)
 {
     enum dt_status st;
 
     DT_TRY(dt_file_open(ix->paths[shard], false, err, &s->fd));
-    st = index_open(ix, shard, s, keep, r, err, by);
+    st = index_open(ix, shard, s, keep, r, err, known);
     if (st == DT_OK && ix->n_shards <= OPEN_MAX_FDS)
         ix->fds[shard] = s->fd;
     else
@@ -264,24 +269,39 @@ static enum dt_status index_shard(struct dt_shard_index *ix, uint32_t shard, str
     return st;
 }
 
-/* `at`: where the shard's samples begin. */
-static enum dt_status keep_index(const struct dt_shard_index *ix, uint32_t shard, size_t at,
-                                 size_t n, struct dt_shard_keep *keep, struct dt_error *err)
+/* Is the file the one that was passed over, as it was then? */
+static bool is_untouched(int fd, const struct stat *seen)
+{
+    struct stat sb;
+
+    return fstat(fd, &sb) == 0 && sb.st_dev == seen->st_dev && sb.st_ino == seen->st_ino &&
+           sb.st_size == seen->st_size && sb.st_mtim.tv_sec == seen->st_mtim.tv_sec &&
+           sb.st_mtim.tv_nsec == seen->st_mtim.tv_nsec;
+}
+
+/* `at`: where the shard's samples begin.  A shard that has changed since it was passed over gets none. */
+static enum dt_status keep_index(const struct dt_shard_index *ix, uint32_t shard,
+                                 const struct stat *seen, size_t at, size_t n,
+                                 struct dt_shard_keep *keep, struct dt_error *err)
 {
     struct dt_shard_kept k = {.samples = ix->samples + at, .n = n};
     int64_t read_bytes = 0;
     enum dt_status st;
+    bool untouched;
     int fd;
 
     DT_TRY(dt_file_open(ix->paths[shard], false, err, &fd));
     st = dt_shard_print_take(fd, ix->paths[shard], NULL, true, err, &k.print, &read_bytes);
+    untouched = is_untouched(fd, seen);
     close(fd);
     DT_TRY(st);
+    if (!untouched)
+        return DT_OK;
     return dt_shard_kept_write(keep, ix->paths[shard], &k, err);
 }
 
 /* One that was there and not right is replaced in any case. */
-static enum dt_status keep_all(const struct dt_shard_index *ix, const enum known_by *by,
+static enum dt_status keep_all(const struct dt_shard_index *ix, const struct known *known,
                                struct dt_shard_keep *keep, struct dt_error *err)
 {
     bool enough = keep->always || ix->n >= DT_SHARD_KEEP_MIN;
@@ -291,8 +311,8 @@ static enum dt_status keep_all(const struct dt_shard_index *ix, const enum known
 
         for (end = at; end < ix->n && ix->samples[end].shard == shard; end++)
             ;
-        if (by[shard] == INSTEAD_OF_INDEX || (enough && by[shard] == BY_PASS))
-            DT_TRY(keep_index(ix, shard, at, end - at, keep, err));
+        if (known[shard].by == INSTEAD_OF_INDEX || (enough && known[shard].by == BY_PASS))
+            DT_TRY(keep_index(ix, shard, &known[shard].seen, at, end - at, keep, err));
     }
     return DT_OK;
 }
@@ -322,19 +342,19 @@ enum dt_status dt_shard_index_open(const char *const *paths, int n, struct dt_sh
 {
     struct dt_shard_index *ix = new_index(n);
     struct stream *s = dt_malloc(sizeof *s);
-    enum known_by *by = dt_calloc((size_t)n + 1, sizeof *by);
-    enum dt_status st = ix && s && by ? DT_OK : dt_error_nomem(err, "the index of shards");
+    struct known *known = dt_calloc((size_t)n + 1, sizeof *known);
+    enum dt_status st = ix && s && known ? DT_OK : dt_error_nomem(err, "the index of shards");
 
     for (int i = 0; i < n && st == DT_OK; i++) {
         ix->paths[i] = dt_strdup(paths[i]);
-        st = ix->paths[i] ? index_shard(ix, (uint32_t)i, s, keep, report, err, &by[i])
+        st = ix->paths[i] ? index_shard(ix, (uint32_t)i, s, keep, report, err, &known[i])
                           : dt_error_nomem(err, "the index of shards");
         if (keep)
-            keep->passed += by[i] != BY_INDEX;
+            keep->passed += known[i].by != BY_INDEX;
     }
     if (st == DT_OK && keep)
-        st = keep_all(ix, by, keep, err);
-    dt_free(by);
+        st = keep_all(ix, known, keep, err);
+    dt_free(known);
     dt_free(s);
     if (st != DT_OK)
         dt_shard_index_close(ix);

@@ -163,6 +163,17 @@ static bool make_folder(const char *folder)
     return mkdir(part, 0777) == 0 || errno == EEXIST;
 }
 
+/* A folder beside the shards came with the data: what lies in it may lead anywhere.  Only a file that is no link is
+ * replaced. */
+static bool may_replace(const struct place *p, enum place_kind kind)
+{
+    struct stat sb;
+
+    if (kind == BESIDE && (lstat(p->folder, &sb) != 0 || !S_ISDIR(sb.st_mode)))
+        return false;
+    return lstat(p->file, &sb) != 0 ? errno == ENOENT : S_ISREG(sb.st_mode);
+}
+
 static enum dt_status write_at(const struct place *p, enum place_kind kind,
                                const struct dt_shard_kept *k, struct dt_error *err)
 {
@@ -173,6 +184,10 @@ static enum dt_status write_at(const struct place *p, enum place_kind kind,
     if (kind == BESIDE ? mkdir(p->folder, 0777) != 0 && errno != EEXIST : !make_folder(p->folder))
         return dt_error_at(err, DT_ERR_IO, p->folder, 0, 0, "cannot make this folder: %s",
                            strerror(errno));
+    if (!may_replace(p, kind))
+        return dt_error_at(err, DT_ERR_IO, p->file, 0, 0,
+                           "a link, a pipe or the like, which is left alone; remove it, or use "
+                           "--index or run.data_index");
     DT_TRY(dt_shard_kept_encode(k, err, &bytes, &len));
     st = dt_file_write(p->file, (const char *)bytes, len, err);
     dt_free(bytes);

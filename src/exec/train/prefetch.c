@@ -393,6 +393,7 @@ enum dt_status dt_prefetch_again(struct dt_prefetch *a, struct dt_prefetch_batch
     a->report.batches--;
     a->stop = false;
     a->failed = DT_OK;
+    memset(a->mix_asks_for, 0, sizeof(a->mix_asks_for)); /* what was found in them was not told */
     DT_TRY(dt_loader_return(a->data.loader, &before, bad, n, err));
     return begin_thread(a, err);
 }
