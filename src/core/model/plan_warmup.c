@@ -13,7 +13,8 @@ const char *const dt_plan_warmup_names[DT_WARMUP_N + 1] = {DT_WARMUPS(NAME) NULL
 
 bool dt_plan_is_ahead(const struct dt_plan *p)
 {
-    for (int m = 0; m < p->n_modules; m++) /* of any stage: the plan may not have been checked yet */
+    for (int m = 0; m < p->n_modules;
+         m++) /* of any stage: the plan may not have been checked yet */
         for (int s = 0; s < p->modules[m].layout.pp; s++)
             if (p->modules[m].ahead[s] > 0)
                 return true;
