@@ -302,7 +302,7 @@ const struct dt_key dt_job_run_keys[] = {
      .help = "key file for producers on other machines"},
     {.name = "data_index",
      .type = DT_KEY_STRING,
-     .form = "folder",
+     .form = "path",
      .file = DT_KEY_FILE,
      DT_KEY_INTO(struct dt_job, run.data_index),
      .read = read_folder,
