@@ -66,7 +66,7 @@ double dt_orch_choice_exchange_s(struct dt_orch_table *t, int m, const struct dt
                                  (uint64_t)(uint16_t)c->pp,
                              (uint64_t)(uint32_t)c->dp << 32 | (uint32_t)dp_lm};
     int64_t slot = (int64_t)dp_lm * t->space.microbatch[microbatch];
-    struct dt_plan_module was = t->scratch.modules[m]; /* others ask about the plan as it is */
+    struct dt_plan_module was;
     struct dt_orch_exchange *e;
 
     if (t->space.of[m].zero[c->zero] < 2)
@@ -78,6 +78,7 @@ double dt_orch_choice_exchange_s(struct dt_orch_table *t, int m, const struct dt
     e = entry_of(t->exchange, t->exchange_cap, key);
     if (e->key[0])
         return e->seconds;
+    was = t->scratch.modules[m]; /* others ask about the plan as it is */
     if (!dt_orch_table_set(t, m, c, microbatch, &t->space.pipe[pipe])) {
         t->scratch.modules[m] = was;
         t->nomem = true;

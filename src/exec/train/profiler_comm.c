@@ -223,9 +223,10 @@ static enum dt_status one(struct rows *w, struct courier *c, int n, bool in, str
 {
     bool p2p = c->family == DT_KOP_SEND_RECV;
     int repeats = repeats_of(w);
-    double *ns = dt_malloc(2 * (size_t)repeats * sizeof(*ns)), *core = ns + repeats, x = 0;
+    double *ns = dt_malloc(2 * (size_t)repeats * sizeof(*ns)), *core, x = 0;
     enum dt_status st = ns ? DT_OK : dt_error_nomem(err, "times");
 
+    core = ns ? ns + repeats : NULL;
     for (int i = -WARM_UP; i < repeats && st == DT_OK; i++) {
         uint64_t before;
 
