@@ -6,7 +6,6 @@
 #include "base/file.h"
 #include "exec/feed/server.h"
 #include "exec/train/setup.h"
-#include "kernels/device_open.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -162,27 +161,12 @@ static enum dt_status serve(struct dt_cli *cli, const struct dt_loader_options *
     return st;
 }
 
-static enum dt_status with_job(struct dt_cli *cli, const struct dt_job *job, struct dt_error *err)
+static enum dt_status produce(struct dt_cli *cli, const struct dt_setup *s, struct dt_error *err)
 {
-    static const struct dt_device_choice cpu = {.name = "cpu", .index = -1};
-    struct dt_device_options o = {.threads = 1};
-    struct dt_device *device;
-    struct dt_setup setup;
-    enum dt_status st;
-
-    DT_TRY(dt_cli_need_run(job, "what to train on", err));
-    DT_TRY(dt_device_open(&cpu, &o, err, &device));
-    st = dt_setup_open(job, device, true, err, &setup);
-    if (st == DT_OK) {
-        st = setup.n_producers > 0
-                 ? dt_error_set(err, DT_ERR_INPUT,
-                                "run.data names producers; a producer needs the shards "
-                                "themselves: run.data=PATH")
-                 : serve(cli, &setup.loader, err);
-        dt_setup_close(&setup);
-    }
-    device->close(device);
-    return st;
+    return s->n_producers > 0 ? dt_error_set(err, DT_ERR_INPUT,
+                                             "run.data names producers; a producer needs the "
+                                             "shards themselves: run.data=PATH")
+                              : serve(cli, &s->loader, err);
 }
 
 static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
@@ -200,7 +184,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
     watch_signals();
     DT_TRY(dt_file_find("jobs", cli->args[0], ".yaml", err, found, sizeof found));
     DT_TRY(dt_job_read(found, cli->args + 1, cli->n_args - 1, err, &job));
-    st = with_job(cli, job, err);
+    st = dt_cli_on_setup(cli, job, "what to train on", produce, err);
     dt_job_free(job);
     return st;
 }

@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "exec/train/profiler_data.h"
 #include "exec/train/setup.h"
-#include "kernels/device_open.h"
 
 #include <string.h>
 
@@ -72,25 +71,6 @@ static enum dt_status measure(struct dt_cli *cli, const struct dt_setup *s, stru
     return st;
 }
 
-static enum dt_status with_job(struct dt_cli *cli, const struct dt_job *job, struct dt_error *err)
-{
-    static const struct dt_device_choice cpu = {.name = "cpu", .index = -1};
-    struct dt_device_options o = {.threads = 1};
-    struct dt_device *device;
-    struct dt_setup setup;
-    enum dt_status st;
-
-    DT_TRY(dt_cli_need_run(job, "what data to measure with", err));
-    DT_TRY(dt_device_open(&cpu, &o, err, &device));
-    st = dt_setup_open(job, device, true, err, &setup);
-    if (st == DT_OK) {
-        st = measure(cli, &setup, err);
-        dt_setup_close(&setup);
-    }
-    device->close(device);
-    return st;
-}
-
 enum dt_status dt_cmd_profile_data(struct dt_cli *cli, struct dt_error *err)
 {
     const char *path = cli->args[0];
@@ -103,7 +83,7 @@ enum dt_status dt_cmd_profile_data(struct dt_cli *cli, struct dt_error *err)
         path = found;
     }
     DT_TRY(dt_job_read(path, cli->args + 1, cli->n_args - 1, err, &job));
-    st = with_job(cli, job, err);
+    st = dt_cli_on_setup(cli, job, "what data to measure with", measure, err);
     dt_job_free(job);
     return st;
 }

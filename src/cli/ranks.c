@@ -143,3 +143,23 @@ enum dt_status dt_cli_open_device(const struct dt_job *job, const struct dt_cli_
             dt_profiler_notes_open(job->run.algorithms, !t || t->size == 1, &warn, err, &o.notes));
     return dt_device_open(&choice, &o, err, out);
 }
+
+enum dt_status dt_cli_on_setup(struct dt_cli *cli, const struct dt_job *job, const char *what,
+                               dt_cli_setup_fn *fn, struct dt_error *err)
+{
+    static const struct dt_device_choice cpu = {.name = "cpu", .index = -1};
+    struct dt_device_options o = {.threads = 1};
+    struct dt_device *device;
+    struct dt_setup setup;
+    enum dt_status st;
+
+    DT_TRY(dt_cli_need_run(job, what, err));
+    DT_TRY(dt_device_open(&cpu, &o, err, &device));
+    st = dt_setup_open(job, device, true, err, &setup);
+    if (st == DT_OK) {
+        st = fn(cli, &setup, err);
+        dt_setup_close(&setup);
+    }
+    device->close(device);
+    return st;
+}

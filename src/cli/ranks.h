@@ -7,6 +7,7 @@
 
 #include "core/job/job.h"
 #include "comm/supervisor.h"
+#include "exec/train/setup.h"
 
 /* Alone: NULL and NULL. */
 struct dt_cli_ranks {
@@ -14,6 +15,7 @@ struct dt_cli_ranks {
     struct dt_supervisor *supervisor;
     int cores; /* for this rank */
 };
+struct dt_cli;
 typedef enum dt_status dt_cli_ranks_fn(void *ctx, const struct dt_cli_ranks *r,
                                        struct dt_error *err);
 
@@ -32,5 +34,10 @@ enum dt_status dt_cli_need_run(const struct dt_job *job, const char *what, struc
 /* The device that the job names, for this rank; NULL: alone. */
 enum dt_status dt_cli_open_device(const struct dt_job *job, const struct dt_cli_ranks *ranks,
                                   struct dt_error *err, struct dt_device **out);
+/* Opens the job's data and model on a CPU, alone, and calls fn; `what`: as above. */
+typedef enum dt_status dt_cli_setup_fn(struct dt_cli *cli, const struct dt_setup *s,
+                                       struct dt_error *err);
+enum dt_status dt_cli_on_setup(struct dt_cli *cli, const struct dt_job *job, const char *what,
+                               dt_cli_setup_fn *fn, struct dt_error *err);
 
 #endif
