@@ -67,7 +67,7 @@ expect 2 "cp_comm: on CPUs keys and values are gathered" \
     "$DISTTRAIN" train --ranks 4 --no-runs job.yaml run.steps=2 train.cp_comm=ring "plan=$cp2"
 expect 0 "" "$DISTTRAIN" plan job.yaml -o cp2.json "plan=$cp2"
 sed 's/"intra_reorder"/"cp_comm": "ring", "intra_reorder"/' cp2.json >ring.json
-expect 2 "module llm: cp_comm ring is planned and simulated; training gathers keys and values" \
+expect 2 "cp_comm: on CPUs keys and values are gathered; use train.cp_comm: gather, also where a plan says ring" \
     "$DISTTRAIN" train --ranks 4 --no-runs job.yaml run.steps=2 plan=ring.json
 
 # --- simulated: over nodes a ring is slower than gathering, inside a node attention hides it ---
