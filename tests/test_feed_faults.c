@@ -54,6 +54,37 @@ START_TEST(producers_die_and_return)
 }
 END_TEST
 
+static void *run_late(void *arg)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+    run(arg);
+    return NULL;
+}
+
+/* What is asked meanwhile would be dealt among the others, and made twice. */
+START_TEST(the_last_to_answer_is_waited_for)
+{
+    struct dt_loader_options o = options();
+    struct dt_feed_client_report r;
+    struct producer p[2];
+    const char *address[2] = {p[0].address, p[1].address};
+    struct dt_feed_client *c;
+    pthread_t late;
+
+    start(&p[0], &o, 0);
+    prepare(&p[1], "tcp://127.0.0.1:0", &o, NULL, 0);
+    ck_assert_int_eq(pthread_create(&late, NULL, run_late, &p[1]), 0);
+    c = consumer(&o, address, 2);
+    dt_feed_client_report(c, &r);
+    ck_assert_int_eq(r.up, 2);
+    pthread_join(late, NULL);
+    compare(&o, c, NULL, NULL);
+    dt_feed_client_close(c);
+    for (int i = 0; i < 2; i++)
+        finish(&p[i]);
+}
+END_TEST
+
 /* ---- consumers that are not to be trusted ---- */
 
 struct raw { /* speaks the protocol by hand */
@@ -389,6 +420,7 @@ int main(void)
     c = dt_test_case(s, "faults", 300);
     tcase_add_checked_fixture(c, begin, end);
     tcase_add_test(c, producers_die_and_return);
+    tcase_add_test(c, the_last_to_answer_is_waited_for);
     tcase_add_test(c, replaced_behind_the_connection);
     tcase_add_test(c, a_dead_consumer_holds_nothing);
     tcase_add_test(c, wants_are_bounded);

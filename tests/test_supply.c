@@ -50,8 +50,49 @@ static struct dt_sched_supply millisecond(enum dt_sched_supply_mode mode)
 struct ran {
     int64_t *ns, *release;  /* [n_ops] */
     int64_t fed_ns, all_ns; /* the iteration without and with releases */
+    int iterations;         /* until releases repeated */
     struct dt_sched_supplied done;
 };
+
+static struct dt_sched_stream *stream_of(struct sched_fixture *s, const struct dt_sched_supply *y)
+{
+    struct dt_sched_stream *x;
+
+    dt_assert_ok(dt_sched_stream_new(y, &s->f.model, &s->f.cluster, &s->samples, &s->err, &x),
+                 s->err);
+    return x;
+}
+
+/* One more iteration of it; how long it takes. */
+static int64_t flow(struct sched_fixture *s, struct dt_sched_stream *x, struct dt_program *p,
+                    const int64_t *ns, int64_t *release, struct dt_sched_supplied *done)
+{
+    int64_t span;
+
+    dt_assert_ok(dt_sched_stream_next(x, p, ns, &s->err, release, done), s->err);
+    p->release_ns = release;
+    dt_assert_ok(dt_timeline_makespan(p, NULL, ns, &s->err, &span), s->err);
+    p->release_ns = NULL;
+    dt_sched_stream_ran(x, span);
+    return span;
+}
+
+/* The same batch until its releases repeat. */
+static void settle(struct sched_fixture *s, const struct dt_sched_supply *y, struct ran *r)
+{
+    struct dt_sched_stream *x = stream_of(s, y);
+    size_t bytes = s->p->n_ops * sizeof *r->release;
+    int64_t *before = calloc(s->p->n_ops + 1, sizeof *before);
+
+    r->iterations = 0;
+    do {
+        memcpy(before, r->release, bytes);
+        r->all_ns = flow(s, x, s->p, r->ns, r->release, &r->done);
+    } while ((++r->iterations == 1 || memcmp(before, r->release, bytes) != 0) &&
+             r->iterations < ITERATIONS_MAX);
+    free(before);
+    dt_sched_stream_free(x);
+}
 
 /* Forwards of the encoder take f ns, all else nothing. */
 static void run_row(struct sched_fixture *s, const struct dt_sched_supply *y, int64_t f,
@@ -64,12 +105,7 @@ static void run_row(struct sched_fixture *s, const struct dt_sched_supply *y, in
         if (s->p->ops[i].kind == DT_OP_FORWARD && s->p->ops[i].module == 0)
             r->ns[i] = f;
     dt_assert_ok(dt_timeline_makespan(s->p, NULL, r->ns, &s->err, &r->fed_ns), s->err);
-    dt_assert_ok(dt_sched_supply_release(y, s->p, &s->f.model, &s->f.cluster, &s->samples, r->ns,
-                                         &s->err, r->release, &r->done),
-                 s->err);
-    s->p->release_ns = r->release;
-    dt_assert_ok(dt_timeline_makespan(s->p, NULL, r->ns, &s->err, &r->all_ns), s->err);
-    s->p->release_ns = NULL;
+    settle(s, y, r);
 }
 
 static void drop(struct ran *r)
@@ -107,7 +143,7 @@ START_TEST(without_prefetch_cores_set_the_pace)
                              (((j + 1) * k + c - 1) / c) * INT64_C(1000000));
         ck_assert_int_eq(r.all_ns, ((n * k + c - 1) / c) * INT64_C(1000000));
         ck_assert_double_eq_tol(r.done.core_s, 1e-3 * n * k, 1e-12);
-        ck_assert_int_eq(r.done.iterations, 2);
+        ck_assert_int_eq(r.iterations, 2);
         drop(&r);
         sf_free(&s);
     }
@@ -165,7 +201,7 @@ START_TEST(slow_cores_set_the_length_of_the_iteration)
         run_row(&s, &y, 700000, &r);
         ck_assert_int_eq(r.fed_ns, 8 * 700000);
         ck_assert_int_eq(r.all_ns, 8 * 6 / 4 * 1000000);
-        ck_assert_int_lt(r.done.iterations, ITERATIONS_MAX);
+        ck_assert_int_lt(r.iterations, ITERATIONS_MAX);
         drop(&r);
         sf_free(&s);
     }
@@ -280,6 +316,51 @@ START_TEST(a_slow_node_has_its_share_all_the_same)
     ck_assert_int_eq(r.all_ns, 4 * 3 * 3 * 1000000);
     drop(&r);
     sf_free(&s);
+}
+END_TEST
+
+/* A batch that takes 10 ms to make and one that takes 2, in turn, for iterations of f: where batches are made ahead they
+ * take as long as both iterations or as making both, whichever is longer; where not, each is made, then trained. */
+START_TEST(a_light_batch_makes_up_for_a_heavy_one)
+{
+    for (int f = 3; f <= 9; f += 2) {
+        for (int d = 0; d <= 4; d += 4) {
+            struct dt_sched_supply y = millisecond(DT_SCHED_SUPPLY_COLOCATED);
+            struct dt_program *p[2];
+            struct dt_assignment *a;
+            struct dt_sched_stream *x;
+            struct sched_fixture s;
+            struct ran r;
+            int64_t two = 0;
+
+            row(&s, 1, 12);
+            s.samples.n = 2; /* the images are those of both now */
+            s.text[1] = s.seq[1] = SF_SEQ;
+            s.item_first[1] = 10;
+            s.item_first[2] = 12;
+            y.cores_per_node = 1;
+            y.prefetch = d;
+            run_row(&s, &y, f * INT64_C(1000000), &r);
+            dt_assert_ok(dt_assign(&s.plan, &s.f.model, NULL, &s.samples, 1, &s.err, &a), s.err);
+            p[0] = s.p;
+            dt_assert_ok(
+                dt_sched_compile(&s.plan, &s.f.model, &s.f.cluster, a, NULL, &s.err, &p[1]), s.err);
+            ck_assert_uint_eq(p[0]->n_ops, p[1]->n_ops);
+            x = stream_of(&s, &y);
+            for (int t = 0; t < 40; t++) {
+                int64_t span = flow(&s, x, p[t % 2], r.ns, r.release, &r.done);
+
+                ck_assert_double_eq_tol(r.done.core_s, t % 2 ? 2e-3 : 10e-3, 1e-9);
+                two += t >= 38 ? span : 0;
+            }
+            ck_assert_int_eq(two, (d == 0 ? 12 + 2 * f : 2 * f > 12 ? 2 * f : 12) * 1000000);
+            dt_sched_stream_free(x);
+            dt_program_free(p[1]);
+            dt_assign_free(a);
+            drop(&r);
+            sf_free(&s);
+        }
+    }
 }
 END_TEST
 
@@ -435,26 +516,20 @@ static double busiest_ns(const struct dt_sched_supply *y)
     return most;
 }
 
-/* The same as many iterations, one after the other. */
+/* As many iterations, one after the other, from a beginning with nothing made; the last one's releases. */
 static void walk(struct sched_fixture *s, const struct dt_sched_supply *y, const int64_t *ns,
-                 int64_t fed_ns, int iterations, int64_t *release)
+                 int iterations, int64_t *release)
 {
     static int64_t core[NODES_MAX][CORES_MAX], link[NODES_MAX];
     int64_t begin[ITERATIONS_MAX + 1] = {0}, *there = calloc(s->p->n_ops + 1, sizeof *there);
-    bool slow = busiest_ns(y) > (double)fed_ns;
 
-    for (int k = 0; k < NODES_MAX; k++) {
-        link[k] = INT64_MIN / 2;
-        for (int i = 0; i < CORES_MAX; i++)
-            core[k][i] = INT64_MIN / 2;
-    }
+    memset(link, 0, sizeof link);
+    memset(core, 0, sizeof core);
     for (int t = 0; t < iterations; t++) {
-        int from = t - y->prefetch;
         int64_t span;
 
-        for (uint32_t i = 0; i < s->p->n_ops; i++)
-            there[i] = INT64_MIN;
-        walk_batch(y, from >= 0 ? begin[from] : slow ? 0 : from * fed_ns, core, link, there);
+        memset(there, 0, s->p->n_ops * sizeof *there);
+        walk_batch(y, t < y->prefetch ? 0 : begin[t - y->prefetch], core, link, there);
         for (uint32_t i = 0; i < s->p->n_ops; i++)
             release[i] = there[i] > begin[t] ? there[i] - begin[t] : 0;
         s->p->release_ns = release;
@@ -493,44 +568,38 @@ START_TEST(random_plans_meet_queues_walked_piece_by_piece)
 
     for (int round = 0; round < ROUNDS; round++) {
         struct dt_timeline t = {0};
-        struct dt_sched_supplied done;
         struct dt_sched_supply y;
         struct sched_fixture s;
-        int64_t *ns, *got, *want, span;
+        struct ran ran = {0};
+        int64_t *want;
         struct dt_rng r;
 
         sf_random(&s, seed, round, true);
         sf_compile(&s);
         dt_rng_init(&r, seed, 5000 + (uint64_t)round);
-        ns = calloc(s.p->n_ops + 1, sizeof *ns);
-        got = calloc(s.p->n_ops + 1, sizeof *got);
+        ran.ns = calloc(s.p->n_ops + 1, sizeof *ran.ns);
+        ran.release = calloc(s.p->n_ops + 1, sizeof *ran.release);
         want = calloc(s.p->n_ops + 1, sizeof *want);
         for (uint32_t i = 0; i < s.p->n_ops; i++)
-            ns[i] = s.p->ops[i].kind == DT_OP_RECV ? 0 : (int64_t)dt_rng_below(&r, 2000000);
-        dt_assert_ok(dt_timeline_once(s.p, ns, &s.err, &t), s.err);
+            ran.ns[i] = s.p->ops[i].kind == DT_OP_RECV ? 0 : (int64_t)dt_rng_below(&r, 2000000);
+        dt_assert_ok(dt_timeline_once(s.p, ran.ns, &s.err, &t), s.err);
         y = random_supply(&r, t.makespan_ns);
-        dt_assert_ok(dt_sched_supply_release(&y, s.p, &s.f.model, &s.f.cluster, &s.samples, ns,
-                                             &s.err, got, &done),
-                     s.err);
+        settle(&s, &y, &ran);
         list_bits(&s, &y, &t);
-        walk(&s, &y, ns, t.makespan_ns, done.iterations, want);
+        walk(&s, &y, ran.ns, ran.iterations, want);
         for (uint32_t i = 0; i < s.p->n_ops; i++)
-            ck_assert_msg(got[i] == want[i], "seed %llu, round %d, op %u: %lld ns, should be %lld",
-                          (unsigned long long)seed, round, i, (long long)got[i],
-                          (long long)want[i]);
-        s.p->release_ns = got;
-        dt_assert_ok(dt_timeline_makespan(s.p, NULL, ns, &s.err, &span), s.err);
-        s.p->release_ns = NULL;
+            ck_assert_msg(
+                ran.release[i] == want[i], "seed %llu, round %d, op %u: %lld ns, should be %lld",
+                (unsigned long long)seed, round, i, (long long)ran.release[i], (long long)want[i]);
         made += n_bits > 0;
-        exposed += span > t.makespan_ns;
-        if (done.iterations < ITERATIONS_MAX) { /* nothing trains faster than its data is made */
+        exposed += ran.all_ns > t.makespan_ns;
+        if (ran.iterations < ITERATIONS_MAX) { /* nothing trains faster than its data is made */
             steady++;
-            ck_assert_msg((double)span > busiest_ns(&y) * (1 - 1e-6) - n_bits,
+            ck_assert_msg((double)ran.all_ns > busiest_ns(&y) * (1 - 1e-6) - n_bits,
                           "seed %llu, round %d: %lld ns with data that takes %.0f",
-                          (unsigned long long)seed, round, (long long)span, busiest_ns(&y));
+                          (unsigned long long)seed, round, (long long)ran.all_ns, busiest_ns(&y));
         }
-        free(ns);
-        free(got);
+        drop(&ran);
         free(want);
         dt_timeline_free(&t);
         sf_free(&s);
@@ -554,6 +623,7 @@ int main(void)
     tcase_add_test(c, fast_cores_with_prefetch_are_not_waited_for);
     tcase_add_test(c, a_link_sends_one_by_one);
     tcase_add_test(c, a_slow_node_has_its_share_all_the_same);
+    tcase_add_test(c, a_light_batch_makes_up_for_a_heavy_one);
     tcase_add_test(c, a_batch_is_the_sum_of_its_images_and_texts);
     tcase_add_test(c, random_plans_meet_queues_walked_piece_by_piece);
     return dt_test_run(s);

@@ -185,6 +185,8 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/durations.c \
 	src/core/schedule/supply.c \
 	src/core/schedule/supply.h \
+	src/core/schedule/supply_parts.h \
+	src/core/schedule/supply_stream.c \
 	src/core/schedule/program.c \
 	src/core/schedule/program.h \
 	src/core/schedule/program_check.c \

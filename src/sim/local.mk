@@ -21,5 +21,7 @@ libdtsim_a_SOURCES = \
 	src/sim/noise.c \
 	src/sim/noise.h \
 	src/sim/queue.h \
+	src/sim/feed.c \
+	src/sim/feed.h \
 	src/sim/simulate.c \
 	src/sim/simulate.h

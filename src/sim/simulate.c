@@ -10,17 +10,20 @@
  * the median one is simply run again for the report. */
 #include "sim/simulate.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/quantile.h"
 #include "report/sanity.h"
 #include "sim/cores.h"
 #include "sim/engine.h"
+#include "sim/feed.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { DRAWS_MIN = 16 }; /* with jitter, percentiles stand on at least this many timelines */
+enum { WARM_UP_MAX = 64 }; /* iterations, but for the rest of a pass */
+enum { DRAWS_MIN = 16 };   /* with jitter, percentiles stand on at least this many timelines */
 /* Goodput is averaged over a month of useful work (assumed: long against any checkpoint interval).
  */
 #define GOODPUT_HORIZON_S (30 * 86400.0)
@@ -34,6 +37,7 @@ struct sim {
     struct dt_timeline timeline;
     double *slow; /* [n_slow] per lane, NULL = none */
     int n_slow;
+    struct dt_sim_feed *feed; /* NULL = all input is there from the begin */
     int iterations, draws;
     struct timed *times; /* [iterations * draws] */
     uint64_t events;
@@ -76,25 +80,7 @@ static void batch_close(struct batch *b)
     b->assignment = NULL;
 }
 
-/* When the batch's input is there. */
-static enum dt_status supply(const struct sim *s, struct dt_error *err, struct batch *b)
-{
-    const struct dt_job *j = s->job;
-    struct dt_program *p = b->program;
-    int64_t *release_ns;
-
-    if (has_mode(s, DT_SCHED_SUPPLY_NONE))
-        return DT_OK;
-    release_ns = DT_ARENA_NEW(&p->arena, int64_t, p->n_ops + 1);
-    if (!release_ns)
-        return dt_error_nomem(err, "releases of input");
-    DT_TRY(dt_sched_supply_release(&j->sim.preprocess, p, j->model, &j->cluster, j->samples,
-                                   b->durations.ns, err, release_ns, &b->supplied));
-    p->release_ns = release_ns;
-    return DT_OK;
-}
-
-static enum dt_status batch_open(struct sim *s, int iteration, struct dt_error *err,
+static enum dt_status batch_open(const struct sim *s, int iteration, struct dt_error *err,
                                  struct batch *b)
 {
     const struct dt_job *j = s->job;
@@ -109,8 +95,6 @@ static enum dt_status batch_open(struct sim *s, int iteration, struct dt_error *
     if (st == DT_OK)
         st = dt_durations_compute(b->program, j->model, &j->cluster, s->cost,
                                   s->network != NULL || on_cores(s), err, &b->durations);
-    if (st == DT_OK)
-        st = supply(s, err, b);
     if (st != DT_OK)
         batch_close(b);
     return st;
@@ -178,19 +162,71 @@ static enum dt_status sim_open(struct sim *s, struct dt_error *err)
         return dt_error_nomem(err, "iteration times");
     DT_TRY(dt_engine_new(err, &s->engine));
     dt_engine_set_memory(s->engine, s->iterations * s->draws > 1);
+    DT_TRY(dt_sim_feed_open(s->job, s->iterations, err, &s->feed));
     return o->contention ? dt_network_new(&s->job->cluster, err, &s->network) : DT_OK;
 }
 
 static void sim_close(struct sim *s)
 {
     dt_engine_free(s->engine);
+    dt_sim_feed_close(s->feed);
     dt_network_free(s->network);
     dt_timeline_free(&s->timeline);
     dt_free(s->slow);
     dt_free(s->times);
 }
 
-/* How much sooner an iteration would end if all its input were there. */
+/* ---- input ---- */
+
+/* The iteration's batch comes next in the stream of those that are made. */
+static enum dt_status feed(struct sim *s, struct dt_error *err, struct batch *b)
+{
+    return s->feed ? dt_sim_feed_next(s->feed, b->program, &b->durations, err, &b->supplied)
+                   : DT_OK;
+}
+
+/* Runs the iteration only to know how long it keeps the stream; hashes it. */
+static enum dt_status flow(struct sim *s, struct batch *b, int iteration, struct dt_error *err,
+                           uint64_t *hash)
+{
+    DT_TRY(feed(s, err, b));
+    DT_TRY(run(s, b, iteration * s->draws, &s->timeline, err));
+    dt_sim_feed_ran(s->feed, s->timeline.makespan_ns);
+    *hash = dt_hash_word(*hash, (uint64_t)s->timeline.makespan_ns);
+    for (uint32_t i = 0; i < b->program->n_ops; i++)
+        *hash = dt_hash_word(*hash, (uint64_t)b->program->release_ns[i]);
+    return DT_OK;
+}
+
+/* All iterations over and over until they repeat: training has been going on for a while before those that are
+ * reported. */
+static enum dt_status warm_up(struct sim *s, struct batch *first, struct dt_error *err)
+{
+    uint64_t hash = 0, before, events = s->events;
+    int done = 0;
+
+    if (!s->feed)
+        return DT_OK;
+    do {
+        before = hash;
+        hash = DT_HASH_START;
+        DT_TRY(flow(s, first, 0, err, &hash));
+        for (int i = 1; i < s->iterations; i++) {
+            struct batch b;
+            enum dt_status st;
+
+            DT_TRY(batch_open(s, i, err, &b));
+            st = flow(s, &b, i, err, &hash);
+            batch_close(&b);
+            DT_TRY(st);
+        }
+        done += s->iterations;
+    } while (hash != before && done < WARM_UP_MAX);
+    s->events = events;
+    return DT_OK;
+}
+
+/* How much sooner an iteration would end if all its input were there; the stream goes on. */
 static enum dt_status run_fed(struct sim *s, const struct batch *b, int number, int64_t with_ns,
                               struct dt_error *err)
 {
@@ -198,8 +234,6 @@ static enum dt_status run_fed(struct sim *s, const struct batch *b, int number, 
     struct batch without = *b;
     uint64_t events = s->events;
 
-    if (has_mode(s, DT_SCHED_SUPPLY_NONE))
-        return DT_OK;
     p.release_ns = NULL;
     without.program = &p;
     DT_TRY(run(s, &without, number, &s->timeline, err));
@@ -207,7 +241,8 @@ static enum dt_status run_fed(struct sim *s, const struct batch *b, int number, 
     s->fed_ns += (double)s->timeline.makespan_ns;
     s->exposed_ns += (double)(with_ns - s->timeline.makespan_ns);
     s->core_s += b->supplied.core_s;
-    return DT_OK;
+    dt_sim_feed_ran(s->feed, with_ns);
+    return dt_sim_feed_keep(s->feed, number / s->draws, b->program, err);
 }
 
 /* All draws of one iteration; draw 0 of iteration 0 leaves its timeline in *first. */
@@ -219,7 +254,7 @@ static enum dt_status run_iteration(struct sim *s, const struct batch *b, int it
         struct dt_timeline *t = number == 0 ? first : &s->timeline;
         DT_TRY(run(s, b, number, t, err));
         s->times[number] = (struct timed){(double)t->makespan_ns, number};
-        if (d == 0)
+        if (d == 0 && s->feed)
             DT_TRY(run_fed(s, b, number, t->makespan_ns, err));
     }
     return DT_OK;
@@ -231,7 +266,9 @@ static enum dt_status run_others(struct sim *s, dt_sim_progress_fn *progress, vo
     for (int i = 1; i < s->iterations; i++) {
         struct batch b;
         DT_TRY(batch_open(s, i, err, &b));
-        enum dt_status st = run_iteration(s, &b, i, NULL, err);
+        enum dt_status st = feed(s, err, &b);
+        if (st == DT_OK)
+            st = run_iteration(s, &b, i, NULL, err);
         batch_close(&b);
         DT_TRY(st);
         if (progress)
@@ -271,7 +308,9 @@ static enum dt_status report_median(struct sim *s, const struct batch *first,
         struct batch b = *first;
         if (iteration > 0)
             DT_TRY(batch_open(s, iteration, err, &b));
-        enum dt_status st = run(s, &b, number, &s->timeline, err);
+        enum dt_status st = s->feed ? dt_sim_feed_again(s->feed, iteration, b.program, err) : DT_OK;
+        if (st == DT_OK)
+            st = run(s, &b, number, &s->timeline, err);
         if (st == DT_OK)
             st = fill_report(s, &b, &s->timeline, err, out);
         if (iteration > 0)
@@ -382,6 +421,8 @@ static enum dt_status simulate(struct sim *s, dt_sim_progress_fn *progress, void
     r->assignment = first.assignment; /* *r owns the first iteration from here */
     r->program = first.program;
     r->durations = first.durations;
+    DT_TRY(warm_up(s, &first, err));
+    DT_TRY(feed(s, err, &first));
     DT_TRY(run_iteration(s, &first, 0, &r->timeline, err));
     if (progress)
         progress(ctx, 1, s->iterations);
@@ -433,7 +474,11 @@ enum dt_status dt_sim_first_s(const struct dt_job *job, const struct dt_plan *pl
     if (st == DT_OK)
         st = batch_open(&s, 0, err, &first);
     if (st == DT_OK) {
-        st = run(&s, &first, 0, &s.timeline, err);
+        st = warm_up(&s, &first, err);
+        if (st == DT_OK)
+            st = feed(&s, err, &first);
+        if (st == DT_OK)
+            st = run(&s, &first, 0, &s.timeline, err);
         batch_close(&first);
     }
     if (st == DT_OK)

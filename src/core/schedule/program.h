@@ -114,7 +114,7 @@ struct dt_program {
     uint32_t *group_ops;
     /* [n_ops] of each FETCH, when its input is there, ns from the begin of the iteration; 0 of other ops.  NULL: all
      * input is there from the begin (schedule/supply.h) */
-    const int64_t *release_ns;              /* borrowed */
+    int64_t *release_ns;                    /* borrowed */
     const struct dt_plan *plan;             /* borrowed */
     const struct dt_assignment *assignment; /* borrowed */
     struct dt_arena arena;

@@ -13,9 +13,9 @@
  *
  * An image takes w h / decode + w h / resize (where its module resizes) seconds of a core, a text 4 bytes a token /
  * tokenize, a clip of sound its seconds / sound.  What is sent is what training gets: 3 bytes a pixel after resizing, 4
- * a token, and 4 a value of a spectrogram (of 128 filters where the encoder does not say).  The cores may begin a batch when the iteration `prefetch` before its own begins (0: with its
- * own), and take it after the batch before it.  Times are those of the steady state: the same batch over and over,
- * until releases repeat. */
+ * a token, and 4 a value of a spectrogram (of 128 filters where the encoder does not say).  The cores may
+ * begin a batch when the iteration `prefetch` before its own begins (0: with its own), and take it after the batch before
+ * it. */
 #ifndef DT_CORE_SCHEDULE_SUPPLY_H
 #define DT_CORE_SCHEDULE_SUPPLY_H
 
@@ -59,20 +59,27 @@ enum dt_status dt_sched_supply_rates(const struct dt_profile *p, const struct dt
 double dt_sched_supply_core_s(const struct dt_sched_supply *s, const struct dt_model *m,
                               const struct dt_samples *set, int64_t first, int64_t n);
 
+/* Batches one after the other: cores and links go on where the batch before left them, so that a light batch makes up
+ * for a heavy one, as far as `prefetch` allows.  The run begins with nothing made. */
+struct dt_sched_stream;
 struct dt_sched_supplied {
     double core_s,
         bytes; /* of the batch, on cores that are not slow; bytes are those that CPU nodes send */
     int cores; /* that work on it */
     int nodes; /* that fetch */
-    int iterations; /* until the steady state was reached */
 };
-/* release_ns[p->n_ops] of the program, whose own release_ns is not looked at; 0 of all but FETCHes.  dur_ns: of its
- * ops, without contention.  The mode is one of the latter two, whose numbers are above 0.
- * O(images log cores + ops) for each iteration until the steady state, 64 at most. */
-enum dt_status dt_sched_supply_release(const struct dt_sched_supply *s, const struct dt_program *p,
-                                       const struct dt_model *m, const struct dt_cluster *c,
-                                       const struct dt_samples *set, const int64_t *dur_ns,
-                                       struct dt_error *err, int64_t *release_ns,
-                                       struct dt_sched_supplied *out);
+/* The mode is one of the latter two, whose numbers are above 0; all but err are borrowed until the stream is freed. */
+enum dt_status dt_sched_stream_new(const struct dt_sched_supply *s, const struct dt_model *m,
+                                   const struct dt_cluster *c, const struct dt_samples *set,
+                                   struct dt_error *err, struct dt_sched_stream **out);
+/* release_ns[p->n_ops], from its begin on, of the program that is the next iteration; 0 of all but FETCHes.
+ * The program's own release_ns is not looked at.  dur_ns: of its ops, without contention; they say in which order input
+ * is needed.  O(images log cores + ops). */
+enum dt_status dt_sched_stream_next(struct dt_sched_stream *x, const struct dt_program *p,
+                                    const int64_t *dur_ns, struct dt_error *err,
+                                    int64_t *release_ns, struct dt_sched_supplied *out);
+/* How long that iteration took. */
+void dt_sched_stream_ran(struct dt_sched_stream *x, int64_t iteration_ns);
+void dt_sched_stream_free(struct dt_sched_stream *x);
 
 #endif

@@ -8,6 +8,7 @@
 
 enum { AHEAD_MIN = 16, AHEAD_MAX = 1024, TURN_MS = 100 };
 #define AHEAD_BYTES (INT64_C(256) << 20)
+#define GREETINGS_NS UINT64_C(1000000000) /* for the other producers after the first */
 
 /* ---- sizes ---- */
 
@@ -141,10 +142,23 @@ static enum dt_status prepare(struct dt_feed_client *c, struct dt_error *err)
     return dt_feed_net_new(c->o.n, err, &c->net);
 }
 
+/* What is asked before the last of them has answered is dealt among the others, and made again by its own producer when
+ * text and pixels are fetched: those that are there get a moment to say so. */
+static bool greeting(const struct dt_feed_client *c, uint64_t known_ns)
+{
+    if (!c->known)
+        return true;
+    for (int p = 0; p < c->o.n; p++)
+        if (c->producer[p].state == DT_FEED_GREETED)
+            return dt_clock_ns() - known_ns < GREETINGS_NS;
+    return false;
+}
+
 enum dt_status dt_feed_client_open(const struct dt_feed_client_options *o, struct dt_error *err,
                                    struct dt_feed_client **out)
 {
     struct dt_feed_client *c = dt_calloc(1, sizeof *c);
+    uint64_t known_ns = 0;
     enum dt_status st;
 
     if (!c)
@@ -158,8 +172,10 @@ enum dt_status dt_feed_client_open(const struct dt_feed_client_options *o, struc
     st = o->n < 1 || o->n > 65535
              ? dt_error_set(err, DT_ERR_USAGE, "1 to 65535 producers are possible")
              : prepare(c, err);
-    while (st == DT_OK && !c->known)
+    while (st == DT_OK && greeting(c, known_ns)) {
         st = dt_feed_client_turn(c, TURN_MS, err);
+        known_ns = c->known && known_ns == 0 ? dt_clock_ns() : known_ns;
+    }
     if (st == DT_OK) {
         c->source.take = take;
         c->source.ctx = c;

@@ -41,7 +41,7 @@ struct dt_feed_fetch { /* text or pixels of one document (DT_FEED_TEXT, DT_FEED_
 };
 
 struct dt_feed_client;
-/* Waits for the first producer. */
+/* Waits for the first producer, and a second at most for the others. */
 enum dt_status dt_feed_client_open(const struct dt_feed_client_options *o, struct dt_error *err,
                                    struct dt_feed_client **out);
 /* What a loader takes instead of shards; valid while the client is. */
