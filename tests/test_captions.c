@@ -88,6 +88,7 @@ START_TEST(csv_errors)
     fails("file_name,text\n\"a\nb.png\",x\nc.png,\"d\"e\n", 4, 10, "after a quoted field");
     fails("file_name,text\na.png,b\nc.png,d\n./a.png,e\n", 4, 1, "the first is in line 2");
     fails("file_name,text\n,b\n", 2, 1, "empty");
+    fails("file_name,text\n././,b\n", 2, 1, "empty");
 }
 END_TEST
 
@@ -115,6 +116,7 @@ START_TEST(jsonl_errors)
     fails("{\"file_name\": \"a.png\", \"text\": \"a\"}\n{\"file_name\": \"a.png\", \"text\": "
           "\"b\"}\n",
           2, 15, "the first is in line 1");
+    fails("{\"file_name\": \"a.png\", \"text\": \"a\"}\n|0\"0\n", 2, 1, "not well-formed");
 }
 END_TEST
 

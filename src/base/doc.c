@@ -39,6 +39,7 @@ struct builder {
     struct anchor anchor[ANCHORS_MAX];
     size_t n_anchors;
     const struct dt_value *root;
+    struct dt_doc_place last; /* of the last event */
     int documents;
 };
 
@@ -294,6 +295,8 @@ static enum dt_status on_event(struct builder *b, struct fy_event *e)
 {
     struct dt_doc_place at = place_of(b, fy_event_start_mark(e));
 
+    if (at.line > 0)
+        b->last = at;
     switch ((int)e->type) { /* not ours: a later libfyaml may have more */
     case FYET_DOCUMENT_START:
         if (++b->documents > 1)
@@ -326,8 +329,8 @@ static enum dt_status stream_status(struct builder *b, struct fy_diag *diag)
             return dt_error_at(b->err, DT_ERR_INPUT, b->file, e->line,
                                e->column + (e->line == 1 ? b->col_offset : 0), "%s",
                                e->msg ? e->msg : "not well-formed YAML");
-    if (fy_parser_get_stream_error(b->fyp))
-        return dt_error_at(b->err, DT_ERR_INPUT, b->file, 0, 0, "not well-formed YAML");
+    if (fy_parser_get_stream_error(b->fyp)) /* of which the library says nothing */
+        return fail(b, b->last, "not well-formed YAML from here on");
     return DT_OK;
 }
 
@@ -388,6 +391,7 @@ enum dt_status dt_doc_build(struct dt_arena *arena, const char *file, int col_of
     b->err = err;
     b->file = file;
     b->col_offset = col_offset;
+    b->last = (struct dt_doc_place){file, 1, 1 + col_offset};
     st = check_text(b, text, len);
     if (st != DT_OK)
         goto free_builder;

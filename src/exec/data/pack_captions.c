@@ -73,12 +73,12 @@ static enum dt_status add(struct reader *r, struct dt_pack_caption row, size_t n
 
     if (strlen(row.name) != name_len || !is_text(row.name, name_len))
         return not_text(r, row.line, row.col, "this name");
-    if (name_len == 0)
+    while (row.name[0] == '.' && row.name[1] == '/')
+        row.name += 2;
+    if (row.name[0] == '\0')
         return fail(r, row.line, row.col, "the name of an image is empty");
     if (!is_text(row.text, row.len))
         return not_text(r, row.line, row.col, "the caption in this line");
-    while (row.name[0] == '.' && row.name[1] == '/')
-        row.name += 2;
     if (dt_grow((void **)&c->row, &c->cap, c->n + 1, sizeof *c->row))
         return dt_error_nomem(r->err, "captions");
     c->row[c->n++] = row;
