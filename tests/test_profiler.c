@@ -135,6 +135,49 @@ START_TEST(blocks_cost_their_means)
 }
 END_TEST
 
+/* A layer of hidden 64 and ffn 256 or 192: 2 (4 h^2 + 2 h f) a token, and causal attention 2 h a pair of tokens (FACTS
+ * "per-block"), so tokens of long sequences count for more; 10 ns for each that counts. */
+START_TEST(tokens_of_long_sequences_cost_more)
+{
+    static const struct dt_work works[] = {
+        {64, 256, 256, 1}, {4, 256, 4 * 64 * 64, 64}, {1, 256, 256 * 256, 256}};
+    struct dt_block b[BLOCKS];
+    struct fixture f;
+
+    fx_init(&f);
+    make_model(&f, b);
+    for (int kind = 0; kind < 2; kind++)
+        for (int phase = 0; phase < DT_PHASE_N; phase++)
+            for (int64_t at = 64; at <= 1024; at *= 4) {
+                int64_t d[] = {at, dt_block_work_key(&b[kind ? 2 : 0], &alone)};
+
+                fx_row(&f, DT_KOP_BLOCK, phase, DT_ROW_MEASURED, d, 2, 10.0 * (double)at);
+            }
+    fx_index(&f);
+    for (int i = 0; i < 3; i++) {
+        const struct dt_work *w = &works[i];
+        const struct dt_cost_options o = {.allow_analytical = true};
+        struct dt_cost_stage got;
+        struct dt_error err;
+        struct dt_cost *c;
+        double want = 0;
+
+        for (int k = 0; k < BLOCKS; k++) {
+            double token = 2.0 * (4 * HIDDEN * HIDDEN + 2 * HIDDEN * (k < 2 ? 256 : 192));
+
+            want += 10 * 256 * (token * 256 + 2.0 * HIDDEN * (double)w->tokens_sq) /
+                    (token * 256 + 2.0 * HIDDEN * 256);
+        }
+        dt_assert_ok(dt_cost_new(&f.model, &f.cluster, &f.profile, &o, &err, &c), err);
+        dt_cost_stage(c, 0, 0, BLOCKS, &alone, w, NULL, true, &got);
+        dt_cost_free(c);
+        ck_assert_double_eq_tol(got.fwd.ns, want, 10.0 * BLOCKS); /* places are whole numbers */
+        ck_assert_double_eq_tol(got.wgrad.ns, want, 10.0 * BLOCKS);
+    }
+    free(f.profile.rows);
+}
+END_TEST
+
 /* A member of context parallelism has its share of the rows, and gathers keys and values, in bf16, forwards and
  * backwards, where it sums gradients, too; one of image parallelism has its images. */
 START_TEST(members_cost_their_share)
@@ -341,6 +384,7 @@ int main(void)
     tcase_add_test(c, blocks_cost_what_was_measured);
     tcase_add_test(c, blocks_cost_their_means);
     tcase_add_test(c, members_cost_their_share);
+    tcase_add_test(c, tokens_of_long_sequences_cost_more);
     tcase_add_test(c, other_blocks_are_not_taken);
     tcase_add_test(c, keys_tell_blocks_apart);
     tcase_add_test(c, statistics_are_order_statistics);

@@ -115,8 +115,8 @@ static enum dt_status look_at_job(struct dt_loop *l, struct dt_error *err)
             if (st == DT_OK)
                 st = time_batches(l, &setup, err);
             if (st == DT_OK)
-                st = dt_cli_flag(l->cli, "orders") ? dt_loop_orders(l, job->model, &setup.plan, err)
-                                                   : dt_loop_layouts(l, job, err);
+                st = l->orders ? dt_loop_orders(l, job->model, &setup.plan, err)
+                               : dt_loop_layouts(l, job, err);
             dt_setup_close(&setup);
         }
         device->close(device);
@@ -127,87 +127,6 @@ static enum dt_status look_at_job(struct dt_loop *l, struct dt_error *err)
                           "no layout of up to %d ranks divides the global batch of this job",
                           (int)l->ranks_max);
     return st;
-}
-
-/* ---- taking turns ---- */
-
-struct profiling {
-    int threads;
-};
-
-static enum dt_status profile_once(struct dt_loop *l, void *arg, struct dt_error *err)
-{
-    return dt_loop_profile(l, ((struct profiling *)arg)->threads, err);
-}
-
-static enum dt_status measure_once(struct dt_loop *l, void *arg, struct dt_error *err)
-{
-    return dt_loop_measure(l, arg, err);
-}
-
-/* Blocks and messages, once for each number of threads that some rank has. */
-static enum dt_status profile_all(struct dt_loop *l, struct dt_error *err)
-{
-    bool have[LOOP_THREADS_MAX + 1] = {false};
-
-    for (int i = 0; i < l->n; i++) {
-        struct profiling p = {l->layout[i].threads};
-
-        if (have[p.threads])
-            continue;
-        dt_cli_progress("measuring blocks", i, l->n);
-        DT_TRY(
-            dt_loop_watched(l, "blocks", profile_once, &p, err, &l->profile[l->passes][p.threads]));
-        have[p.threads] = true;
-    }
-    l->passes++;
-    return DT_OK;
-}
-
-/* Of layouts [first, last), measured between two profiles. */
-static enum dt_status predict(struct dt_loop *l, int first, int last, struct dt_error *err)
-{
-    for (int i = first; i < last; i++) {
-        struct dt_loop_layout *x = &l->layout[i];
-        struct dt_drift here[2];
-
-        for (int k = 0; k < 2; k++) {
-            here[k] = l->profile[l->passes - 2 + k][x->threads];
-            DT_TRY(dt_loop_predict(l, x, l->passes - 2 + k, err, &x->simulated_s[k]));
-        }
-        x->predicted_s = dt_drift_between(x->simulated_s, here, &x->drift);
-        if (!l->anyway && !dt_drift_agree(x->simulated_s, here, &x->drift))
-            return dt_error_set(
-                err, DT_ERR_BUSY,
-                "machine too busy: with what was measured before and after '%s' its iteration is "
-                "predicted as %.1f and %.1f ms, at one speed of the machine (at most %.0f %% "
-                "apart); measure when other work has ended, or --anyway",
-                x->name, 1e3 * dt_drift_move(x->simulated_s[0], &here[0], &x->drift),
-                1e3 * dt_drift_move(x->simulated_s[1], &here[1], &x->drift),
-                100 * (DT_DRIFT_PAIR_MAX - 1));
-    }
-    return DT_OK;
-}
-
-static enum dt_status run_all(struct dt_loop *l, struct dt_error *err)
-{
-    int groups = l->n < LOOP_GROUPS ? l->n : LOOP_GROUPS;
-
-    DT_TRY(profile_all(l, err));
-    for (int g = 0; g < groups; g++) {
-        int first = l->n * g / groups, last = l->n * (g + 1) / groups;
-
-        for (int i = first; i < last; i++) {
-            struct dt_loop_layout *x = &l->layout[i];
-
-            dt_cli_progress(x->name, i + 1, l->n);
-            DT_TRY(dt_loop_watched(l, x->name, measure_once, x, err, &x->drift));
-        }
-        DT_TRY(profile_all(l, err));
-        DT_TRY(predict(l, first, last, err));
-    }
-    dt_cli_progress_end();
-    return DT_OK;
 }
 
 /* ---- results ---- */
@@ -282,7 +201,26 @@ static void layouts(struct dt_cli_rows *r, const struct dt_loop *l)
         dt_cli_row_number(r, "measured_s", "measured [ms]", "%.1f", 1e3, x->measured_s);
         dt_cli_row_number(r, "error", "error [%]", "%+.1f", 100,
                           x->predicted_s / x->measured_s - 1);
+        if (!l->orders)
+            continue;
+        dt_cli_row_number(r, "gain_predicted", "gain predicted", "%.3f", 1,
+                          dt_loop_gain_predicted(l, i));
+        dt_cli_row_number(r, "gain_measured", "gain measured", "%.3f", 1,
+                          dt_loop_gain_measured(l, i));
     }
+}
+
+static void print_gains(const struct dt_loop *l)
+{
+    double apart = 0;
+
+    for (int k = LOOP_ORDERS - 1; k < l->n; k++)
+        printf("%s: %.3fx predicted, %.3fx measured\n",
+               k == LOOP_ORDERS ? "Entrain's assignment" : "both reorderings",
+               dt_loop_gain_predicted(l, k), dt_loop_gain_measured(l, k));
+    for (int k = 1; k < l->n; k++)
+        apart = fmax(apart, fabs(dt_loop_gain_predicted(l, k) - dt_loop_gain_measured(l, k)));
+    printf("predicted and measured gains are %.1f points apart at most\n", 100 * apart);
 }
 
 static void print_table(const struct dt_loop *l, const struct outcome *o)
@@ -292,17 +230,12 @@ static void print_table(const struct dt_loop *l, const struct outcome *o)
     dt_cli_rows_table(&r);
     layouts(&r, l);
     dt_cli_rows_end(&r, stdout);
-    printf("\n%d layouts on %d core%s: median |error| %.1f %%, bias %+.1f %%\n", l->n, l->cores,
-           l->cores == 1 ? "" : "s", 100 * o->median_abs_error, 100 * o->bias);
+    printf("\n%d %s on %d core%s: median |error| %.1f %%, bias %+.1f %%\n", l->n,
+           l->orders ? "orders" : "layouts", l->cores, l->cores == 1 ? "" : "s",
+           100 * o->median_abs_error, 100 * o->bias);
     print_cores(l);
-    if (dt_cli_flag(l->cli, "orders")) {
-        const struct dt_loop_layout *given = &l->layout[0];
-
-        for (int k = LOOP_ORDERS - 1; k < l->n; k++)
-            printf("%s: %.3fx predicted, %.3fx measured\n",
-                   k == LOOP_ORDERS ? "Entrain's assignment" : "both reorderings",
-                   given->predicted_s / l->layout[k].predicted_s,
-                   given->measured_s / l->layout[k].measured_s);
+    if (l->orders) {
+        print_gains(l);
         return;
     }
     printf("predicted best: %s, %.1f %% slower than the measured best (%s)\n",
@@ -407,6 +340,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
                         .job = cli->args[0],
                         .runs = dt_cli_string(cli, "runs", NULL),
                         .anyway = dt_cli_flag(cli, "anyway"),
+                        .orders = dt_cli_flag(cli, "orders"),
                         .foreign_max = -1};
     struct outcome o = {0};
     enum dt_status st;
@@ -421,7 +355,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(make_folder(&l, err));
     st = look_at_job(&l, err);
     if (st == DT_OK)
-        st = run_all(&l, err);
+        st = l.orders ? dt_loop_run_orders(&l, err) : dt_loop_run_layouts(&l, err);
     if (st == DT_OK)
         st = judge(&l, &o, err);
     if (st == DT_OK && cli->json)
@@ -431,6 +365,8 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
     remove_tree(l.dir);
     dt_samples_free(l.seen);
     dt_samples_free(l.last);
+    for (int i = 0; i < l.n; i++)
+        dt_free(l.layout[i].step_s);
     dt_free(l.layout);
     end_by_signal();
     return st;

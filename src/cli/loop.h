@@ -20,7 +20,9 @@ struct dt_loop_layout {
     int ranks, threads;       /* threads of a rank */
     struct dt_drift drift;    /* while it trained */
     double simulated_s[2];    /* with the profiles before and after */
-    double predicted_s, measured_s;
+    double predicted_s,
+        measured_s; /* median steps; of orders mean ones, at one speed of the machine */
+    double *step_s; /* of orders: [rounds * steps] as measured; owned */
 };
 
 /* Profiles are measured before the first layout, between groups of layouts and after the last. */
@@ -35,6 +37,8 @@ struct dt_loop {
     struct dt_load_cpus cpus; /* these; others have work of their own */
     int cpus_all;
     bool anyway;        /* however busy the machine is */
+    bool orders;        /* of samples instead of layouts */
+    int round;          /* of orders, the one that is measured */
     double reference_s; /* the reference kernel's last time; 0 = none yet */
     double reference_min, reference_max, foreign_max; /* over all measurements that count */
     int again;                                        /* measurements that did not */
@@ -59,6 +63,13 @@ enum { LOOP_ORDERS = 4 };
 enum dt_status dt_loop_orders(struct dt_loop *l, const struct dt_model *m,
                               const struct dt_plan *plan, struct dt_error *err);
 
+/* Measures all that there is and predicts it (loop_turns.c). */
+enum dt_status dt_loop_run_layouts(struct dt_loop *l, struct dt_error *err);
+enum dt_status dt_loop_run_orders(struct dt_loop *l, struct dt_error *err);
+/* How many times as fast order k is as the first one. */
+double dt_loop_gain_predicted(const struct dt_loop *l, int k);
+double dt_loop_gain_measured(const struct dt_loop *l, int k);
+
 /* Keeps to the cores that others leave alone (loop_cores.c). */
 enum dt_status dt_loop_settle(struct dt_loop *l, struct dt_error *err);
 /* One measurement between two runs of the reference kernel; taken again when the machine was busy
@@ -70,9 +81,9 @@ enum dt_status dt_loop_watched(struct dt_loop *l, const char *what, dt_loop_fn *
 /* "FOLDER/profile-P-N.db": blocks timed with N threads while all cores are busy (loop_run.c). */
 enum dt_status dt_loop_profile(struct dt_loop *l, int threads, struct dt_error *err);
 void dt_loop_profile_path(const struct dt_loop *l, int pass, int threads, char *buf, size_t size);
-/* Trains some steps with the layout; the median iteration. */
+/* Trains some steps with the layout. */
 enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, struct dt_error *err);
-/* Simulates the same steps with the profile of this pass. */
+/* Simulates the same steps with the profile of this pass; the median one, of orders the mean. */
 enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x, int pass,
                                struct dt_error *err, double *out_s);
 /* SIGINT, SIGTERM and SIGHUP end the child that runs and are remembered; 0 = none came. */

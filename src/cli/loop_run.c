@@ -217,30 +217,44 @@ enum dt_status dt_loop_profile(struct dt_loop *l, int threads, struct dt_error *
 
 /* ---- one layout ---- */
 
-/* step_s of every line of metrics.jsonl after the warm-up. */
-static enum dt_status read_steps(struct dt_loop *l, const char *path, double *out,
+/* step_s of every line of metrics.jsonl after the warm-up: v[steps]. */
+static enum dt_status read_steps(const struct dt_loop *l, const char *path, double *v, int64_t *n,
                                  struct dt_error *err)
 {
-    double *v = dt_malloc((size_t)l->steps * sizeof(*v));
     char *text = NULL;
     size_t len;
-    int64_t n = 0, line = 0;
-    enum dt_status st =
-        v ? dt_file_read(path, METRICS_MAX, err, &text, &len) : dt_error_nomem(err, "steps");
+    int64_t line = 0;
+    enum dt_status st = dt_file_read(path, METRICS_MAX, err, &text, &len);
 
-    for (char *p = text; st == DT_OK && p && *p && n < l->steps;
+    *n = 0;
+    for (char *p = text; st == DT_OK && p && *p && *n < l->steps;
          p = strchr(p, '\n'), p += p != NULL) {
         const char *at = strstr(p, "\"step_s\":");
 
         if (line++ >= l->warm_up && at)
-            v[n++] = strtod(at + 9, NULL);
+            v[(*n)++] = strtod(at + 9, NULL);
     }
-    if (st == DT_OK && n == 0)
-        st = dt_error_at(err, DT_ERR_IO, path, 0, 0, "training left no steps");
-    if (st == DT_OK)
-        *out = dt_median(v, (size_t)n);
-    dt_free(v);
+    if (st == DT_OK && *n < (l->orders ? l->steps : 1))
+        st = dt_error_at(err, DT_ERR_IO, path, 0, 0, "training left %lld steps of %lld",
+                         (long long)*n, (long long)l->steps);
     dt_free(text);
+    return st;
+}
+
+static enum dt_status take_steps(const struct dt_loop *l, const char *path,
+                                 struct dt_loop_layout *x, struct dt_error *err)
+{
+    double *v = dt_malloc((size_t)l->steps * sizeof(*v));
+    enum dt_status st = v ? DT_OK : dt_error_nomem(err, "steps");
+    int64_t n;
+
+    if (st == DT_OK)
+        st = read_steps(l, path, v, &n, err);
+    if (st == DT_OK && x->step_s)
+        memcpy(x->step_s + l->round * l->steps, v, (size_t)l->steps * sizeof(*v));
+    if (st == DT_OK)
+        x->measured_s = dt_median(v, (size_t)n);
+    dt_free(v);
     return st;
 }
 
@@ -325,7 +339,7 @@ enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, stru
     }
     dt_loop_profile_path(l, l->passes - 1, x->threads, profile, sizeof(profile));
     /* each try its own: nothing of one that did not count is found */
-    snprintf(path, sizeof(path), "%s/log-%d-%d", l->dir, at, l->again);
+    snprintf(path, sizeof(path), "%s/log-%d-%d-%d", l->dir, at, l->round, l->again);
     word(c, "disttrain");
     word(c, "train");
     word(c, "--ranks");
@@ -348,11 +362,12 @@ enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, stru
     word(c, "run.steps=%d", (int)(l->warm_up + l->steps));
     word(c, "run.log_dir=%s", path);
     word(c, "run.log_interval=1");
-    word(c, "run.checkpoint={dir: \"%s/saved-%d-%d\", interval: 0}", l->dir, at, l->again);
+    word(c, "run.checkpoint={dir: \"%s/saved-%d-%d-%d\", interval: 0}", l->dir, at, l->round,
+         l->again);
     st = run(l, c, x->name, err);
     command_free(c);
     strncat(path, "/metrics.jsonl", sizeof(path) - strlen(path) - 1);
-    return st == DT_OK ? read_steps(l, path, &x->measured_s, err) : st;
+    return st == DT_OK ? take_steps(l, path, x, err) : st;
 }
 
 enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x, int pass,
@@ -362,7 +377,11 @@ enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x
     struct dt_session s;
 
     DT_TRY(simulate(l, x, pass, l->seen, (int)l->steps, err, &s, &r));
-    *out_s = dt_median(r.iteration_s, (size_t)r.iterations);
+    *out_s = 0;
+    for (int i = 0; i < r.iterations; i++)
+        *out_s += r.iteration_s[i] / r.iterations;
+    if (!l->orders)
+        *out_s = dt_median(r.iteration_s, (size_t)r.iterations);
     dt_sim_result_free(&r);
     s.job->samples = NULL;
     dt_session_close(&s);

@@ -9,19 +9,35 @@
 #include <math.h>
 #include <string.h>
 
-/* The surface of the block itself, if it was measured as a whole. */
-static struct dt_cost_surface *whole(struct dt_cost *c, const struct dt_block *b,
-                                     const struct dt_block_shard *shard, enum dt_kop_phase phase,
-                                     int64_t tokens)
+struct whole { /* where the rows of a block are */
+    int64_t key;
+    int64_t at; /* the work's place among them: equivalent tokens, or tokens as in older profiles */
+};
+
+static struct dt_cost_surface *surface(struct dt_cost *c, enum dt_kop_phase phase,
+                                       const struct whole *w)
 {
-    int64_t d[6] = {tokens, 0};
+    int64_t d[6] = {w->at, w->key};
+    struct dt_cost_surface *s = dt_cost_surface(c, DT_KOP_BLOCK, phase, d);
+
+    return s && s->slow_exact ? s : NULL;
+}
+
+/* The surface of the block's forward, if it was measured as a whole. */
+static struct dt_cost_surface *whole(struct dt_cost *c, const struct dt_block *b,
+                                     const struct dt_block_shard *shard, const struct dt_work *work,
+                                     struct whole *w)
+{
     struct dt_cost_surface *s;
 
-    if (dt_cost_groups(c, DT_KOP_BLOCK, phase)->n_groups == 0)
+    if (dt_cost_groups(c, DT_KOP_BLOCK, DT_PHASE_FWD)->n_groups == 0)
         return NULL;
-    d[1] = dt_block_key(b, shard);
-    s = dt_cost_surface(c, DT_KOP_BLOCK, phase, d);
-    return s && s->slow_exact ? s : NULL;
+    *w = (struct whole){dt_block_work_key(b, shard), llround(dt_block_equivalent_tokens(b, work))};
+    s = surface(c, DT_PHASE_FWD, w);
+    if (s)
+        return s;
+    *w = (struct whole){dt_block_key(b, shard), work->tokens};
+    return surface(c, DT_PHASE_FWD, w);
 }
 
 static void whole_time(struct dt_cost *c, struct dt_cost_surface *s, int64_t tokens,
@@ -42,18 +58,21 @@ static void whole_time(struct dt_cost *c, struct dt_cost_surface *s, int64_t tok
 bool dt_cost_block_measured(struct dt_cost *c, const struct dt_block *b,
                             const struct dt_block_shard *s)
 {
-    return whole(c, b, s, DT_PHASE_FWD, 1) != NULL;
+    const struct dt_work one = {1, 1, 1, 1};
+    struct whole w;
+
+    return whole(c, b, s, &one, &w) != NULL;
 }
 
 /* The rows of a member of context or image parallelism: its share of the causal triangle is that of so many rows in
  * documents of the same lengths. */
-static int64_t tokens_of(const struct dt_block *b, const struct dt_block_shard *shard,
-                         const struct dt_work *work)
+static int64_t share_of(const struct dt_block *b, const struct dt_block_shard *shard,
+                        const struct dt_work *work, int64_t at)
 {
     struct dt_block_share w;
 
     dt_block_share_init(&w, b, shard, work);
-    return (int64_t)ceil(w.tokens);
+    return work->tokens > 0 ? (int64_t)ceil(w.tokens * (double)at / (double)work->tokens) : 0;
 }
 
 /* What members gather and sum beside that, which was not measured with the block. */
@@ -84,15 +103,15 @@ bool dt_cost_whole_block(struct dt_cost *c, int module, int class_,
                          struct dt_cost_block_times *out)
 {
     const struct dt_block *b = &c->model->modules[module].blocks[class_];
-    struct dt_cost_surface *s = whole(c, b, shard, DT_PHASE_FWD, work->tokens);
-    int64_t tokens;
+    struct whole w;
+    struct dt_cost_surface *s = whole(c, b, shard, work, &w);
 
     if (!s || (shard->ep > 1 && b->n_experts > 0) || (shard->cp > 1 && shard->tp > 1))
         return false;
-    tokens = tokens_of(b, shard, work);
-    whole_time(c, s, tokens, &out->fwd);
-    whole_time(c, whole(c, b, shard, DT_PHASE_DGRAD, tokens), tokens, &out->dgrad);
-    whole_time(c, whole(c, b, shard, DT_PHASE_WGRAD, tokens), tokens, &out->wgrad);
+    w.at = share_of(b, shard, work, w.at);
+    whole_time(c, s, w.at, &out->fwd);
+    whole_time(c, surface(c, DT_PHASE_DGRAD, &w), w.at, &out->dgrad);
+    whole_time(c, surface(c, DT_PHASE_WGRAD, &w), w.at, &out->wgrad);
     if (shard->cp > 1)
         add_collectives(c, module, class_, shard, work, out);
     return true;

@@ -55,3 +55,28 @@ int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s)
     }
     return (int64_t)(h >> 17) + 1; /* dims of a profile are below 2^48 */
 }
+
+/* The same tokens, each a sequence of its own. */
+static double flops_alone(const struct dt_block *b, const struct dt_work *w)
+{
+    struct dt_work alone = {w->n, w->tokens, w->tokens, 1};
+
+    return dt_block_flops(b, &alone);
+}
+
+double dt_block_equivalent_tokens(const struct dt_block *b, const struct dt_work *w)
+{
+    double alone = w->tokens > 0 ? flops_alone(b, w) : 0;
+
+    return alone > 0 ? (double)w->tokens * dt_block_flops(b, w) / alone : (double)w->tokens;
+}
+
+int64_t dt_block_work_key(const struct dt_block *b, const struct dt_block_shard *s)
+{
+    const struct dt_work probe = {1, 64, 64 * 64, 64};
+    uint64_t key = (uint64_t)dt_block_key(b, s);
+
+    if (dt_block_equivalent_tokens(b, &probe) == (double)probe.tokens)
+        return (int64_t)key;
+    return (int64_t)(dt_hash_number(dt_hash_number(DT_HASH_START, key), 1) >> 17) + 1;
+}

@@ -11,4 +11,10 @@
  * fields, its upper 47 bits. */
 int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s);
 
+/* Rows of blocks with attention are over equivalent tokens: as many tokens of sequences of length 1 as have the FLOPs of
+ * the work, since tokens of long sequences and large images cost more.  They have a key of their own: rows under
+ * dt_block_key are over tokens, as all were once.  The two are the same where nothing attends. */
+int64_t dt_block_work_key(const struct dt_block *b, const struct dt_block_shard *s);
+double dt_block_equivalent_tokens(const struct dt_block *b, const struct dt_work *w);
+
 #endif

@@ -8,6 +8,7 @@
 #include "exec/train/profiler_comm.h"
 #include "kernels/kernels.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -295,7 +296,7 @@ static enum dt_status pool(struct bench *b, int first, int64_t key,
     struct series *all = &b->t[phase][first];
 
     for (int i = first + 1; i < b->n_blocks; i++)
-        if (dt_block_key(&b->mod->blocks[i], shard) == key)
+        if (dt_block_work_key(&b->mod->blocks[i], shard) == key)
             for (int k = 0; k < b->t[phase][i].n; k++)
                 DT_TRY(note(all, (uint64_t)b->t[phase][i].ns[k], err));
     return DT_OK;
@@ -313,6 +314,7 @@ static void less(struct dt_profile_row *a, const struct dt_profile_row *b)
 static enum dt_status block_rows(struct bench *b, int i, int64_t key,
                                  const struct dt_block_shard *shard, struct dt_error *err)
 {
+    int64_t at = llround(dt_block_equivalent_tokens(&b->mod->blocks[i], &b->work));
     struct dt_profile_row row[DT_PHASE_N];
 
     for (int k = 0; k < DT_PHASE_N; k++) {
@@ -323,7 +325,7 @@ static enum dt_status block_rows(struct bench *b, int i, int64_t key,
     less(&row[DT_PHASE_WGRAD], &row[DT_PHASE_DGRAD]);
     for (int k = 0; k < DT_PHASE_N; k++)
         if (row[k].median_ns >= row[k].p10_ns)
-            DT_TRY(add_row(b->p, DT_KOP_BLOCK, k, b->work.tokens, key, &row[k], err));
+            DT_TRY(add_row(b->p, DT_KOP_BLOCK, k, at, key, &row[k], err));
     return DT_OK;
 }
 
@@ -333,10 +335,10 @@ static enum dt_status all_rows(struct bench *b, struct dt_error *err)
         .tp = 1, .cp = 1, .ep = 1, .ip = 1, .recompute = recompute_of(b)};
 
     for (int i = 0; i < b->n_blocks; i++) {
-        int64_t key = dt_block_key(&b->mod->blocks[i], &shard);
+        int64_t key = dt_block_work_key(&b->mod->blocks[i], &shard);
         int first = 0;
 
-        while (dt_block_key(&b->mod->blocks[first], &shard) != key)
+        while (dt_block_work_key(&b->mod->blocks[first], &shard) != key)
             first++;
         if (first == i)
             DT_TRY(block_rows(b, i, key, &shard, err));
