@@ -307,6 +307,86 @@ START_TEST(groups_of_shards)
 }
 END_TEST
 
+/* What cores do for messages, so that it differs by family, ranks and bytes: rows of all of them. */
+static double carried_ns(int sums, int ranks, double bytes)
+{
+    return ranks < 2 ? 0 : bytes * ranks * (sums + 1) * 1e-6;
+}
+
+static void carry_rows(struct fixture *f)
+{
+    for (int64_t n = 1; n <= GROUP_DP * 2; n *= 2)
+        for (int64_t sums = 0; sums <= (n > 1 ? 2 : 0); sums++)
+            for (int64_t bytes = 4096; bytes <= 1 << 28; bytes *= 16) {
+                const int64_t d[] = {n, sums, bytes};
+
+                fx_row(f, DT_KOP_CARRY, DT_PHASE_FWD, DT_ROW_MEASURED, d, 3,
+                       (double)bytes * (double)n * (double)(sums + 1) * 1e-6);
+            }
+    fx_index(f);
+}
+
+static struct dt_durations durations(void)
+{
+    struct dt_durations d;
+
+    dt_assert_ok(dt_durations_compute(s.p, &s.f.model, &s.f.cluster, cost, true, &s.err, &d),
+                 s.err);
+    return d;
+}
+
+/* On CPUs a core works for the collectives of its group and for the sum over groups, not for one of all ranks; without
+ * rows for all that such collectives take beyond their latencies. */
+START_TEST(cores_work_for_groups)
+{
+    static const struct dt_cost_options opt = {.allow_analytical = true};
+    static const int groups[] = {0, 1, 2, 4, 8, 16};
+
+    for (int g = 0; g < 12; g++) {
+        int group = groups[g / 2], of = group > 0 ? group : GROUP_DP, over = GROUP_DP / of;
+        bool measured = g % 2;
+        double params, sync, gather;
+        struct dt_durations d;
+        int seen = 0;
+
+        open_groups(group);
+        dt_cost_free(cost);
+        s.f.cluster.cores_per_node = 8;
+        if (measured)
+            carry_rows(&s.f);
+        dt_assert_ok(dt_cost_new(&s.f.model, &s.f.cluster, &s.f.profile, &opt, &s.err, &cost),
+                     s.err);
+        d = durations();
+        params = (double)dt_module_params(&s.f.model.modules[0]) / GROUP_TP;
+        sync = carried_ns(1, of, 4 * params) + carried_ns(2, over, 4 * params / of);
+        gather = carried_ns(0, of, 2 * params);
+        for (uint32_t i = 0; i < s.p->n_ops; i++) {
+            const struct dt_op *op = &s.p->ops[i];
+            bool syncs = op->kind == DT_OP_GRAD_SYNC;
+            double want = syncs ? sync : gather;
+
+            if (!syncs && op->kind != DT_OP_PARAM_GATHER)
+                continue;
+            if (!measured) {
+                want = (double)d.ns[i];
+                if (of > 1)
+                    want -= dt_cost_collective_alpha_ns(
+                        cost, syncs ? DT_KOP_REDUCE_SCATTER : DT_KOP_ALL_GATHER, of);
+                if (syncs && over > 1)
+                    want -= dt_cost_collective_alpha_ns(cost, DT_KOP_ALL_REDUCE, over);
+            }
+            ck_assert_double_lt(want, (double)d.ns[i]);
+            ck_assert_double_eq_tol((double)d.core_ns[i], want, 2 + 1e-6 * want);
+            seen++;
+        }
+        ck_assert_int_eq(seen, of > 1 ? 2 * GROUP_DP : GROUP_DP);
+        dt_durations_free(&d);
+        dt_cost_free(cost);
+        sf_free(&s);
+    }
+}
+END_TEST
+
 /* ---- who may not ---- */
 
 static void refused(const char *why)
@@ -354,6 +434,7 @@ int main(void)
     tcase_add_test(c, random_graphs);
     tcase_add_test(c, what_a_rank_keeps);
     tcase_add_test(c, groups_of_shards);
+    tcase_add_test(c, cores_work_for_groups);
     tcase_add_test(c, plans_that_are_refused);
     return dt_test_run(u);
 }

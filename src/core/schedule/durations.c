@@ -91,15 +91,19 @@ static void stage_provenance(struct times *t, int module)
 
 /* ---- communication ---- */
 
-/* Measured, or else all but the latency. */
-static int64_t core_ns(struct times *t, uint32_t i, int64_t ns, enum dt_kop_family family,
-                       int members, uint64_t bytes, double alpha_ns)
+static int64_t core_ns(struct times *t, uint32_t i, int64_t ns, double core)
 {
-    double carried = dt_cost_carry_ns(t->of.cost, family, members, (double)bytes);
-    int64_t core = carried < 0 ? ns - dt_sched_times_ns(&t->of, i, alpha_ns)
-                               : dt_sched_times_ns(&t->of, i, carried);
+    int64_t whole = core > 0 ? dt_sched_times_ns(&t->of, i, core) : 0;
 
-    return core < 0 ? 0 : core < ns ? core : ns;
+    return whole < ns ? whole : ns;
+}
+
+/* What a core does for a message: measured, or else all but the latency. */
+static double send_core_ns(struct times *t, uint64_t bytes, int64_t ns, int64_t alpha_ns)
+{
+    double carried = dt_cost_carry_ns(t->of.cost, DT_KOP_SEND_RECV, 1, (double)bytes);
+
+    return carried < 0 ? (double)(ns - alpha_ns) : carried;
 }
 
 static void send_time(struct times *t, uint32_t i)
@@ -118,7 +122,7 @@ static void send_time(struct times *t, uint32_t i)
     if (t->alpha_ns)
         t->alpha_ns[i] = s->alpha_ns;
     if (t->core_ns)
-        t->core_ns[i] = core_ns(t, i, s->ns, DT_KOP_SEND_RECV, 1, op->bytes, s->alpha_ns);
+        t->core_ns[i] = core_ns(t, i, s->ns, send_core_ns(t, op->bytes, s->ns, s->alpha_ns));
 }
 
 static void group_time(struct times *t, const struct dt_group *g)
@@ -133,7 +137,6 @@ static void group_time(struct times *t, const struct dt_group *g)
         .bytes = op->bytes,
         .gpus = (int64_t)g->n * dt_sched_sync_ranks(&p->plan->modules[op->module].layout),
     };
-    enum dt_kop_family family;
     struct dt_cost_time cost;
     int64_t ns, core = 0;
 
@@ -142,12 +145,11 @@ static void group_time(struct times *t, const struct dt_group *g)
         for (uint32_t k = 0; k < g->n; k++)
             c.gpus += p->lanes[p->ops[p->group_ops[g->first + k]].lane].gpus;
     }
-    family = dt_sched_times_group(&t->of, &c, &cost);
+    dt_sched_times_group(&t->of, &c, &cost);
     stands_on(t, &cost, g->n);
     ns = dt_sched_times_ns(&t->of, first, cost.ns);
     if (t->core_ns)
-        core = core_ns(t, first, ns, family, (int)c.gpus, c.bytes,
-                       dt_cost_collective_alpha_ns(t->of.cost, family, (int)c.gpus));
+        core = core_ns(t, first, ns, dt_sched_times_core(&t->of, &c, (double)ns));
     for (uint32_t k = 0; k < g->n; k++) {
         t->ns[p->group_ops[g->first + k]] = ns;
         if (t->core_ns)

@@ -215,19 +215,23 @@ const struct dt_sched_send_cost *dt_sched_times_send(struct dt_sched_times *t, u
     return s;
 }
 
-/* What a group moves of experts, among the ranks that hold the same ones: tp * ep GPUs apart, as many groups as GPUs
- * between them. */
-static void expert_time(struct dt_sched_times *t, const struct dt_group *g,
-                        const struct dt_plan_layout *l, enum dt_kop_family family,
-                        struct dt_cost_time *sum)
+/* One collective after another that an op of a group stands for, each among some of the group's GPUs. */
+struct part {
+    enum dt_kop_family family;
+    int members, per_node, share;
+    double bytes;
+};
+enum { PARTS = 2 };
+
+/* Experts move among the ranks that hold the same ones: tp * ep GPUs apart, as many groups as GPUs between them. */
+static struct part of_experts(const struct dt_sched_times *t, const struct dt_group *g,
+                              const struct dt_plan_layout *l, enum dt_kop_family family)
 {
     int gpn = t->cluster->gpus_per_node, apart = l->tp * l->ep;
-    struct dt_cost_time cost;
 
-    dt_cost_collective(t->cost, family, l->dp * dt_sched_sync_ranks(l) / l->ep,
-                       apart < gpn ? gpn / apart : 1, apart < gpn ? apart : gpn,
-                       (double)g->expert_bytes, &cost);
-    dt_cost_time_add(sum, &cost, 1);
+    return (struct part){family, l->dp * dt_sched_sync_ranks(l) / l->ep,
+                         apart < gpn ? gpn / apart : 1, apart < gpn ? apart : gpn,
+                         (double)g->expert_bytes};
 }
 
 /* Of ranks that shard in groups: how many of one are in a node for certain; others straddle nodes. */
@@ -237,40 +241,73 @@ static int near_in_group(const struct dt_plan_module *m, const struct dt_group *
 }
 
 /* Each rank's shard is summed over the groups: zero_group * tp GPUs apart, as many sums as GPUs between them. */
-static void sum_over_groups(struct dt_sched_times *t, const struct dt_plan_module *m, double bytes,
-                            struct dt_cost_time *sum)
+static struct part over_groups(const struct dt_sched_times *t, const struct dt_plan_module *m,
+                               double bytes)
 {
     int gpn = t->cluster->gpus_per_node, apart = m->zero_group * m->layout.tp;
-    struct dt_cost_time cost;
 
-    dt_cost_collective(
-        t->cost, DT_KOP_ALL_REDUCE, (int)(dt_plan_layout_copies(&m->layout) / m->zero_group),
-        apart < gpn ? gpn / apart : 1, apart < gpn ? apart : gpn, bytes / m->zero_group, &cost);
-    dt_cost_time_add(sum, &cost, 1);
+    return (struct part){
+        DT_KOP_ALL_REDUCE, (int)(dt_plan_layout_copies(&m->layout) / m->zero_group),
+        apart < gpn ? gpn / apart : 1, apart < gpn ? apart : gpn, bytes / m->zero_group};
 }
 
-enum dt_kop_family dt_sched_times_group(struct dt_sched_times *t,
-                                        const struct dt_sched_collective *c,
-                                        struct dt_cost_time *cost)
+static int parts_of(const struct dt_sched_times *t, const struct dt_sched_collective *c,
+                    struct part *out)
 {
     const struct dt_plan_module *m = &t->plan->modules[c->module];
     const struct dt_group *g = c->group;
     enum dt_kop_family family = DT_KOP_ALL_REDUCE;
+    int n = 0;
 
     if (g->kind == DT_OP_PARAM_GATHER)
         family = DT_KOP_ALL_GATHER;
     else if (g->kind == DT_OP_GRAD_SYNC && m->zero > 0 && !c->tied)
         family = DT_KOP_REDUCE_SCATTER;
     if (m->zero_group > 0 && !c->tied && g->kind != DT_OP_GRAD_NORM) {
-        dt_cost_collective(t->cost, family, m->zero_group, near_in_group(m, g), g->share,
-                           (double)c->bytes, cost);
+        out[n++] =
+            (struct part){family, m->zero_group, near_in_group(m, g), g->share, (double)c->bytes};
         if (family == DT_KOP_REDUCE_SCATTER)
-            sum_over_groups(t, m, (double)c->bytes, cost);
-        return family;
+            out[n++] = over_groups(t, m, (double)c->bytes);
+        return n;
     }
-    dt_cost_collective(t->cost, family, (int)c->gpus, g->per_node, g->share,
-                       (double)(c->bytes - g->expert_bytes), cost);
+    out[n++] = (struct part){family, (int)c->gpus, g->per_node, g->share,
+                             (double)(c->bytes - g->expert_bytes)};
     if (g->expert_bytes > 0)
-        expert_time(t, g, &m->layout, family, cost);
-    return family;
+        out[n++] = of_experts(t, g, &m->layout, family);
+    return n;
+}
+
+void dt_sched_times_group(struct dt_sched_times *t, const struct dt_sched_collective *c,
+                          struct dt_cost_time *cost)
+{
+    struct part part[PARTS];
+    int n = parts_of(t, c, part);
+
+    *cost = (struct dt_cost_time){0};
+    for (int k = 0; k < n; k++) {
+        struct dt_cost_time one;
+
+        dt_cost_collective(t->cost, part[k].family, part[k].members, part[k].per_node,
+                           part[k].share, part[k].bytes, &one);
+        dt_cost_time_add(cost, &one, 1);
+    }
+}
+
+double dt_sched_times_core(struct dt_sched_times *t, const struct dt_sched_collective *c, double ns)
+{
+    struct part part[PARTS];
+    int n = parts_of(t, c, part);
+    double carried = 0, alpha = 0;
+
+    for (int k = 0; k < n; k++) {
+        const struct part *x = &part[k];
+        double one;
+
+        if (x->members < 2 || x->bytes <= 0)
+            continue;
+        one = dt_cost_carry_ns(t->cost, x->family, x->members, x->bytes);
+        carried = one < 0 || carried < 0 ? -1 : carried + one;
+        alpha += dt_cost_collective_alpha_ns(t->cost, x->family, x->members);
+    }
+    return carried < 0 ? ns - alpha : carried;
 }

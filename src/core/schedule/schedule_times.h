@@ -90,8 +90,10 @@ struct dt_sched_collective {
     uint64_t bytes; /* of each op, experts included */
     int64_t gpus;
 };
-enum dt_kop_family dt_sched_times_group(struct dt_sched_times *t,
-                                        const struct dt_sched_collective *c,
-                                        struct dt_cost_time *cost);
+void dt_sched_times_group(struct dt_sched_times *t, const struct dt_sched_collective *c,
+                          struct dt_cost_time *cost);
+/* What a core of each member does for it in its `ns`: measured, or else all but the latencies. */
+double dt_sched_times_core(struct dt_sched_times *t, const struct dt_sched_collective *c,
+                           double ns);
 
 #endif
