@@ -513,13 +513,15 @@ START_TEST(rings_load_every_node_they_cross)
     /* Four lanes of 4 GPUs: two on node 0, one on node 1, one on node 2. */
     struct dt_lane lanes[5] = {lane(0, 4), lane(4, 4), lane(8, 4), lane(16, 4), lane(24, 8)};
     const uint32_t members[4] = {0, 1, 2, 3};
+    struct dt_network_ranks ranks = {lanes, members, 4, 1}, two = {lanes, members, 2, 1};
+    struct dt_network_ring all = {4, 1, 11.5e6}, both = {2, 1, 11.5e6};
     double load, cap;
 
-    ck_assert(dt_network_ring_crosses(n, lanes, members, 4));
-    ck_assert(!dt_network_ring_crosses(n, lanes, members, 2));
+    ck_assert(dt_network_rings_cross(n, &ranks, &all, 1));
+    ck_assert(!dt_network_rings_cross(n, &two, &both, 1));
     /* 4 rings x 11.5 MB in 1 ms = 46 GB/s, half of each node's NICs; node 0 is crossed once per
      * ring, not twice. */
-    uint32_t f = dt_network_start_ring(n, lanes, members, 4, 11.5e6, 1000000, 0, 0);
+    uint32_t f = dt_network_start_rings(n, &ranks, &all, 1, 1000000, 0, 0);
     rate_is(n, f, 46e9);
     for (int node = 0; node < 4; node++) {
         dt_network_link_load(n, 2 * 48 + node, &load, &cap);
@@ -537,6 +539,81 @@ START_TEST(rings_load_every_node_they_cross)
     dt_network_link_load(n, 2 * 48, &load, &cap);
     ck_assert_double_eq_tol(load, 92e9 / 3, 1); /* node 0 idles for the rest */
     dt_network_free(n);
+}
+END_TEST
+
+enum { RING_NODES = 6, RING_GPUS = 8 };
+
+/* Oracle: every GPU passes `bytes` to the one behind it in its ring; what goes to another node leaves this one. */
+static void pass_on(double *out, const struct dt_network_ranks *x, const struct dt_network_ring *r)
+{
+    uint32_t n = x->n_members * x->per_lane, wide = x->lanes[0].gpus / x->per_lane;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t block = i / (r->of * r->apart), k = i / r->apart % r->of;
+        uint32_t to = block * r->of * r->apart + (k + 1) % r->of * r->apart + i % r->apart;
+
+        for (uint32_t g = 0; g < wide; g++) {
+            uint32_t a =
+                x->lanes[x->members[i / x->per_lane]].first_gpu + i % x->per_lane * wide + g;
+            uint32_t b =
+                x->lanes[x->members[to / x->per_lane]].first_gpu + to % x->per_lane * wide + g;
+
+            if (a / RING_GPUS != b / RING_GPUS)
+                out[a / RING_GPUS] += r->bytes;
+        }
+    }
+}
+
+/* Rings of any blocks and places, of lanes side by side: as many bytes leave each node as pass its border hop by hop,
+ * and none where all rings lie inside of nodes. */
+START_TEST(rings_of_groups_load_what_passes_a_border)
+{
+    static const uint32_t size[] = {1, 2, 4, 8, 16};
+    struct dt_lane lanes[RING_NODES * RING_GPUS];
+    uint32_t members[RING_NODES * RING_GPUS];
+    int crossed = 0, inside = 0;
+
+    for (uint32_t i = 0; i < RING_NODES * RING_GPUS; i++)
+        members[i] = i;
+    for (int k = 0; k < 5 * 5 * 3 * 2; k++) {
+        uint32_t group = size[k % 5], per_lane = size[k / 25 % 3], tp = size[k / 75];
+        uint32_t n_lanes = 2 * size[k / 5 % 5], all = n_lanes * per_lane;
+        struct dt_network_ranks x = {lanes, members, n_lanes, per_lane};
+        struct dt_network_ring ring[2] = {{group, 1, 3e6}, {all / group, group, 2e6}};
+        double out[RING_NODES] = {0}, most = 0;
+        struct dt_network *n;
+
+        if (all % group != 0 || all * tp > RING_NODES * RING_GPUS)
+            continue;
+        n = network(1);
+        for (uint32_t i = 0; i < n_lanes; i++)
+            lanes[i] = lane(i * per_lane * tp, per_lane * tp);
+        for (int r = 0; r < 2; r++)
+            if (ring[r].of > 1)
+                pass_on(out, &x, &ring[r]);
+        for (int i = 0; i < RING_NODES; i++)
+            most = out[i] > most ? out[i] : most;
+        ck_assert(dt_network_rings_cross(n, &x, ring, 2) == (most > 0));
+        crossed += most > 0;
+        inside += !(most > 0);
+        if (most > 0) {
+            uint32_t f = dt_network_start_rings(n, &x, ring, 2, 1000000000, 0, 0);
+
+            rate_is(n, f, most);
+            for (int i = 0; i < RING_NODES; i++) {
+                double load, cap;
+
+                dt_network_link_load(n, 2 * RING_NODES * RING_GPUS + i, &load, &cap);
+                ck_assert_double_eq_tol(load, out[i], 1e-6 * most);
+                dt_network_link_load(n, 2 * RING_NODES * RING_GPUS + RING_NODES + i, &load, &cap);
+                ck_assert_double_eq_tol(load, out[i], 1e-6 * most);
+            }
+        }
+        dt_network_free(n);
+    }
+    ck_assert_int_gt(crossed, 20);
+    ck_assert_int_gt(inside, 10);
 }
 END_TEST
 
@@ -603,6 +680,7 @@ int main(void)
     tcase_add_test(tc, wide_lanes_use_the_nics_of_all_their_nodes);
     tcase_add_test(tc, fabric_binds_only_when_oversubscribed);
     tcase_add_test(tc, rings_load_every_node_they_cross);
+    tcase_add_test(tc, rings_of_groups_load_what_passes_a_border);
     tcase_add_test(tc, uncoupled_flows_are_left_alone);
     tcase_add_test(tc, every_allocation_may_fail);
     return dt_test_run(suite);

@@ -5,6 +5,7 @@
 #include "core/schedule/timeline.h"
 #include "random_plan.h"
 #include "sim/engine.h"
+#include "sim/network.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -307,6 +308,63 @@ START_TEST(groups_of_shards)
 }
 END_TEST
 
+static struct dt_durations durations(void)
+{
+    struct dt_durations d;
+
+    dt_assert_ok(dt_durations_compute(s.p, &s.f.model, &s.f.cluster, cost, true, &s.err, &d),
+                 s.err);
+    return d;
+}
+
+/* Two stages that share a node gather at the same time.  In groups inside nodes they do not meet on its NICs, so both
+ * engines agree; in groups over nodes they do. */
+START_TEST(groups_inside_nodes_load_no_nics)
+{
+    static const struct dt_cost_options opt = {.allow_analytical = true};
+    static const int groups[] = {2, 4, 12};
+
+    for (int g = 0; g < 3; g++) {
+        struct dt_timeline line = {0};
+        struct dt_network *net = NULL;
+        struct dt_engine *e = NULL;
+        struct dt_durations d;
+        int slower = 0, gathers = 0;
+
+        sf_init(&s);
+        sf_llm(&s, 6);
+        sf_plan(&s, 48, 1, DT_SCHED_1F1B);
+        s.plan.policy.overlap_grad = s.plan.policy.overlap_param = false;
+        s.f.cluster.gpus_per_node = 8;
+        sf_layout(&s, 0, 1, 2, 1, 12);
+        s.plan.modules[0].zero_group = groups[g];
+        sf_samples(&s, 48, 0, 0, false, 15);
+        fx_profile(&s.f, true);
+        dt_assert_ok(dt_cost_new(&s.f.model, &s.f.cluster, &s.f.profile, &opt, &s.err, &cost),
+                     s.err);
+        sf_compile(&s);
+        d = durations();
+        dt_assert_ok(dt_network_new(&s.f.cluster, &s.err, &net), s.err);
+        dt_assert_ok(dt_engine_new(&s.err, &e), s.err);
+        dt_assert_ok(dt_engine_run(e, s.p, &d, net, NULL, &s.err, &line), s.err);
+        for (uint32_t i = 0; i < s.p->n_ops; i++)
+            if (s.p->ops[i].kind == DT_OP_PARAM_GATHER) {
+                gathers++;
+                slower += line.end_ns[i] - line.begin_ns[i] > d.ns[i] + d.ns[i] / 10;
+            }
+        ck_assert_int_gt(gathers, 0);
+        ck_assert_msg(groups[g] < 12 ? slower == 0 : slower > 0, "groups of %d: %d of %d slower",
+                      groups[g], slower, gathers);
+        dt_engine_free(e);
+        dt_network_free(net);
+        dt_timeline_free(&line);
+        dt_durations_free(&d);
+        dt_cost_free(cost);
+        sf_free(&s);
+    }
+}
+END_TEST
+
 /* What cores do for messages, so that it differs by family, ranks and bytes: rows of all of them. */
 static double carried_ns(int sums, int ranks, double bytes)
 {
@@ -324,15 +382,6 @@ static void carry_rows(struct fixture *f)
                        (double)bytes * (double)n * (double)(sums + 1) * 1e-6);
             }
     fx_index(f);
-}
-
-static struct dt_durations durations(void)
-{
-    struct dt_durations d;
-
-    dt_assert_ok(dt_durations_compute(s.p, &s.f.model, &s.f.cluster, cost, true, &s.err, &d),
-                 s.err);
-    return d;
 }
 
 /* On CPUs a core works for the collectives of its group and for the sum over groups, not for one of all ranks; without
@@ -434,6 +483,7 @@ int main(void)
     tcase_add_test(c, random_graphs);
     tcase_add_test(c, what_a_rank_keeps);
     tcase_add_test(c, groups_of_shards);
+    tcase_add_test(c, groups_inside_nodes_load_no_nics);
     tcase_add_test(c, cores_work_for_groups);
     tcase_add_test(c, plans_that_are_refused);
     return dt_test_run(u);

@@ -20,7 +20,9 @@ static enum dt_status init_links(struct dt_network *n, uint32_t n_links, uint32_
     n->links = dt_calloc(n_links, sizeof *n->links);
     n->todo_links = dt_calloc(n_links, sizeof *n->todo_links);
     n->node_mark = dt_calloc(n_nodes, sizeof *n->node_mark);
-    if (!n->links || !n->todo_links || !n->node_mark)
+    n->ring_node = dt_calloc(n_nodes, sizeof *n->ring_node);
+    n->ring_gpus = dt_calloc(n_nodes, sizeof *n->ring_gpus);
+    if (!n->links || !n->todo_links || !n->node_mark || !n->ring_node || !n->ring_gpus)
         return dt_error_nomem(err, "network links");
     dt_network_reset(n);
     return DT_OK;
@@ -95,6 +97,8 @@ void dt_network_free(struct dt_network *n)
     dt_free(n->scratch_link);
     dt_free(n->scratch_weight);
     dt_free(n->node_mark);
+    dt_free(n->ring_node);
+    dt_free(n->ring_gpus);
     dt_free(n);
 }
 

@@ -81,16 +81,27 @@ enum dt_status dt_network_new_links(const double *capacity, int n_links, struct 
 uint32_t dt_network_start_path(struct dt_network *n, const uint32_t *link, const double *weight,
                                uint32_t n_hops, double bytes, double cap_bytes_per_s,
                                int64_t now_ns, uint32_t tag);
-/* The inter-node traffic of a ring collective over `members` lanes (indices into `lanes`), which
- * alone lasts alone_ns: one flow that crosses NIC out and in of every node with one common progress
- * rate.  `ring_bytes` is what each GPU of a lane passes on.  Only for members on several nodes.
+/* Ranks that take part in a collective: `per_lane` of each member (an index into `lanes`), one behind the other on
+ * the lane's GPUs, with as many GPUs each. */
+struct dt_network_ranks {
+    const struct dt_lane *lanes;
+    const uint32_t *members;
+    uint32_t n_members, per_lane;
+};
+/* The ranks in rings of `of`, whose members are `apart` ranks from each other; every GPU passes `bytes` on. */
+struct dt_network_ring {
+    uint32_t of, apart;
+    double bytes;
+};
+/* The inter-node traffic of a collective that makes such rings, one kind after another, and alone lasts alone_ns: one
+ * flow that crosses NIC out and in of every node with one common progress rate.  Only where rings_cross.
  * DT_NONE when out of memory. */
-uint32_t dt_network_start_ring(struct dt_network *n, const struct dt_lane *lanes,
-                               const uint32_t *members, uint32_t n_members, double ring_bytes,
-                               int64_t alone_ns, int64_t now_ns, uint32_t tag);
+uint32_t dt_network_start_rings(struct dt_network *n, const struct dt_network_ranks *x,
+                                const struct dt_network_ring *ring, int n_rings, int64_t alone_ns,
+                                int64_t now_ns, uint32_t tag);
 /* Is there traffic between nodes at all? */
-bool dt_network_ring_crosses(const struct dt_network *n, const struct dt_lane *lanes,
-                             const uint32_t *members, uint32_t n_members);
+bool dt_network_rings_cross(struct dt_network *n, const struct dt_network_ranks *x,
+                            const struct dt_network_ring *ring, int n_rings);
 /* Upper bound of the hops of such a flow. */
 uint32_t dt_network_ring_hops(const struct dt_network *n, const struct dt_lane *lanes,
                               const uint32_t *members, uint32_t n_members);

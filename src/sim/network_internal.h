@@ -84,6 +84,8 @@ struct dt_network {
     double *scratch_weight;
     size_t scratch_cap, scratch_weight_cap;
     uint32_t *node_mark; /* per node: position + 1 in the path under construction */
+    uint32_t *ring_node,
+        *ring_gpus; /* nodes of a ring that is looked at; per node: its GPUs there */
     uint64_t solves, flows_solved;
 };
 

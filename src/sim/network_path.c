@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Which links a transfer between two lanes, or a ring over many, crosses.
+ * Which links a transfer between two lanes, or rings over many, cross.
  *
  *   same node:   NVLink port out of each source GPU -> NVLink port in of each destination GPU
  *   other node:  NIC out -> (fabric, when oversubscribed) -> NIC in; NICs hang off PCIe, so that
@@ -139,19 +139,6 @@ bool dt_network_pair(const struct dt_network *n, const struct dt_lane *src,
     return src->first_gpu != dst->first_gpu;
 }
 
-bool dt_network_ring_crosses(const struct dt_network *n, const struct dt_lane *lanes,
-                             const uint32_t *members, uint32_t n_members)
-{
-    uint32_t home = n_members > 0 ? node_of(n, lanes[members[0]].first_gpu) : 0;
-
-    for (uint32_t i = 0; i < n_members; i++) {
-        const struct dt_lane *l = &lanes[members[i]];
-        if (node_of(n, l->first_gpu) != home || node_of(n, l->first_gpu + l->gpus - 1) != home)
-            return true;
-    }
-    return false;
-}
-
 uint32_t dt_network_ring_hops(const struct dt_network *n, const struct dt_lane *lanes,
                               const uint32_t *members, uint32_t n_members)
 {
@@ -164,47 +151,104 @@ uint32_t dt_network_ring_hops(const struct dt_network *n, const struct dt_lane *
     return hops;
 }
 
-/* GPUs of the lane on that node. */
-static uint32_t gpus_on(const struct dt_network *n, const struct dt_lane *l, uint32_t node)
+/* Of `gpus` GPUs from `first` on those on that node. */
+static uint32_t gpus_on(const struct dt_network *n, uint32_t first, uint32_t gpus, uint32_t node)
 {
     uint32_t per = (uint32_t)n->cluster.gpus_per_node;
-    uint32_t a = l->first_gpu > node * per ? l->first_gpu : node * per;
-    uint32_t b =
-        l->first_gpu + l->gpus < (node + 1) * per ? l->first_gpu + l->gpus : (node + 1) * per;
+    uint32_t a = first > node * per ? first : node * per;
+    uint32_t b = first + gpus < (node + 1) * per ? first + gpus : (node + 1) * per;
+
     return b - a;
 }
 
-uint32_t dt_network_start_ring(struct dt_network *n, const struct dt_lane *lanes,
-                               const uint32_t *members, uint32_t n_members, double ring_bytes,
-                               int64_t alone_ns, int64_t now_ns, uint32_t tag)
+/* One ring: which nodes it is on (n->ring_node), and with how many GPUs of a rank at most (n->ring_gpus, zero elsewhere):
+ * GPU k of every rank forms a ring of its own, which leaves and enters a node once, however many ranks are there. */
+static uint32_t visit_ring(struct dt_network *n, const struct dt_network_ranks *x,
+                           const struct dt_network_ring *r, uint32_t q)
 {
-    uint32_t nodes = 0, hops;
-    double widest = 0, sum = 0;
+    uint32_t rank = q / r->apart * r->of * r->apart + q % r->apart, nodes = 0;
 
-    if (reserve_scratch(n, dt_network_ring_hops(n, lanes, members, n_members)))
-        return DT_NONE;
-    /* GPU k of every lane forms ring k; the rings of a lane that has g GPUs on a node leave and
-     * enter that node g times, however many lanes of the group share the node.  Out-hops first: [0,
-     * nodes), weight = g. */
-    for (uint32_t i = 0; i < n_members; i++) {
-        const struct dt_lane *l = &lanes[members[i]];
-        uint32_t last = node_of(n, l->first_gpu + l->gpus - 1);
-        for (uint32_t node = node_of(n, l->first_gpu); node <= last; node++) {
-            double g = gpus_on(n, l, node);
-            if (n->node_mark[node] == 0) {
-                n->scratch_link[nodes] = n->nic_out + node;
-                n->scratch_weight[nodes] = 0;
-                n->node_mark[node] = ++nodes;
-            }
-            double *w = &n->scratch_weight[n->node_mark[node] - 1];
-            *w = g > *w ? g : *w;
-            widest = g > widest ? g : widest;
+    for (uint32_t k = 0; k < r->of; k++, rank += r->apart) {
+        const struct dt_lane *l = &x->lanes[x->members[rank / x->per_lane]];
+        uint32_t gpus = l->gpus / x->per_lane, first = l->first_gpu + rank % x->per_lane * gpus;
+        uint32_t last = node_of(n, first + gpus - 1);
+
+        for (uint32_t node = node_of(n, first); node <= last; node++) {
+            uint32_t g = gpus_on(n, first, gpus, node);
+
+            if (n->ring_gpus[node] == 0)
+                n->ring_node[nodes++] = node;
+            n->ring_gpus[node] = g > n->ring_gpus[node] ? g : n->ring_gpus[node];
         }
     }
+    return nodes;
+}
+
+static uint32_t rings_of(const struct dt_network_ranks *x, const struct dt_network_ring *r)
+{
+    return r->of > 1 && r->bytes > 0 ? x->n_members * x->per_lane / r->of : 0;
+}
+
+bool dt_network_rings_cross(struct dt_network *n, const struct dt_network_ranks *x,
+                            const struct dt_network_ring *ring, int n_rings)
+{
+    bool cross = false;
+
+    for (int k = 0; k < n_rings; k++)
+        for (uint32_t q = 0; q < rings_of(x, &ring[k]) && !cross; q++) {
+            uint32_t on = visit_ring(n, x, &ring[k], q);
+
+            for (uint32_t i = 0; i < on; i++)
+                n->ring_gpus[n->ring_node[i]] = 0;
+            cross = on > 1;
+        }
+    return cross;
+}
+
+/* Out-hops of all rings, each with the bytes that leave its node. */
+static uint32_t bytes_of_nodes(struct dt_network *n, const struct dt_network_ranks *x,
+                               const struct dt_network_ring *ring, int n_rings)
+{
+    uint32_t nodes = 0;
+
+    for (int k = 0; k < n_rings; k++)
+        for (uint32_t q = 0; q < rings_of(x, &ring[k]); q++) {
+            uint32_t on = visit_ring(n, x, &ring[k], q);
+
+            for (uint32_t i = 0; i < on; i++) {
+                uint32_t node = n->ring_node[i];
+                double bytes = n->ring_gpus[node] * ring[k].bytes;
+
+                n->ring_gpus[node] = 0;
+                if (on < 2)
+                    continue;
+                if (n->node_mark[node] == 0) {
+                    n->scratch_link[nodes] = n->nic_out + node;
+                    n->scratch_weight[nodes] = 0;
+                    n->node_mark[node] = ++nodes;
+                }
+                n->scratch_weight[n->node_mark[node] - 1] += bytes;
+            }
+        }
+    return nodes;
+}
+
+uint32_t dt_network_start_rings(struct dt_network *n, const struct dt_network_ranks *x,
+                                const struct dt_network_ring *ring, int n_rings, int64_t alone_ns,
+                                int64_t now_ns, uint32_t tag)
+{
+    uint32_t nodes, hops;
+    double most = 0, sum = 0;
+
+    if (reserve_scratch(n, dt_network_ring_hops(n, x->lanes, x->members, x->n_members)))
+        return DT_NONE;
+    nodes = bytes_of_nodes(n, x, ring, n_rings);
+    for (uint32_t i = 0; i < nodes; i++)
+        most = n->scratch_weight[i] > most ? n->scratch_weight[i] : most;
     for (uint32_t i = 0; i < nodes; i++) {
         uint32_t node = n->scratch_link[i] - n->nic_out;
         n->node_mark[node] = 0;
-        n->scratch_weight[i] /= widest;
+        n->scratch_weight[i] /= most;
         sum += n->scratch_weight[i];
         n->scratch_link[nodes + i] = n->nic_in + node;
         n->scratch_weight[nodes + i] = n->scratch_weight[i];
@@ -216,7 +260,6 @@ uint32_t dt_network_start_ring(struct dt_network *n, const struct dt_lane *lanes
     }
     /* Rates of flows are compared with one another, so the unit is bytes through the busiest node's
      * NICs. */
-    double bytes = ring_bytes * widest;
-    return dt_network_start_path(n, n->scratch_link, n->scratch_weight, hops, bytes,
-                                 bytes / ((double)alone_ns * 1e-9), now_ns, tag);
+    return dt_network_start_path(n, n->scratch_link, n->scratch_weight, hops, most,
+                                 most / ((double)alone_ns * 1e-9), now_ns, tag);
 }
