@@ -320,7 +320,10 @@ static void change_one(struct rig *r, struct dt_rng *rng)
     struct dt_plan_module *mp = &r->p.modules[m];
     bool flip = dt_rng_below(rng, 2);
 
-    switch (dt_rng_below(rng, 15)) {
+    switch (dt_rng_below(rng, 16)) {
+    case 15:
+        y->cp_comm = flip ? DT_CP_COMM_RING : DT_CP_COMM_GATHER;
+        break;
     case 14:
         mp->zero_group = flip ? (mp->layout.dp + 1) / 2 : 0;
         break;
@@ -340,7 +343,7 @@ static void change_one(struct rig *r, struct dt_rng *rng)
         mp->layout.tp = 1 << dt_rng_below(rng, 4);
         break;
     case 5:
-        mp->layout.cp = 1 + flip;
+        mp->layout.cp = 1 << dt_rng_below(rng, 4);
         break;
     case 6:
         mp->layout.ip = 1 + flip;
@@ -405,6 +408,47 @@ START_TEST(test_remembered)
 }
 END_TEST
 
+/* What a stage's activations take beyond those of as many tokens on one rank of context parallelism. */
+static double for_all_ranks(struct rig *r, int module, int stage, int cp)
+{
+    struct dt_plan_layout *l = &r->p.modules[module].layout;
+    struct dt_work all = fx_text(2, 8192), own = fx_text(2, 8192 / cp);
+    struct dt_memory many, one;
+
+    l->cp = cp;
+    l->dp = 16 / cp;
+    dt_memory_stage_on(DT_MEMORY_GPU, &r->p, &r->f.model, &r->f.cluster, module, stage, &all, 8,
+                       &many);
+    l->cp = 1;
+    l->dp = 16;
+    dt_memory_stage_on(DT_MEMORY_GPU, &r->p, &r->f.model, &r->f.cluster, module, stage, &own, 8,
+                       &one);
+    return many.activations - one.activations;
+}
+
+/* By hand, in 2 bytes, keys and values of 16,384 tokens: 8 heads of 128 with tp 2; 16 of 80 of a frozen encoder, whose first
+ * stage has no backward and so no gradients of them.  A GPU holds them beside its own for the time of a block; of a
+ * ring, two ranks'. */
+START_TEST(test_context_parallel)
+{
+    for (int cp = 1; cp <= 8; cp *= 2)
+        for (int ring = 0; ring < 2; ring++) {
+            double llm = 2 * 2 * 2 * (8 / 2) * 128 * 16384.0, vit = 2 * 2 * 16 * 80 * 16384.0;
+            double part = cp < 2 ? 0 : ring ? 2.0 / cp : 1;
+            struct rig r;
+
+            rig_open(&r, 2, 4, 4);
+            r.p.policy.cp_comm = ring ? DT_CP_COMM_RING : DT_CP_COMM_GATHER;
+            r.p.modules[r.vit].frozen = true;
+            r.p.modules[r.vit].layout.pp = 2;
+            even_split(&r.p, &r.f.model, r.vit);
+            ck_assert_double_eq_tol(for_all_ranks(&r, r.llm, 1, cp), llm * part, 1);
+            ck_assert_double_eq_tol(for_all_ranks(&r, r.vit, 0, cp), vit * part, 1);
+            fx_free(&r.f);
+        }
+}
+END_TEST
+
 START_TEST(test_check)
 {
     struct rig r;
@@ -449,6 +493,7 @@ int main(void)
     tcase_add_test(t, test_frozen_holds_less);
     tcase_add_test(t, test_recompute_order);
     tcase_add_test(t, test_monotone_property);
+    tcase_add_test(t, test_context_parallel);
     tcase_add_test(t, test_check);
     tcase_add_test(t, test_remembered);
     return dt_test_run(s);

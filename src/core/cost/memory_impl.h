@@ -30,6 +30,7 @@ struct dt_memory_lane { /* a stage, and the block that is looked at */
     /* routed experts' of params; sums over a stage, and over what it trains */
     double experts, expert_params, expert_grads;
     double params, whole, kept;  /* activations: all, and those that stay for the backward */
+    double keys;                 /* keys and values of all ranks of context parallelism */
     int deferred;                /* microbatches whose weight gradients are put off, at most */
     double stash;                /* what a split backward leaves for the weight gradients */
     struct dt_memory_memo *memo; /* NULL: nothing is remembered */

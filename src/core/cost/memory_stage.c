@@ -40,13 +40,22 @@
 /* bf16 logits and their fp32 softmax, which becomes the gradient in place. */
 enum { LOGIT_BYTES = 2 + 4 };
 
+/* Keys and values of context parallelism beside a rank's own: those of all ranks, or of two of them that go round a ring, one
+ * in use and one that comes (Liu et al. 2023, arXiv 2310.01889, section 3); in a backward as much again for their
+ * gradients, which are reduced, or go round with them. */
+static double gpu_keys(const struct dt_memory_lane *s, bool above)
+{
+    double part = s->p->policy.cp_comm == DT_CP_COMM_RING ? 2.0 / s->shard.cp : 1;
+
+    return s->keys > 0 ? s->keys * part * (above && s->backward ? 2 : 1) : 0;
+}
+
 /* Kernels that run again before a backward bring their outputs back for one block; without any
  * backward nothing stays, and one block's activations are there at a time. */
 static double gpu_working(const struct dt_memory_lane *s, int i, bool above)
 {
     (void)i;
-    (void)above;
-    return s->backward ? s->whole - s->kept : s->whole;
+    return (s->backward ? s->whole - s->kept : s->whole) + gpu_keys(s, above);
 }
 
 static double gpu_logits(const struct dt_memory_lane *s, int i, bool trained)
@@ -88,7 +97,7 @@ struct acts {
     struct dt_work work;
     int elem;
     bool stashes; /* stash is known, too */
-    double whole, kept, stash;
+    double whole, kept, keys, stash;
 };
 /* Of a stage all that does not depend on how many microbatches it holds. */
 struct sums {
@@ -133,6 +142,7 @@ static void measure(const struct dt_memory_lane *s, const struct dt_block *b, in
     *a = (struct acts){.b = b, .shard = s->shard, .work = *s->work, .elem = elem};
     a->whole = dt_block_act_bytes_of(b, &s->shard, s->work, DT_RECOMPUTE_NONE, elem);
     a->kept = dt_block_act_bytes_of(b, &s->shard, s->work, s->shard.recompute, elem);
+    a->keys = dt_block_keys_bytes(b, &s->shard, s->work, elem);
 }
 
 static void look_at_acts(struct dt_memory_lane *s, const struct dt_block *b)
@@ -150,6 +160,7 @@ static void look_at_acts(struct dt_memory_lane *s, const struct dt_block *b)
     }
     s->whole = a->whole;
     s->kept = a->kept;
+    s->keys = a->keys;
     s->stash = s->deferred > 0 ? a->stash : 0;
 }
 
@@ -366,9 +377,9 @@ static struct sums *sums_of(const struct dt_memory_lane *s, const struct dt_mode
     *of = (struct sums){.a = 1, .b = 2};
     mix(of, (uint64_t)(uintptr_t)m);
     mix(of, (uint64_t)module | (uint64_t)(s->deferred > 0) << 8 | (uint64_t)y->bf16_grads << 9 |
-                (uint64_t)y->overlap_grad << 10 | (uint64_t)y->overlap_param << 11 |
-                (uint64_t)s->zero << 12 | (uint64_t)s->mp->recompute << 16 |
-                (uint64_t)s->elem << 20 | (uint64_t)queue << 32);
+                (uint64_t)y->cp_comm << 24 | (uint64_t)y->overlap_grad << 10 |
+                (uint64_t)y->overlap_param << 11 | (uint64_t)s->zero << 12 |
+                (uint64_t)s->mp->recompute << 16 | (uint64_t)s->elem << 20 | (uint64_t)queue << 32);
     mix(of, frozen);
     mix(of, (uint64_t)(uint32_t)l->dp << 32 | (uint32_t)l->ip << 16 | (uint32_t)l->ep);
     mix(of, (uint64_t)(uint32_t)l->tp << 32 | (uint32_t)l->cp << 16 | (l->pp * l->vpp > 1));

@@ -102,3 +102,19 @@ double dt_block_stash_bytes(const struct dt_block *b, const struct dt_block_shar
             sum += k[i].count * output_elems(&k[i]);
     return elem_bytes * sum;
 }
+
+double dt_block_keys_bytes(const struct dt_block *b, const struct dt_block_shard *s,
+                           const struct dt_work *work, int elem_bytes)
+{
+    struct dt_kop k[DT_MAX_KOPS];
+    double sum = 0;
+    int n;
+
+    if (s->cp <= 1 || work->n <= 0 || work->tokens <= 0)
+        return 0;
+    n = dt_block_kops(b, s, work, k);
+    for (int i = 0; i < n; i++)
+        if (k[i].again)
+            sum += k[i].bytes / DT_ELEM_BYTES;
+    return elem_bytes * sum;
+}

@@ -348,6 +348,10 @@ double dt_block_act_bytes_of(const struct dt_block *b, const struct dt_block_sha
  * all kernels with weights.  None of the LM head's, whose weight gradient is made with the loss. */
 double dt_block_stash_bytes(const struct dt_block *b, const struct dt_block_shard *s,
                             const struct dt_work *w, int elem_bytes);
+/* Bytes of the keys and values of all ranks of context parallelism that a block's attention works on, of one rank's heads;
+ * 0 where there are none, or there is one rank. */
+double dt_block_keys_bytes(const struct dt_block *b, const struct dt_block_shard *s,
+                           const struct dt_work *w, int elem_bytes);
 /* Groups of a GroupNorm over `channels`: what the block states, else 32 (diffusers' norm_num_groups) for 128
  * channels and more; fewer where 32 does not divide them or a group would have less than 4, since what a
  * ResBlock adds per channel and image (the time embedding) vanishes in a group of one. */
