@@ -95,5 +95,17 @@ expect 0 '"caption": "' "$DISTTRAIN" sample job.yaml --image grid.png --json
 expect 2 "nothing to do" "$DISTTRAIN" sample job.yaml
 expect 2 "cannot open" "$DISTTRAIN" sample job.yaml --image nothing.png
 expect 2 "job.yaml" "$DISTTRAIN" sample job.yaml --image job.yaml
+# Videos of one to three frames are captioned as they are learnt, those of text alone are not.
+tar xf t-000000.tar
+for i in 0 1 2 3 4 5; do
+    mkdir -p vids/$i
+    for k in 0 1 2; do [ $k -gt $((i % 3)) ] || cp "$(printf %08d $((2 * i + k))).png" vids/$i/$k.png; done
+    printf 'a photo of a lying' >vids/$i.txt
+done
+expect 0 "6 samples" "$DISTTRAIN" data pack --videos -o vid vids
+expect 0 '"captions": 6,' "$DISTTRAIN" eval job.yaml -d vid-000000.tar --label-names lying,upright --json
+whole=$(number text_loss)
+expect 0 '"captions": 6,' "$DISTTRAIN" eval job.yaml -d vid-000000.tar --label-names lying,upright --json run.frames_max=1
+if [ "$whole" != "$(number text_loss)" ]; then passed=$((passed + 1)); else bad "later frames make no difference"; fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

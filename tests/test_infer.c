@@ -19,6 +19,7 @@ enum { SIDE = 8, N = 5 };
 static const char *const truth[N] = {"a boot", "two red bags", "shirt", "an old coat, wide", "b"};
 
 static struct dt_tokenizer *tok;
+static int frames = 1; /* of what is captioned; all but the last are the same in all documents */
 
 static struct dt_image picture(int i)
 {
@@ -40,14 +41,18 @@ static struct dt_sequence_item seen(const struct dt_image *img)
 
 static struct dt_sequence *sequence(int i, enum dt_sequence_task task)
 {
-    struct dt_image img = picture(i);
-    struct dt_document_image image = {.w = SIDE, .h = SIDE, .px = img.px};
-    struct dt_document d = {.task = task, .image = &image, .n_images = 1, .label = i};
+    struct dt_document_image image[2] = {{0}};
+    int n = task == DT_TASK_CAPTION ? frames : 1;
+    struct dt_document d = {.task = task, .image = image, .n_images = n, .label = i};
     struct dt_sequence *s = dt_sequence_new(48, i);
     struct dt_error err = {0};
 
     ck_assert_ptr_nonnull(s);
-    image.tokens = task == DT_TASK_CAPTION ? 4 : 0;
+    for (int k = 0; k < n; k++)
+        image[k] = (struct dt_document_image){.w = SIDE,
+                                              .h = SIDE,
+                                              .tokens = task == DT_TASK_CAPTION ? 4 : 0,
+                                              .px = picture(k < n - 1 ? N : i).px};
     dt_assert_ok(dt_tokenizer_encode(tok, truth[i], strlen(truth[i]), false, &err, &d.text), err);
     ck_assert_int_eq(dt_sequence_append(s, &d, dt_tokenizer_special(tok)), 0);
     dt_tokenizer_ids_free(&d.text);
@@ -142,12 +147,14 @@ END_TEST
 START_TEST(says_what_it_learnt_by_heart)
 {
     char dir[] = "/tmp/dt-infer-XXXXXX", path[256], cmd[64];
-    struct dt_image images[N];
-    struct dt_sequence_item items[N];
+    struct dt_image images[N], first = picture(N);
+    struct dt_sequence_item items[N][2];
+    struct dt_infer_seen shown[N];
     struct exec_fixture f;
     struct dt_exec_result r = {0};
     int64_t step = 0;
 
+    frames = 1 + _i;
     ck_assert_ptr_nonnull(mkdtemp(dir));
     setup(&f);
     /* Without an image nobody knows which of N captions comes: log(N) nats in each of N documents
@@ -158,7 +165,9 @@ START_TEST(says_what_it_learnt_by_heart)
     save(&f, dir, path);
     for (int i = 0; i < N; i++) {
         images[i] = picture(i);
-        items[i] = seen(&images[i]);
+        items[i][0] = seen(frames > 1 ? &first : &images[i]);
+        items[i][1] = seen(&images[i]);
+        shown[i] = (struct dt_infer_seen){items[i], frames};
     }
     for (int batch = 1; batch <= 3; batch += 2) {
         struct dt_infer *x = infer(&f, batch);
@@ -167,12 +176,12 @@ START_TEST(says_what_it_learnt_by_heart)
 
         dt_assert_ok(dt_infer_load(x, path, &f.err, &state), f.err);
         ck_assert_int_eq(state.step, 1);
-        dt_assert_ok(dt_infer_caption(x, items, N, 30, &f.err, texts), f.err);
+        dt_assert_ok(dt_infer_caption(x, shown, N, 30, &f.err, texts), f.err);
         for (int i = 0; i < N; i++) {
             ck_assert_str_eq(texts[i], truth[i]);
             dt_free(texts[i]);
         }
-        dt_assert_ok(dt_infer_caption(x, items, N, 4, &f.err, texts), f.err);
+        dt_assert_ok(dt_infer_caption(x, shown, N, 4, &f.err, texts), f.err);
         for (int i = 0; i < N; i++) { /* cut off */
             ck_assert_uint_eq(strlen(texts[i]), strlen(truth[i]) < 4 ? strlen(truth[i]) : 4);
             dt_free(texts[i]);
@@ -181,6 +190,8 @@ START_TEST(says_what_it_learnt_by_heart)
     }
     for (int i = 0; i < N; i++)
         dt_image_free(&images[i]);
+    dt_image_free(&first);
+    frames = 1;
     done(&f);
     snprintf(cmd, sizeof(cmd), "rm -rf '%s'", dir);
     ck_assert_int_eq(system(cmd), 0);
@@ -317,6 +328,7 @@ START_TEST(refuses_what_the_model_cannot)
     struct dt_infer_options opt = {.batch = 1};
     struct dt_image img = picture(0), out;
     struct dt_sequence_item item = seen(&img);
+    struct dt_infer_seen one = {&item, 1};
     struct exec_fixture f;
     struct dt_infer *x;
     char *text;
@@ -327,7 +339,7 @@ START_TEST(refuses_what_the_model_cannot)
     opt.model = f.model;
     opt.tokenizer = tok;
     dt_assert_ok(dt_infer_new(&opt, &f.err, &x), f.err);
-    ck_assert_int_eq(dt_infer_caption(x, &item, 1, 9, &f.err, &text), DT_ERR_INPUT);
+    ck_assert_int_eq(dt_infer_caption(x, &one, 1, 9, &f.err, &text), DT_ERR_INPUT);
     dt_assert_has(f.err.message, "no encoder");
     ck_assert_int_eq(dt_infer_draw(x, truth, 1, &o, &f.err, &out), DT_ERR_INPUT);
     dt_assert_has(f.err.message, "no generator");
@@ -349,6 +361,7 @@ START_TEST(what_is_not_finite_is_an_error)
         struct dt_infer_losses sum = {0};
         struct dt_image image = picture(0), drawn;
         struct dt_sequence_item item = seen(&image);
+        struct dt_infer_seen one = {&item, 1};
         struct exec_fixture f;
         struct dt_infer *x;
         struct dt_stage *s;
@@ -372,7 +385,7 @@ START_TEST(what_is_not_finite_is_an_error)
         dt_assert_has(f.err.message, told_by[m]);
         dt_assert_has(f.err.message, "not finite");
         if (m < 2)
-            ck_assert_int_eq(dt_infer_caption(x, &item, 1, 4, &f.err, &text), DT_ERR_DIVERGED);
+            ck_assert_int_eq(dt_infer_caption(x, &one, 1, 4, &f.err, &text), DT_ERR_DIVERGED);
         if (m == 2)
             ck_assert_int_eq(dt_infer_draw(x, truth, 1, &o, &f.err, &drawn), DT_ERR_DIVERGED);
         dt_infer_losses_free(&sum);
@@ -429,7 +442,7 @@ int main(void)
     TCase *c = dt_test_case(s, "model", 300);
 
     tcase_add_test(c, losses_are_the_executors);
-    tcase_add_test(c, says_what_it_learnt_by_heart);
+    tcase_add_loop_test(c, says_what_it_learnt_by_heart, 0, 2);
     tcase_add_test(c, a_model_of_zeros_draws_its_noise);
     tcase_add_test(c, drawing_does_not_depend_on_the_batch);
     tcase_add_test(c, guidance);

@@ -106,6 +106,9 @@ static enum dt_status open_loader(const struct eval *e, double generate, struct 
     return dt_loader_open(&o, err, out);
 }
 
+/* Every image is drawn; exactly 1 would refuse videos, which are read and never drawn. */
+static const double all_drawn = 1 - 0x1p-53;
+
 typedef enum dt_status batch_fn(struct eval *e, struct dt_sequence **seqs, int n,
                                 struct dt_error *err);
 
@@ -165,17 +168,17 @@ static void judge(struct eval *e, const char *truth, const char *said)
 static enum dt_status caption_batch(struct eval *e, struct dt_sequence **seqs, int n,
                                     struct dt_error *err)
 {
-    struct dt_sequence_item *items = dt_calloc((size_t)n, sizeof(*items));
+    struct dt_infer_seen *seen = dt_calloc((size_t)n, sizeof(*seen));
     char **texts = dt_calloc((size_t)n, sizeof(*texts));
     struct dt_infer_losses sum = {0};
-    enum dt_status st = items && texts ? DT_OK : dt_error_nomem(err, "captions");
+    enum dt_status st = seen && texts ? DT_OK : dt_error_nomem(err, "captions");
     int k = 0;
 
     for (int i = 0; i < n && st == DT_OK; i++) /* documents of text alone are left out */
-        if (seqs[i]->n_items == 1) {
+        if (seqs[i]->n_items > 0) {
             struct dt_sequence *s = seqs[i];
 
-            items[k] = s->items[0];
+            seen[k] = (struct dt_infer_seen){s->items, s->n_items};
             seqs[i] = seqs[k];
             seqs[k++] = s;
         }
@@ -186,7 +189,7 @@ static enum dt_status caption_batch(struct eval *e, struct dt_sequence **seqs, i
     e->targets += sum.targets;
     dt_infer_losses_free(&sum);
     if (st == DT_OK)
-        st = dt_infer_caption(e->t.infer, items, k, (int)e->max_tokens, err, texts);
+        st = dt_infer_caption(e->t.infer, seen, k, (int)e->max_tokens, err, texts);
     for (int i = 0; i < k && st == DT_OK; i++) {
         const struct dt_sequence_doc *d = &seqs[i]->docs[0];
         char *truth;
@@ -202,7 +205,7 @@ static enum dt_status caption_batch(struct eval *e, struct dt_sequence **seqs, i
     for (int i = 0; texts && i < k; i++)
         dt_free(texts[i]);
     dt_free(texts);
-    dt_free(items);
+    dt_free(seen);
     return st;
 }
 
@@ -211,8 +214,17 @@ static enum dt_status caption_batch(struct eval *e, struct dt_sequence **seqs, i
 static enum dt_status image_batch(struct eval *e, struct dt_sequence **seqs, int n,
                                   struct dt_error *err)
 {
-    for (int64_t d = 0; d < e->draws; d++)
-        DT_TRY(dt_infer_add_losses(e->t.infer, (const struct dt_sequence *const *)seqs, n,
+    int k = 0;
+
+    for (int i = 0; i < n; i++) /* those that are only read are left out */
+        if (seqs[i]->n_items > 0 && (seqs[i]->items[0].flags & DT_ITEM_GENERATE)) {
+            struct dt_sequence *s = seqs[i];
+
+            seqs[i] = seqs[k];
+            seqs[k++] = s;
+        }
+    for (int64_t d = 0; d < e->draws && k > 0; d++)
+        DT_TRY(dt_infer_add_losses(e->t.infer, (const struct dt_sequence *const *)seqs, k,
                                    (uint64_t)e->seed, (uint64_t)d, err, &e->images));
     return DT_OK;
 }
@@ -298,7 +310,7 @@ static enum dt_status run(struct eval *e, struct dt_error *err)
     if (dt_infer_can_caption(e->t.infer))
         DT_TRY(each_batch(e, 0, "captions", caption_batch, err));
     if (dt_infer_can_draw(e->t.infer))
-        DT_TRY(each_batch(e, 1, "images", image_batch, err));
+        DT_TRY(each_batch(e, all_drawn, "images", image_batch, err));
     e->wall_s = (double)(dt_clock_ns() - t0) * 1e-9;
     if (e->captions + e->images.images == 0)
         return dt_error_set(err, DT_ERR_INPUT,

@@ -96,18 +96,22 @@ static enum dt_status load(const struct sample *s, int i, struct dt_error *err,
 static enum dt_status caption(struct sample *s, struct dt_error *err)
 {
     struct dt_sequence_item *items = dt_calloc((size_t)s->n_files, sizeof(*items));
-    enum dt_status st = items ? DT_OK : dt_error_nomem(err, "images and sounds");
+    struct dt_infer_seen *seen = dt_calloc((size_t)s->n_files, sizeof(*seen));
+    enum dt_status st = items && seen ? DT_OK : dt_error_nomem(err, "images and sounds");
     int n = 0;
 
     while (st == DT_OK && n < s->n_files) {
         st = load(s, n, err, &items[n]);
+        if (st == DT_OK)
+            seen[n] = (struct dt_infer_seen){&items[n], 1};
         n += st == DT_OK;
     }
     if (st == DT_OK)
-        st = dt_infer_caption(s->t.infer, items, n, (int)s->max_tokens, err, s->captions);
+        st = dt_infer_caption(s->t.infer, seen, n, (int)s->max_tokens, err, s->captions);
     for (int i = 0; i < n; i++)
         dt_free(items[i].px);
     dt_free(items);
+    dt_free(seen);
     return st;
 }
 

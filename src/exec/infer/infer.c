@@ -276,34 +276,58 @@ static int item_tokens(const struct dt_module *enc, const struct dt_sequence_ite
                            : dt_sample_image_tokens(it->w, it->h, enc->patch));
 }
 
-enum dt_status dt_infer_sequence(const struct dt_infer *x, const struct dt_sequence_item *item,
+static enum dt_status seen_image(const struct dt_infer *x, const struct dt_sequence_item *it,
+                                 enum dt_sequence_task task, struct dt_error *err,
+                                 struct dt_document_image *out)
+{
+    const struct dt_module *enc = x->encoder.module >= 0 ? module_of(x, &x->encoder) : NULL;
+    size_t bytes = dt_sequence_bytes(it->sound, it->w, it->h);
+
+    if (task == DT_TASK_CAPTION && it->sound != (enc->mel_bins > 0))
+        return dt_error_set(err, DT_ERR_INPUT, "the model's encoder takes %s in, not %s",
+                            it->sound ? "images" : "sounds", it->sound ? "sounds" : "images");
+    *out = (struct dt_document_image){.w = it->w, .h = it->h};
+    if (task == DT_TASK_CAPTION)
+        out->tokens = item_tokens(enc, it);
+    if (out->tokens > x->o.image_tokens)
+        return dt_error_set(err, DT_ERR_INPUT, "an image or sound of %d tokens; at most %d",
+                            out->tokens, x->o.image_tokens);
+    if (!it->px)
+        return DT_OK;
+    out->px = dt_malloc(bytes);
+    if (!out->px)
+        return dt_error_nomem(err, "a sequence");
+    memcpy(out->px, it->px, bytes);
+    return DT_OK;
+}
+
+enum dt_status dt_infer_sequence(const struct dt_infer *x, const struct dt_infer_seen *seen,
                                  enum dt_sequence_task task, const int32_t *text, size_t n,
                                  int room, struct dt_error *err, struct dt_sequence **out)
 {
-    const struct dt_module *enc = x->encoder.module >= 0 ? module_of(x, &x->encoder) : NULL;
-    struct dt_document_image one = {.w = item->w, .h = item->h};
     struct dt_document d = {
-        .task = task, .sound = item->sound, .image = &one, .n_images = 1, .label = -1};
-    struct dt_sequence *s;
-    size_t bytes = dt_sequence_bytes(item->sound, item->w, item->h);
+        .task = task, .sound = seen->items[0].sound, .n_images = seen->n, .label = -1};
+    enum dt_status st = DT_OK;
+    struct dt_sequence *s = NULL;
 
-    if (task == DT_TASK_CAPTION && item->sound != (enc->mel_bins > 0))
-        return dt_error_set(err, DT_ERR_INPUT, "the model's encoder takes %s in, not %s",
-                            item->sound ? "images" : "sounds", item->sound ? "sounds" : "images");
-    if (task == DT_TASK_CAPTION)
-        one.tokens = item_tokens(enc, item);
-    if (one.tokens > x->o.image_tokens)
-        return dt_error_set(err, DT_ERR_INPUT, "an image or sound of %d tokens; at most %d",
-                            one.tokens, x->o.image_tokens);
     d.text.id = (int32_t *)(uintptr_t)text; /* only read */
     d.text.n = n;
-    s = dt_sequence_new(dt_document_tokens(&d) + room, 0);
-    if (s && item->px && (one.px = dt_malloc(bytes)))
-        memcpy(one.px, item->px, bytes);
-    if (!s || (item->px && !one.px) || dt_sequence_append(s, &d, x->ids)) {
-        dt_free(one.px);
-        dt_sequence_free(s);
+    d.image = dt_calloc((size_t)seen->n, sizeof(*d.image));
+    if (!d.image)
         return dt_error_nomem(err, "a sequence");
+    for (int i = 0; i < seen->n && st == DT_OK; i++)
+        st = seen_image(x, &seen->items[i], task, err, &d.image[i]);
+    if (st == DT_OK) {
+        s = dt_sequence_new(dt_document_tokens(&d) + room, 0);
+        if (!s || dt_sequence_append(s, &d, x->ids))
+            st = dt_error_nomem(err, "a sequence");
+    }
+    for (int i = 0; i < seen->n && st != DT_OK; i++)
+        dt_free(d.image[i].px);
+    dt_free(d.image);
+    if (st != DT_OK) {
+        dt_sequence_free(s);
+        return st;
     }
     *out = s;
     return DT_OK;

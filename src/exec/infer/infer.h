@@ -37,9 +37,13 @@ struct dt_stage *dt_infer_stage(const struct dt_infer *x, int module);
 bool dt_infer_can_caption(const struct dt_infer *x);
 bool dt_infer_can_draw(const struct dt_infer *x);
 
-/* Captions images, or sounds (`sound`, w, h and px of the items), each of at most max_tokens tokens; texts[i] is the caller's (dt_free).  On
- * failure no text is left. */
-enum dt_status dt_infer_caption(struct dt_infer *x, const struct dt_sequence_item *items, int n,
+/* What one caption is of: an image, a sound, or the frames of a video in their order (`sound`, w, h and px of each). */
+struct dt_infer_seen {
+    const struct dt_sequence_item *items;
+    int n;
+};
+/* Captions of at most max_tokens tokens each; texts[i] is the caller's (dt_free).  On failure no text is left. */
+enum dt_status dt_infer_caption(struct dt_infer *x, const struct dt_infer_seen *seen, int n,
                                 int max_tokens, struct dt_error *err, char **texts);
 
 struct dt_infer_draw_options {

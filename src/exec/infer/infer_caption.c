@@ -47,7 +47,7 @@ static enum dt_status one_token(struct dt_infer *x, struct dt_sequence **open, i
     return DT_OK;
 }
 
-static enum dt_status some(struct dt_infer *x, const struct dt_sequence_item *items, int n,
+static enum dt_status some(struct dt_infer *x, const struct dt_infer_seen *seen, int n,
                            int max_tokens, struct dt_error *err, struct dt_sequence **seqs,
                            char **texts)
 {
@@ -56,7 +56,7 @@ static enum dt_status some(struct dt_infer *x, const struct dt_sequence_item *it
     int left = n, encoded = -1;
 
     for (int i = 0; i < n; i++)
-        DT_TRY(dt_infer_sequence(x, &items[i], DT_TASK_CAPTION, NULL, 0, max_tokens + 1, err,
+        DT_TRY(dt_infer_sequence(x, &seen[i], DT_TASK_CAPTION, NULL, 0, max_tokens + 1, err,
                                  &seqs[i]));
     open = dt_malloc((size_t)n * sizeof(*open));
     if (!open)
@@ -80,7 +80,7 @@ static enum dt_status some(struct dt_infer *x, const struct dt_sequence_item *it
     return st;
 }
 
-enum dt_status dt_infer_caption(struct dt_infer *x, const struct dt_sequence_item *items, int n,
+enum dt_status dt_infer_caption(struct dt_infer *x, const struct dt_infer_seen *seen, int n,
                                 int max_tokens, struct dt_error *err, char **texts)
 {
     struct dt_sequence **seqs;
@@ -98,7 +98,7 @@ enum dt_status dt_infer_caption(struct dt_infer *x, const struct dt_sequence_ite
         int now = n - i < x->o.batch ? n - i : x->o.batch;
 
         memset(seqs, 0, (size_t)now * sizeof(*seqs));
-        st = some(x, items + i, now, max_tokens, err, seqs, texts + i);
+        st = some(x, seen + i, now, max_tokens, err, seqs, texts + i);
         for (int k = 0; k < now; k++)
             dt_sequence_free(seqs[k]);
     }

@@ -25,6 +25,7 @@ static enum dt_status write_sequences(struct drawing *d, const char *const *text
                                       struct dt_error *err, struct dt_sequence **seqs)
 {
     const struct dt_sequence_item empty = {.w = d->o->w, .h = d->o->h};
+    const struct dt_infer_seen image = {&empty, 1};
     enum dt_status st = DT_OK;
 
     for (int i = 0; i < n * d->copies && st == DT_OK; i++) {
@@ -33,7 +34,7 @@ static enum dt_status write_sequences(struct drawing *d, const char *const *text
 
         st = dt_tokenizer_encode(d->x->o.tokenizer, text, strlen(text), false, err, &ids);
         if (st == DT_OK)
-            st = dt_infer_sequence(d->x, &empty, DT_TASK_GENERATE, ids.id, ids.n, 0, err, &seqs[i]);
+            st = dt_infer_sequence(d->x, &image, DT_TASK_GENERATE, ids.id, ids.n, 0, err, &seqs[i]);
         dt_tokenizer_ids_free(&ids);
     }
     return st;

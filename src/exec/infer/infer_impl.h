@@ -41,9 +41,9 @@ enum dt_status dt_infer_read(struct dt_infer *x, const struct dt_sequence *const
 enum dt_status dt_infer_check(const struct dt_infer *x, const struct dt_infer_part *u,
                               const float *v, size_t n, struct dt_error *err);
 
-/* A sequence of one document: bos, image_tokens of the image, text, eos; px is copied (NULL: an
+/* A sequence of one document: bos, the tokens of each image, text, eos; px is copied (NULL: an
  * image to draw).  Room for `room` more tokens. */
-enum dt_status dt_infer_sequence(const struct dt_infer *x, const struct dt_sequence_item *item,
+enum dt_status dt_infer_sequence(const struct dt_infer *x, const struct dt_infer_seen *seen,
                                  enum dt_sequence_task task, const int32_t *text, size_t n,
                                  int room, struct dt_error *err, struct dt_sequence **out);
 
