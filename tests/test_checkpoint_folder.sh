@@ -133,13 +133,24 @@ data 0 '"first_step": 4' 5 --changed-data
 data 0 '"first_step": 5' 6 "" # that is its data now
 cp data.tar copy.tar; mv copy.tar data.tar # another inode, the same bytes
 data 0 '"first_step": 6' 7 ""
+step=d/$(cat d/latest)
+seal() { # the manifest says what state.json is now
+    crc=$(gzip -c <$step/state.json | tail -c 8 | od -An -tu1 -N4 | awk '{ printf "%02x%02x%02x%02x", $4, $3, $2, $1 }')
+    bytes=$(wc -c <$step/state.json)
+    sed -i "/\"state.json\"/,/crc32/{s/\"crc32\": \"[0-9a-f]*\"/\"crc32\": \"$crc\"/;s/\"bytes\": [0-9]*/\"bytes\": $bytes/}" $step/manifest.json
+}
+# a reader that made something else of the same bytes: the checkpoint of a program that did not count readers
+sed -i '/"reader"/d' $step/state.json
+seal
+data 2 "read by an earlier version of this program (reader 1; this one is 2).*pixels of PNGs of 16 bits" 8 ""
+data 0 '"first_step": 7' 8 --changed-data
+data 0 '"first_step": 8' 9 ""
 # no fingerprint is none that fits
 step=d/$(cat d/latest)
 sed -i 's/"fingerprint": "[0-9a-f]*"/"fingerprint": "0000000000000000"/' $step/state.json
-crc=$(gzip -c <$step/state.json | tail -c 8 | od -An -tu1 -N4 | awk '{ printf "%02x%02x%02x%02x", $4, $3, $2, $1 }')
-sed -i "/\"state.json\"/,/crc32/s/\"crc32\": \"[0-9a-f]*\"/\"crc32\": \"$crc\"/" $step/manifest.json
-data 2 "does not say which data" 8 ""
-data 0 '"first_step": 7' 8 --changed-data
+seal
+data 2 "does not say which data" 10 ""
+data 0 '"first_step": 9' 10 --changed-data
 
 # --- what train does is safe at the desk, too ---
 # from scratch: the checkpoints and the log of the run before are set aside, the new one has its own

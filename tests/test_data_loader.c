@@ -159,7 +159,8 @@ START_TEST(foreign_cursor)
 {
     struct dt_loader_options o = options();
     struct dt_loader *l = open_loader(&o);
-    struct dt_data_cursor c;
+    struct dt_data_cursor c, again;
+    struct dt_sequence *s;
 
     dt_sequence_free(next(l));
     dt_loader_cursor(l, &c);
@@ -176,6 +177,24 @@ START_TEST(foreign_cursor)
     o.cursor = c;
     o.cursor.position = SAMPLES;
     ck_assert_int_eq(dt_loader_open(&o, &err, &l), DT_ERR_INPUT);
+    for (int reader = DT_LOADER_READER - 1; reader <= DT_LOADER_READER + 1; reader++) {
+        o.cursor = c;
+        o.cursor.reader = reader;
+        if (reader == DT_LOADER_READER)
+            continue;
+        ck_assert_int_eq(dt_loader_open(&o, &err, &l), DT_ERR_INPUT);
+        dt_assert_has(err.message, reader < DT_LOADER_READER ? dt_loader_reader_since(reader)
+                                                             : "a later version");
+        o.changed = true; /* at the same place */
+        l = open_loader(&o);
+        s = next(l);
+        ck_assert_int_eq(s->index, 1);
+        dt_sequence_free(s);
+        dt_loader_cursor(l, &again);
+        ck_assert_int_eq(again.reader, DT_LOADER_READER);
+        dt_loader_close(l);
+        o.changed = false;
+    }
 }
 END_TEST
 

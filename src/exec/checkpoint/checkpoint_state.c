@@ -26,6 +26,7 @@ enum dt_status dt_ckpt_state_write(const char *dir, const struct dt_ckpt_state *
     dt_json_key(&j, "cursor");
     dt_json_begin_object(&j);
     dt_ckpt_put_hex(&j, "fingerprint", s->cursor.fingerprint, 16);
+    dt_json_kv_int(&j, "reader", s->cursor.reader);
     dt_json_kv_int(&j, "epoch", s->cursor.epoch);
     dt_json_kv_int(&j, "position", s->cursor.position);
     dt_json_kv_int(&j, "sequences", s->cursor.sequences);
@@ -42,8 +43,8 @@ static enum dt_status parse_state(struct dt_node root, struct dt_error *err,
 {
     static const char *const keys[] = {"step",    "seed",       "draws",  "samples", "tokens",
                                        "train_s", "job_digest", "cursor", NULL};
-    static const char *const cursor_keys[] = {"fingerprint", "epoch", "position",
-                                              "sequences",   "bad",   NULL};
+    static const char *const cursor_keys[] = {"fingerprint", "epoch",  "position", "sequences",
+                                              "bad",         "reader", NULL};
     struct dt_node c = dt_map_get(root, "cursor");
 
     DT_TRY(dt_map_check(root, "state", keys, err));
@@ -60,6 +61,8 @@ static enum dt_status parse_state(struct dt_node root, struct dt_error *err,
     DT_TRY(dt_get_double(root, "train_s", 0, 1e12, &s->train_s, err));
     DT_TRY(dt_get_string(root, "job_digest", s->job_digest, sizeof(s->job_digest), err));
     DT_TRY(dt_ckpt_get_hex(c, "fingerprint", 16, err, &s->cursor.fingerprint));
+    s->cursor.reader = 1; /* of a time before readers were counted */
+    DT_TRY(dt_get_i32(c, "reader", 0, INT32_MAX, &s->cursor.reader, err));
     DT_TRY(dt_get_int(c, "epoch", 0, INT64_MAX, &s->cursor.epoch, err));
     DT_TRY(dt_get_int(c, "position", 0, INT64_MAX, &s->cursor.position, err));
     DT_TRY(dt_get_int(c, "bad", 0, INT64_MAX, &s->cursor.bad, err));

@@ -284,8 +284,12 @@ void dt_loader_cursor(const struct dt_loader *l, struct dt_data_cursor *out)
     int64_t at = l->has_pending ? l->pending.place : l->start + l->taken;
     int64_t epoch = at / l->per_epoch;
 
-    *out = (struct dt_data_cursor){l->fingerprint, epoch, at % l->per_epoch, l->sequences,
-                                   epoch == l->bad_epoch ? l->bad_in_epoch : 0};
+    *out = (struct dt_data_cursor){.fingerprint = l->fingerprint,
+                                   .reader = DT_LOADER_READER,
+                                   .epoch = epoch,
+                                   .position = at % l->per_epoch,
+                                   .sequences = l->sequences,
+                                   .bad = epoch == l->bad_epoch ? l->bad_in_epoch : 0};
 }
 
 void dt_loader_mark(const struct dt_loader *l, struct dt_loader_mark *out)
@@ -387,7 +391,35 @@ uint64_t dt_loader_data(const struct dt_loader *l)
     return l->data;
 }
 
-/* The tokenizer's texts, too: a fingerprint has only their number. */
+const char *dt_loader_reader_since(int reader)
+{
+    static const char *const changed[] = {
+        "pixels of PNGs of 16 bits or with transparency, and samples that have both an image and "
+        "numbered frames, of which the frames are read now"};
+
+    _Static_assert(sizeof changed / sizeof changed[0] == DT_LOADER_READER - 1,
+                   "a reader is not told of");
+    return changed[reader - 1];
+}
+
+static enum dt_status same_reader(const struct dt_data_cursor *c, struct dt_error *err)
+{
+    if (c->reader > DT_LOADER_READER || c->reader < 1)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "the checkpoint's data was read by a later version of this program "
+                            "(reader %d; this one is %d)",
+                            c->reader, DT_LOADER_READER);
+    if (c->reader == DT_LOADER_READER)
+        return DT_OK;
+    return dt_error_set(err, DT_ERR_INPUT,
+                        "the checkpoint's data was read by an earlier version of this program "
+                        "(reader %d; this one is %d); since then other are: %s; if none of the "
+                        "data is such, or it shall be read as it is now, --changed-data goes on "
+                        "at the same place",
+                        c->reader, DT_LOADER_READER, dt_loader_reader_since(c->reader));
+}
+
+/* The tokenizer's texts and the reader, too: producers and consumers may be of different versions. */
 enum dt_status dt_loader_job_digest(const struct dt_loader_options *options, struct dt_error *err,
                                     uint64_t *out)
 {
@@ -398,7 +430,8 @@ enum dt_status dt_loader_job_digest(const struct dt_loader_options *options, str
     o.source = o.source ? o.source : &any; /* shards may be elsewhere */
     DT_TRY(check(&o, err));
     ids = dt_tokenizer_special(o.tokenizer);
-    h = dt_hash_bytes(fingerprint(&o, DT_HASH_START), &ids, sizeof ids);
+    h = dt_hash_bytes(fingerprint(&o, dt_hash_word(DT_HASH_START, DT_LOADER_READER)), &ids,
+                      sizeof ids);
     for (int32_t id = 0; id < dt_tokenizer_vocab(o.tokenizer); id++) {
         char *text;
         size_t n;
@@ -449,6 +482,8 @@ static enum dt_status place_cursor(struct dt_loader *l, struct dt_error *err)
                 "the checkpoint's cursor belongs to other data, or to other options "
                 "of the loader (lengths, image sizes, order ...); use those of then, "
                 "or say --changed-data to read the data from its beginning");
+        if (!l->o.changed)
+            DT_TRY(same_reader(c, err));
         if (c->epoch < 0 || c->position < 0 || c->position >= l->per_epoch || c->sequences < 0 ||
             c->bad < 0 || c->bad > c->position || c->epoch > INT64_MAX / 2 / l->per_epoch)
             return dt_error_set(err, DT_ERR_INPUT, "the cursor is damaged");

@@ -22,8 +22,13 @@ enum {
     DT_LOADER_SOUND_CS = 1000 /* AudioSet's clips (published); what BEATs and AST were trained on */
 };
 
+/* What is made of a shard's bytes.  A change after which a document has other pixels, tokens or values counts one up, and
+ * says what changed (dt_loader_reader_since). */
+enum { DT_LOADER_READER = 2 };
+
 struct dt_data_cursor {
     uint64_t fingerprint; /* of data and options; 0 = the beginning */
+    int reader;           /* DT_LOADER_READER of then */
     int64_t epoch;
     int64_t position;  /* in the epoch's order: the next document */
     int64_t sequences; /* delivered so far */
@@ -86,6 +91,8 @@ enum dt_status dt_loader_open(const struct dt_loader_options *o, struct dt_error
 enum dt_status dt_loader_next(struct dt_loader *l, struct dt_error *err, struct dt_sequence **out);
 /* Where the next call continues. */
 void dt_loader_cursor(const struct dt_loader *l, struct dt_data_cursor *out);
+/* What documents are other than those of an earlier reader, 1 or later. */
+const char *dt_loader_reader_since(int reader);
 
 /* Where it is, to go back to within its life. */
 struct dt_loader_mark {
