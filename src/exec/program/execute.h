@@ -131,7 +131,7 @@ struct dt_optimizer *dt_exec_optimizer(const struct dt_exec *x, int module, int 
 enum dt_status dt_exec_changed(struct dt_exec *x, struct dt_error *err);
 
 /* Parameters and moments of the model, whole, for checkpoints.  They are collected in the host's memory and
- * taken from it, stretch by stretch; none of this takes device memory. */
+ * taken from it, stretch by stretch; none of this takes device memory, and a CPU's only until all is collected. */
 struct dt_exec_part {
     int module, v;
     const struct dt_param *params; /* of the whole virtual stage */

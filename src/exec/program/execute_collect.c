@@ -311,5 +311,7 @@ enum dt_status dt_exec_collect(struct dt_exec *x, struct dt_exec_whole *w, struc
             else
                 DT_TRY(take_part(impl, &w->part[k++], err));
         }
-    return x->env.dev->queue_sync(x->env.q, err);
+    DT_TRY(x->env.dev->queue_sync(x->env.q, err));
+    dt_ferry_close(&impl->ferry); /* training goes on while files are written from the copy */
+    return DT_OK;
 }
