@@ -581,6 +581,8 @@ BENCHES += tests/bench/bench_transport
 endif
 EXTRA_PROGRAMS += $(BENCHES)
 tests_bench_bench_kernels_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_bench_bench_data_SOURCES = tests/bench/bench_data.c tests/bench/data_bench.h
+tests_bench_bench_documents_SOURCES = tests/bench/bench_documents.c tests/bench/data_bench.h
 tests_bench_bench_step_SOURCES = \
 	tests/bench/bench_step.c \
 	tests/bench/gemm.c \

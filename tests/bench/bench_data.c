@@ -6,26 +6,13 @@
 #include "exec/data/fbank.h"
 #include "exec/data/loader.h"
 #include "exec/data/pack.h"
-#include "exec/data/shard.h"
 
-#include <stdio.h>
-#include <stdlib.h>
+#include "data_bench.h"
+
 #include <string.h>
 #include <unistd.h>
 
-#include <jpeglib.h>
-
 enum { DOCS = 6000, SIDE = 512 };
-
-static struct dt_error err;
-
-static void must(enum dt_status st)
-{
-    if (st == DT_OK)
-        return;
-    fprintf(stderr, "bench_data: %s\n", err.message);
-    exit(1);
-}
 
 static double seconds_since(uint64_t begin_ns)
 {
@@ -46,41 +33,17 @@ static struct dt_image picture(int side)
     return img;
 }
 
-static unsigned char *jpeg(const struct dt_image *img, unsigned long *len)
-{
-    struct jpeg_compress_struct c;
-    struct jpeg_error_mgr mgr;
-    unsigned char *bytes = NULL;
-    c.err = jpeg_std_error(&mgr);
-    jpeg_create_compress(&c);
-    jpeg_mem_dest(&c, &bytes, len);
-    c.image_width = c.image_height = (JDIMENSION)img->w;
-    c.input_components = 3;
-    c.in_color_space = JCS_RGB;
-    jpeg_set_defaults(&c);
-    jpeg_set_quality(&c, 90, TRUE);
-    jpeg_start_compress(&c, TRUE);
-    while (c.next_scanline < c.image_height) {
-        JSAMPROW row = img->px + (size_t)c.next_scanline * (size_t)img->w * 3;
-        jpeg_write_scanlines(&c, &row, 1);
-    }
-    jpeg_finish_compress(&c);
-    jpeg_destroy_compress(&c);
-    return bytes;
-}
-
 static void bench_images(void)
 {
     struct dt_image img = picture(SIDE), out;
     static const struct dt_image_spec whole = {DT_FIT_NONE, 0, DT_FILTER_AUTO},
                                       small = {DT_FIT_CROP, 64, DT_FILTER_AUTO};
-    unsigned long len;
-    unsigned char *bytes = jpeg(&img, &len);
+    struct bench_file file = bench_jpeg(&img);
     double s[2];
     for (int k = 0; k < 2; k++) {
         uint64_t begin = dt_clock_ns();
         for (int i = 0; i < 100; i++) {
-            must(dt_image_load(bytes, len, NULL, k ? &small : &whole, &err, &out));
+            must(dt_image_load(file.bytes, file.len, NULL, k ? &small : &whole, &err, &out));
             dt_image_free(&out);
         }
         s[k] = seconds_since(begin) / 100;
@@ -95,7 +58,7 @@ static void bench_images(void)
     }
     printf("bench: data_resize_512_to_200 %.1f Mpixel/s\n",
            100.0 * SIDE * SIDE / seconds_since(begin) * 1e-6);
-    free(bytes);
+    free(file.bytes);
     dt_image_free(&img);
 }
 
@@ -181,20 +144,13 @@ static void write_shard(const char *prefix)
 {
     struct dt_image img = picture(28);
     struct dt_shard_writer *w;
-    uint8_t *png;
-    size_t len;
-    must(dt_image_encode_png(&img, 1, &err, &png, &len));
+    struct bench_file png;
+    must(dt_image_encode_png(&img, 1, &err, &png.bytes, &png.len));
     must(dt_shard_writer_open(prefix, DOCS, INT64_MAX, &err, &w));
-    for (int i = 0; i < DOCS; i++) {
-        static const char text[] = "a photo of a grey ankle boot, wide";
-        struct dt_shard_member m[2] = {{"png", png, len},
-                                       {"txt", (const uint8_t *)text, sizeof text - 1}};
-        char key[16];
-        snprintf(key, sizeof key, "%06d", i);
-        must(dt_shard_write(w, key, m, 2, &err));
-    }
+    for (int i = 0; i < DOCS; i++)
+        bench_put_sample(w, i, "png", &png);
     must(dt_shard_writer_close(w, &err, NULL));
-    dt_free(png);
+    dt_free(png.bytes);
     dt_image_free(&img);
 }
 

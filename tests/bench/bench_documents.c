@@ -6,32 +6,19 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "exec/data/document.h"
-#include "exec/data/image.h"
 #include "exec/data/loader.h"
-#include "exec/data/shard.h"
 
-#include <stdio.h>
-#include <stdlib.h>
+#include "data_bench.h"
+
 #include <string.h>
 #include <unistd.h>
 
-#include <jpeglib.h>
 #include <png.h>
 #include <webp/decode.h>
 #include <webp/encode.h>
 
 enum { SIDE = 512, WANTED = 224, DOCS = 48, ROUNDS = 9, FORMATS = 3 };
 static const char *const names[FORMATS] = {"jpeg", "png", "webp"};
-
-static struct dt_error err;
-
-static void must(enum dt_status st)
-{
-    if (st == DT_OK)
-        return;
-    fprintf(stderr, "bench_documents: %s\n", err.message);
-    exit(1);
-}
 
 /* Soft shapes and some grain, as photographs have. */
 static struct dt_image picture(int seed)
@@ -49,43 +36,12 @@ static struct dt_image picture(int seed)
     return img;
 }
 
-static uint8_t *as_jpeg(const struct dt_image *img, size_t *len)
+static struct bench_file encode(int format, const struct dt_image *img)
 {
-    struct jpeg_compress_struct c;
-    struct jpeg_error_mgr mgr;
-    unsigned char *bytes = NULL;
-    unsigned long n = 0;
-
-    c.err = jpeg_std_error(&mgr);
-    jpeg_create_compress(&c);
-    jpeg_mem_dest(&c, &bytes, &n);
-    c.image_width = c.image_height = SIDE;
-    c.input_components = 3;
-    c.in_color_space = JCS_RGB;
-    jpeg_set_defaults(&c);
-    jpeg_set_quality(&c, 90, TRUE);
-    jpeg_start_compress(&c, TRUE);
-    while (c.next_scanline < c.image_height) {
-        JSAMPROW row = img->px + (size_t)c.next_scanline * SIDE * 3;
-        jpeg_write_scanlines(&c, &row, 1);
-    }
-    jpeg_finish_compress(&c);
-    jpeg_destroy_compress(&c);
-    *len = n;
-    return bytes;
-}
-
-struct file {
-    uint8_t *bytes;
-    size_t len;
-};
-
-static struct file encode(int format, const struct dt_image *img)
-{
-    struct file f = {NULL, 0};
+    struct bench_file f = {NULL, 0};
 
     if (format == 0)
-        f.bytes = as_jpeg(img, &f.len);
+        f = bench_jpeg(img);
     else if (format == 1)
         must(dt_image_encode_png(img, 3, &err, &f.bytes, &f.len));
     else
@@ -99,7 +55,7 @@ static struct file encode(int format, const struct dt_image *img)
 
 static uint8_t pixels[SIDE * SIDE * 3];
 
-static void jpeg_alone(const struct file *f)
+static void jpeg_alone(const struct bench_file *f)
 {
     struct jpeg_decompress_struct c;
     struct jpeg_error_mgr mgr;
@@ -118,7 +74,7 @@ static void jpeg_alone(const struct file *f)
     jpeg_destroy_decompress(&c);
 }
 
-static void alone(int format, const struct file *f)
+static void alone(int format, const struct bench_file *f)
 {
     png_image p = {.version = PNG_IMAGE_VERSION};
 
@@ -150,7 +106,7 @@ static double median(double *v)
     return v[ROUNDS / 2];
 }
 
-static void decode_ours(const struct file *f)
+static void decode_ours(const struct bench_file *f)
 {
     struct dt_image img;
 
@@ -158,7 +114,7 @@ static void decode_ours(const struct file *f)
     dt_image_free(&img);
 }
 
-static void bench(int format, struct dt_loader *l, const struct file *file)
+static void bench(int format, struct dt_loader *l, const struct bench_file *file)
 {
     double lib[ROUNDS], ours[ROUNDS], whole[ROUNDS];
     struct dt_shard_sample scratch = {0};
@@ -192,7 +148,6 @@ static void bench(int format, struct dt_loader *l, const struct file *file)
 
 int main(void)
 {
-    static const char text[] = "a photo of a grey ankle boot, wide";
     char dir[] = "/tmp/dt-bench-documents-XXXXXX", prefix[64], path[96];
     const char *paths[1] = {path};
     struct dt_tokenizer *t;
@@ -208,7 +163,7 @@ int main(void)
                                       .image = {DT_FIT_CROP, WANTED, DT_FILTER_AUTO},
                                       .target = {DT_FIT_CROP, WANTED, DT_FILTER_AUTO}};
         struct dt_shard_writer *w;
-        struct file file[DOCS];
+        struct bench_file file[DOCS];
         struct dt_loader *l;
 
         snprintf(prefix, sizeof prefix, "%s/%s", dir, names[format]);
@@ -216,13 +171,9 @@ int main(void)
         must(dt_shard_writer_open(prefix, DOCS, INT64_MAX, &err, &w));
         for (int k = 0; k < DOCS; k++) {
             struct dt_image img = picture(k);
-            char key[16];
 
             file[k] = encode(format, &img);
-            struct dt_shard_member m[2] = {{names[format], file[k].bytes, file[k].len},
-                                           {"txt", (const uint8_t *)text, sizeof text - 1}};
-            snprintf(key, sizeof key, "%06d", k);
-            must(dt_shard_write(w, key, m, 2, &err));
+            bench_put_sample(w, k, names[format], &file[k]);
             dt_image_free(&img);
         }
         must(dt_shard_writer_close(w, &err, NULL));
