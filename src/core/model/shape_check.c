@@ -77,6 +77,18 @@ static enum dt_status check_latent(struct dt_node node, const struct dt_shape *s
     return DT_OK;
 }
 
+/* What says something of experts, if anything does. */
+static const char *of_experts(const struct dt_shape *s)
+{
+    return s->expert_ffn > 0    ? "expert_ffn"
+           : s->shared_ffn > 0  ? "shared_ffn"
+           : s->dense_first > 0 ? "dense_first"
+           : s->moe_every > 1   ? "moe_every"
+           : s->capacity > 0    ? "expert_capacity"
+           : s->imbalance > 1   ? "expert_imbalance"
+                                : NULL;
+}
+
 static enum dt_status check_llm(struct dt_node node, struct dt_shape *s, struct dt_error *err)
 {
     DT_TRY(check_transformer(node, "llm", s, err));
@@ -88,9 +100,10 @@ static enum dt_status check_llm(struct dt_node node, struct dt_shape *s, struct 
     if (s->n_experts > 0 && (s->top_k < 1 || s->top_k > s->n_experts))
         return dt_node_error(node, err, "top_k: %d of %d experts per token; use 1 to %d", s->top_k,
                              s->n_experts, s->n_experts);
-    if (s->n_experts == 0 && (s->expert_ffn > 0 || s->shared_ffn > 0))
-        return dt_node_error(node, err, "%s: a dense LLM has none; state experts and top_k too",
-                             s->expert_ffn > 0 ? "expert_ffn" : "shared_ffn");
+    if (s->n_experts == 0 && of_experts(s))
+        return dt_node_error(node, err,
+                             "%s: a dense LLM has no experts; state experts and top_k too",
+                             of_experts(s));
     if (s->capacity > 0 && s->imbalance > 1)
         return dt_node_error(node, err,
                              "expert_imbalance: with expert_capacity every expert has the rows of "
