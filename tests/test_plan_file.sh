@@ -188,6 +188,12 @@ expect 0 "not used, as the plan is stated: search.gpus, search.max_cp" \
 expect 0 '"search_unused": "search.tp"' "$DISTTRAIN" simulate --no-runs --json -p as-job.json $job 'search.tp=[2]'
 "$DISTTRAIN" simulate --no-runs -p as-job.json $job search.effort=quick >out 2>err </dev/null
 check "keys of the job's file and the effort are not told of" '! grep -q "not used" out'
+# what another strategy would be told
+expect 0 "not used by strategy distmm: search.placement, search.megatron_pp" \
+    "$DISTTRAIN" simulate --no-runs -s distmm $job search.placement=auto search.megatron_pp=2
+expect 0 "not used by strategy disttrain: search.megatron_pp" "$DISTTRAIN" plan $job search.megatron_pp=2 search.placement=auto
+"$DISTTRAIN" simulate --no-runs -s megatron-lm $job search.megatron_pp=2 search.placement=own >out 2>err </dev/null
+check "its own strategy uses it" '! grep -q "not used" out && grep -q "^MFU" out'
 # what no plan holds is still the job's
 expect 2 "dispatch" "$DISTTRAIN" simulate --no-runs -p as-job.json $job train.dispatch=-1
 expect 2 "unknown key" "$DISTTRAIN" simulate --no-runs -p as-job.json $job train.recompue=full

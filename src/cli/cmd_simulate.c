@@ -43,8 +43,6 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
            dt_plan_strategy_names[p->strategy], (long long)p->policy.global_batch,
            dt_plural(p->policy.global_batch), p->policy.seq_len);
     dt_cli_print_plan_changes(s);
-    if (s->job->search_unused[0])
-        printf("not used, as the plan is stated: %s\n", s->job->search_unused);
     putchar('\n');
     dt_cli_print_modules(p, r, dt_cluster_is_cpu(&s->job->cluster));
     putchar('\n');

@@ -176,6 +176,11 @@ void dt_cli_print_plan_changes(const struct dt_session *s)
 
     if (job->plan_changes[0])
         printf("the plan file states otherwise, and is overruled: %s\n", job->plan_changes);
+    if (job->search_unused[0] && job->has_plan)
+        printf("not used, as the plan is stated: %s\n", job->search_unused);
+    else if (job->search_unused[0])
+        printf("not used by strategy %s: %s\n", dt_plan_strategy_names[job->strategy],
+               job->search_unused);
 }
 
 static void report_progress(void *ctx, int done, int total)

@@ -35,7 +35,7 @@ enum dt_status dt_session_survey(const struct dt_job *job, struct dt_cost *cost,
 enum dt_status dt_session_check(const struct dt_cli *cli, struct dt_error *err);
 /* Runs the job's strategy; a plan is checked against model, cluster, memory. */
 enum dt_status dt_session_plan(struct dt_session *s, struct dt_error *err);
-/* A line where the job's policies are not those of its plan file; else nothing. */
+/* A line where the job's policies are not those of its plan file, and one of keys that are not used; else nothing. */
 void dt_cli_print_plan_changes(const struct dt_session *s);
 enum dt_status dt_session_simulate(struct dt_session *s, const char *label, struct dt_error *err,
                                    struct dt_sim_result *out);

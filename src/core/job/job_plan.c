@@ -309,9 +309,19 @@ static enum dt_status from_map(struct dt_node n, bool frozen_stated, struct dt_j
     return DT_OK;
 }
 
-/* What bounds the space of a search.  In the job's own file such a key waits for the day without a plan; who states it beside
- * a plan means it to count. */
-static void list_unused(struct dt_node root, struct dt_job *j)
+/* Has nothing to say to the job's strategy. */
+static bool of_others(const struct dt_job *j, const char *key)
+{
+    if (strcmp(key, "megatron_pp") == 0)
+        return j->strategy != DT_STRATEGY_MEGATRON && j->search.megatron_pp != DT_MEGATRON_AUTO;
+    return strcmp(key, "placement") == 0 && j->strategy != DT_STRATEGY_DISTTRAIN &&
+           j->search.guests != 0;
+}
+
+/* What bounds the space of a search, and is not searched where a plan is stated, or not by this strategy.  In the job's own
+ * file such a key waits for the day without a plan, or with the other strategy; who states it beside the job means it to
+ * count. */
+static void list_unused(struct dt_node root, bool stated, struct dt_job *j)
 {
     static const char *const bounds[] = {"gpus",    "tp",         "placement",       "max_vpp",
                                          "max_cp",  "max_ep",     "uniform",         "megatron_pp",
@@ -323,7 +333,7 @@ static void list_unused(struct dt_node root, struct dt_job *j)
         const char *file = "";
         int line, col;
 
-        if (!dt_node_present(n))
+        if (!dt_node_present(n) || !(stated || of_others(j, bounds[i])))
             continue;
         dt_node_where(n, &file, &line, &col);
         if (strcmp(file, dt_doc_name(j->doc)) != 0 && used < size)
@@ -346,8 +356,10 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
             "strategy: manual needs \"plan\", a map such as {%s: {tp: 8, pp: 1, dp: 1}} "
             "or the path of a plan.json",
             j->model->modules[j->model->llm].name);
-    if (!present && !j->has_plan)
+    if (!present && !j->has_plan) {
+        list_unused(root, false, j);
         return DT_OK;
+    }
     if (!j->has_plan)
         DT_TRY(from_map(n, frozen_stated, j, err));
     if (j->plan_from_file) {
@@ -362,6 +374,6 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
     memcpy(j->plan.model, j->model->name, sizeof(j->plan.model));
     memcpy(j->plan.cluster, j->cluster.name, sizeof(j->plan.cluster));
     if (j->strategy == DT_STRATEGY_MANUAL)
-        list_unused(root, j);
+        list_unused(root, true, j);
     return DT_OK;
 }
