@@ -58,9 +58,17 @@ struct launch { /* what goes to a stream as one */
     int n, cap;
 };
 
+struct caller { /* a thread that makes communicators */
+    struct caller *next;
+    pthread_t thread;
+    uint64_t comms, order; /* made so far; a hash of its calls, in their order */
+};
+
 struct dt_nccl_comm {
     struct world *w;
-    int me, questions; /* more of them until it is ready */
+    struct caller *caller; /* nobody else may call */
+    uint64_t name;         /* among the caller's */
+    int me, questions;     /* more of them until it is ready */
     uint64_t launches, collectives, sent[RANKS], received[RANKS];
     struct launch *held; /* goes to its stream when it is ready */
     atomic_int inside;
@@ -70,6 +78,7 @@ struct dt_nccl_comm {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
 static pthread_cond_t change = PTHREAD_COND_INITIALIZER;
 static struct world *worlds;
+static struct caller *callers;
 static uint64_t ids, calls, fail_at;
 static uint64_t living; /* communicators */
 static struct fake_nccl_hooks hooks;
@@ -104,6 +113,34 @@ static bool fails(void)
     now = ++calls == fail_at;
     pthread_mutex_unlock(&lock);
     return now;
+}
+
+/* ---- callers ---- */
+
+static struct caller *caller(void)
+{
+    struct caller *c;
+
+    pthread_mutex_lock(&lock);
+    for (c = callers; c && !pthread_equal(c->thread, pthread_self()); c = c->next)
+        ;
+    if (!c) {
+        c = zeroed(sizeof(*c));
+        c->thread = pthread_self();
+        c->next = callers;
+        callers = c;
+    }
+    pthread_mutex_unlock(&lock);
+    return c;
+}
+
+/* FNV-1a */
+static void note(struct caller *c, const uint64_t *what, int n)
+{
+    pthread_mutex_lock(&lock);
+    for (int k = 0; k < n; k++)
+        c->order = (c->order ^ what[k]) * UINT64_C(1099511628211);
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---- worlds ---- */
@@ -366,6 +403,8 @@ static int launch(struct launch *l)
 
 static void enter(struct dt_nccl_comm *c, const char *what)
 {
+    if (c->caller != caller())
+        stop("%s on a communicator that another thread has made", what);
     if (atomic_fetch_add(&c->inside, 1) != 0)
         stop("%s on a communicator that another thread is in", what);
     if (c->questions > 0 || c->held)
@@ -382,6 +421,7 @@ static int add(struct dt_nccl_comm *c, void *stream, struct part p)
     if (fails())
         return SYSTEM;
     enter(c, kinds[p.kind]);
+    note(c->caller, (uint64_t[]){c->name, p.kind, p.n, (uint64_t)p.type, (uint64_t)p.root}, 5);
     p.in = p.in ? hooks.alias(p.in, kinds[p.kind]) : NULL;
     p.out = p.out ? hooks.alias(p.out, kinds[p.kind]) : NULL;
     p.number = p.kind != MESSAGE ? c->collectives++
@@ -472,6 +512,8 @@ SHOWN int ncclCommInitRankConfig(struct dt_nccl_comm **comm, int ranks, struct d
     pthread_mutex_unlock(&lock);
     c->w = w;
     c->me = rank;
+    c->caller = caller();
+    c->name = ++c->caller->comms;
     c->questions = 2;
     *comm = c;
     return IN_PROGRESS;
@@ -482,6 +524,8 @@ SHOWN int ncclCommGetAsyncError(struct dt_nccl_comm *c, int *error)
 {
     struct launch *l = NULL;
 
+    if (c->caller != caller())
+        stop("CommGetAsyncError on a communicator that another thread has made");
     if (atomic_fetch_add(&c->inside, 1) != 0)
         stop("CommGetAsyncError on a communicator that another thread is in");
     if (fails()) {
@@ -524,6 +568,8 @@ SHOWN int ncclCommFinalize(struct dt_nccl_comm *c)
 
 static int end(struct dt_nccl_comm *c, bool given_up)
 {
+    if (c->caller != caller())
+        stop("the end of a communicator that another thread has made");
     pthread_mutex_lock(&lock);
     if (!given_up && c->w->finalized < c->w->n)
         stop("CommDestroy of a communicator that is not finalized by all");
@@ -695,6 +741,24 @@ SHOWN fake_nccl_living_fn fake_nccl_living;
 SHOWN int fake_nccl_living(void)
 {
     return (int)locked(&living);
+}
+
+SHOWN fake_nccl_callers_fn fake_nccl_callers;
+SHOWN int fake_nccl_callers(uint64_t *order)
+{
+    int n = 0;
+
+    *order = 0;
+    pthread_mutex_lock(&lock);
+    for (struct caller *c = callers, *next; c; c = next) {
+        next = c->next;
+        *order += c->order;
+        n += c->comms > 0;
+        free(c);
+    }
+    callers = NULL;
+    pthread_mutex_unlock(&lock);
+    return n;
 }
 
 SHOWN fake_nccl_break_fn fake_nccl_break;

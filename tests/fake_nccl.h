@@ -5,7 +5,7 @@
  * with a line that begins "fake nccl: ":
  *
  *   - calls that must meet name the same kind, count, type, operation and root; messages have one size
- *   - nobody calls anything on a communicator that is not ready, or two threads at once
+ *   - nobody calls anything on a communicator that is not ready, and nobody but the thread that has made it
  *   - communicators do not block; an operation is on its stream when the communicator is asked and not in progress,
  *     which every fourth of them takes some questions
  *   - what is given up, by CommAbort, comes to an end; others go on waiting for it
@@ -27,6 +27,9 @@ typedef void
 fake_nccl_fail_at_fn(uint64_t n); /* fake_nccl_fail_at: the n-th call from now fails; 0: none */
 typedef uint64_t fake_nccl_calls_fn(void); /* fake_nccl_calls: since then */
 typedef int fake_nccl_living_fn(void);     /* fake_nccl_living: communicators that have not ended */
+/* fake_nccl_callers: threads that have made communicators since it was called last, while there are none; *order: a
+ * number that stands for the order of each one's calls. */
+typedef int fake_nccl_callers_fn(uint64_t *order);
 typedef void
 fake_nccl_break_fn(int members); /* fake_nccl_break: a rank of each of so many members is lost */
 

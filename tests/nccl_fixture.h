@@ -98,6 +98,14 @@ static inline uint64_t nf_calls(void)
     return calls();
 }
 
+static inline int nf_callers(uint64_t *order)
+{
+    fake_nccl_callers_fn *f;
+
+    nf_find("fake_nccl_callers", &f, sizeof(f));
+    return f(order);
+}
+
 static inline void nf_break(int members)
 {
     fake_nccl_break_fn *f;

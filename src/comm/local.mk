@@ -26,6 +26,7 @@ libdtcomm_a_SOURCES = \
 	src/comm/transport_nccl_coll.c \
 	src/comm/transport_nccl_connect.c \
 	src/comm/transport_nccl_impl.h \
+	src/comm/transport_nccl_issue.c \
 	src/comm/transport_nccl_link.c \
 	src/comm/transport_reduce.c \
 	src/comm/transport_request.c \

@@ -5,20 +5,19 @@
  *   link       a communicator: one of every group of ranks, and one of every edge (from, to, tag), so that what
  *              waits on one waits for nobody else's turn.  A send and its receive are the n-th of their edge on both
  *              sides, as NCCL has no tags
- *   post       under a lock, one call of NCCL at a time per rank; never waits for another rank, as links are
- *              connected when they are made
- *   watch      a thread that asks all links a few times a second.  What fails, or takes longer than an operation
+ *   post       handed to the rank's issuing thread (transport_nccl_issue.c), which alone calls NCCL; never waits
+ *              for another rank, as links are connected when they are made
+ *   watch      that thread asks all links a few times a second.  What fails, or takes longer than an operation
  *              may, ends all of them: kernels that wait for others come to an end, queues go on, and the rank's next
  *              post or test tells why */
 #include "comm/transport_nccl_impl.h"
 
-#include "base/clock.h"
 #include "base/mem.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { WATCH_NS = 100000000, SCRATCH_BYTES = 128 };
+enum { SCRATCH_BYTES = 128 };
 
 /* ---- what the base asks of a wire: messages, and when they are over ---- */
 
@@ -34,30 +33,40 @@ static enum dt_status follow(struct dt_transport *t, struct dt_device_queue *q,
     return s->dev->queue_state(q) != DT_OK ? s->dev->queue_sync(q, err) : t->state(t, err);
 }
 
-/* A message of `bytes` to (peer 1) or from (peer 0) the edge's other rank. */
+struct message { /* to (peer 1) or from (peer 0) the edge's other rank */
+    int from, to, tag;
+    void *buf;
+    size_t bytes;
+    struct dt_device_queue *q;
+};
+
+static enum dt_status issue_message(struct dt_nccl_ranks *s, void *arg, struct dt_error *err)
+{
+    const struct message *m = arg;
+    struct dt_nccl_link *l = dt_nccl_link_find(s, m->from, m->to, m->tag);
+    bool send = m->from == s->t.rank;
+    int result = DT_NCCL_SUCCESS;
+    void *stream;
+
+    DT_TRY(dt_nccl_state(s, err));
+    if (!l)
+        return dt_error_set(err, DT_ERR_INTERNAL,
+                            "nobody has said that rank %d sends to rank %d with tag %d", m->from,
+                            m->to, m->tag);
+    if (m->bytes == 0)
+        return DT_OK;
+    stream = s->dev->queue_stream(m->q);
+    result = send ? s->f->Send(m->buf, m->bytes, DT_NCCL_INT8, 1, l->h, stream)
+                  : s->f->Recv(m->buf, m->bytes, DT_NCCL_INT8, 0, l->h, stream);
+    return dt_nccl_settle(s, l, send ? "a send" : "a receive", result, m->q, err);
+}
+
 static enum dt_status message(struct dt_nccl_ranks *s, int from, int to, uint64_t key, void *buf,
                               size_t bytes, struct dt_device_queue *q, struct dt_error *err)
 {
-    bool send = from == s->t.rank;
-    void *stream = s->dev->queue_stream(q);
-    struct dt_nccl_link *l;
-    enum dt_status st;
-    int result;
+    struct message m = {from, to, (int)key, buf, bytes, q};
 
-    pthread_mutex_lock(&s->lock);
-    st = dt_nccl_state(s, err);
-    l = dt_nccl_link_find(s, from, to, (int)key);
-    if (st == DT_OK && !l)
-        st = dt_error_set(err, DT_ERR_INTERNAL,
-                          "nobody has said that rank %d sends to rank %d with tag %d", from, to,
-                          (int)key);
-    if (st == DT_OK && bytes > 0) {
-        result = send ? s->f->Send(buf, bytes, DT_NCCL_INT8, 1, l->h, stream)
-                      : s->f->Recv(buf, bytes, DT_NCCL_INT8, 0, l->h, stream);
-        st = dt_nccl_settle(s, l, send ? "a send" : "a receive", result, q, err);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return st;
+    return dt_nccl_issue(s, issue_message, &m, err);
 }
 
 static enum dt_status wire_send(struct dt_transport *t, struct dt_transport_xfer *x, int to,
@@ -146,65 +155,6 @@ static const struct dt_transport_wire nccl_wire = {
     .passed = passed,
 };
 
-/* ---- the watch ---- */
-
-/* Locked. */
-static void look_after(struct dt_nccl_ranks *s, struct dt_nccl_link *l)
-{
-    int state = DT_NCCL_IN_PROGRESS;
-    char text[256];
-
-    if (!l->h)
-        return;
-    if (s->f->CommGetAsyncError(l->h, &state) == DT_NCCL_SUCCESS &&
-        (state == DT_NCCL_SUCCESS || state == DT_NCCL_IN_PROGRESS)) {
-        if (l->posted_ns == 0 || s->dev->event_done(l->past) ||
-            (double)(dt_clock_ns() - l->posted_ns) < s->t.limit_s * 1e9)
-            return;
-        snprintf(text, sizeof(text), "rank %d waited %g s for an operation among %d ranks",
-                 s->t.rank, s->t.limit_s, l->n);
-        dt_nccl_fail(s, DT_ERR_TIMEOUT, text);
-        return;
-    }
-    dt_nccl_failed(s, l, "an operation under way", state);
-}
-
-static void *watch(void *arg)
-{
-    struct dt_nccl_ranks *s = arg;
-
-    pthread_mutex_lock(&s->lock);
-    while (!s->stop) {
-        struct timespec until = dt_clock_in(WATCH_NS);
-
-        for (struct dt_nccl_link *l = s->links; l && s->failed.status == DT_OK; l = l->next)
-            look_after(s, l);
-        pthread_cond_timedwait(&s->wake, &s->lock, &until);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return NULL;
-}
-
-static enum dt_status watch_begin(struct dt_nccl_ranks *s, struct dt_error *err)
-{
-    if (pthread_create(&s->watch, NULL, watch, s) != 0)
-        return dt_error_set(err, DT_ERR_NOMEM, "the watch over NCCL cannot be started");
-    s->watching = true;
-    return DT_OK;
-}
-
-static void watch_end(struct dt_nccl_ranks *s)
-{
-    if (!s->watching)
-        return;
-    pthread_mutex_lock(&s->lock);
-    s->stop = true;
-    pthread_cond_signal(&s->wake);
-    pthread_mutex_unlock(&s->lock);
-    pthread_join(s->watch, NULL);
-    s->watching = false;
-}
-
 /* ---- the table ---- */
 
 static void comm_free(struct dt_comm *c)
@@ -213,26 +163,25 @@ static void comm_free(struct dt_comm *c)
         dt_nccl_of(c->t)->base_comm_free(c);
 }
 
+static enum dt_status end_all(struct dt_nccl_ranks *s, void *arg, struct dt_error *err)
+{
+    (void)arg;
+    (void)err;
+    dt_nccl_given_up(s);
+    return DT_OK;
+}
+
 static void give_up(struct dt_transport *t)
 {
     struct dt_nccl_ranks *s = dt_nccl_of(t);
-    char text[64];
 
-    snprintf(text, sizeof(text), "rank %d has given up its transfers", t->rank);
-    pthread_mutex_lock(&s->lock);
-    dt_nccl_fail(s, DT_ERR_PEER, text);
-    pthread_mutex_unlock(&s->lock);
+    s->gives_up = true; /* what is being issued waits no longer */
+    (void)dt_nccl_issue(s, end_all, NULL, NULL);
 }
 
 static enum dt_status state(struct dt_transport *t, struct dt_error *err)
 {
-    struct dt_nccl_ranks *s = dt_nccl_of(t);
-    enum dt_status st;
-
-    pthread_mutex_lock(&s->lock);
-    st = dt_nccl_state(s, err);
-    pthread_mutex_unlock(&s->lock);
-    return st;
+    return dt_nccl_state(dt_nccl_of(t), err);
 }
 
 static void abort_job(struct dt_transport *t, int exit_status)
@@ -242,10 +191,19 @@ static void abort_job(struct dt_transport *t, int exit_status)
     control->abort(control, exit_status);
 }
 
+static enum dt_status close_links(struct dt_nccl_ranks *s, void *arg, struct dt_error *err)
+{
+    (void)arg;
+    (void)err;
+    dt_nccl_links_close(s);
+    return DT_OK;
+}
+
 static void free_all(struct dt_nccl_ranks *s)
 {
-    watch_end(s);
-    dt_nccl_links_close(s);
+    if (s->runs) /* else there are none */
+        (void)dt_nccl_issue(s, close_links, NULL, NULL);
+    dt_nccl_issue_end(s);
     if (s->q)
         s->dev->queue_free(s->q);
     s->dev->free(s->dev, s->scratch);
@@ -256,6 +214,7 @@ static void free_all(struct dt_nccl_ranks *s)
         dt_free(m);
     }
     pthread_cond_destroy(&s->wake);
+    pthread_cond_destroy(&s->issued);
     pthread_mutex_destroy(&s->lock);
     dt_free(s);
 }
@@ -402,7 +361,7 @@ static enum dt_status open_nccl(struct dt_nccl_ranks *s, struct dt_error *err)
     s->t.comm_free = comm_free;
     s->t.connect = dt_nccl_connect;
     dt_nccl_collectives(&s->t);
-    return watch_begin(s, err);
+    return dt_nccl_issue_begin(s, err);
 }
 
 enum dt_status dt_transport_open_nccl(struct dt_transport *control, const struct dt_device *device,
@@ -422,6 +381,7 @@ enum dt_status dt_transport_open_nccl(struct dt_transport *control, const struct
     pthread_condattr_setclock(&a, CLOCK_MONOTONIC); /* that of dt_clock_in */
     pthread_cond_init(&s->wake, &a);
     pthread_condattr_destroy(&a);
+    pthread_cond_init(&s->issued, NULL);
     st = open_nccl(s, err);
     if (st != DT_OK) {
         free_all(s);

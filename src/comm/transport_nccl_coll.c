@@ -6,44 +6,48 @@
 
 /* An operation while it is posted. */
 struct call {
-    struct dt_nccl_ranks *s;
+    const char *what;
+    void (*make)(struct call *k); /* the calls of NCCL */
+    struct dt_comm *c;
+    enum dt_reduce_type type;
+    int root;
+    const char *send; /* all-to-all */
+    char *buf;
+    size_t n;                          /* elements, or bytes */
+    const size_t *counts, *send_bytes; /* of pieces */
+    struct dt_device_queue *q;
+    /* the issuing thread's */
     const struct dt_nccl *f;
-    struct dt_nccl_link *l; /* NULL: a member alone, who has nothing to do */
     struct dt_nccl_comm *h;
     void *stream;
-    struct dt_req *r;
     int result;
 };
 
-/* Locks the transport, unless it fails. */
-static enum dt_status begin(struct dt_comm *c, struct dt_device_queue *q, struct dt_error *err,
-                            struct call *k)
+static enum dt_status issue(struct dt_nccl_ranks *s, void *arg, struct dt_error *err)
 {
-    struct dt_nccl_ranks *s = dt_nccl_of(c->t);
-    enum dt_status st;
+    struct call *k = arg;
+    struct dt_nccl_link *l = k->c->own;
 
-    DT_TRY(dt_req_begin(c->t, q, err));
-    *k = (struct call){.s = s, .f = s->f, .l = c->own, .result = DT_NCCL_SUCCESS};
-    DT_TRY(dt_req_new(c->t, q, err, &k->r));
-    k->stream = s->dev->queue_stream(q);
-    pthread_mutex_lock(&s->lock);
-    st = dt_nccl_state(s, err);
-    if (st != DT_OK) {
-        pthread_mutex_unlock(&s->lock);
-        dt_req_release(k->r);
-        return st;
-    }
-    k->h = k->l ? k->l->h : NULL;
-    return DT_OK;
+    DT_TRY(dt_nccl_state(s, err));
+    k->f = s->f;
+    k->h = l->h;
+    k->stream = s->dev->queue_stream(k->q);
+    k->result = DT_NCCL_SUCCESS;
+    k->make(k);
+    return dt_nccl_settle(s, l, k->what, k->result, k->q, err);
 }
 
-static enum dt_status end(struct call *k, const char *what, struct dt_device_queue *q,
-                          struct dt_error *err, struct dt_req **out)
+/* A member alone has nothing to do. */
+static enum dt_status post(struct call *k, struct dt_error *err, struct dt_req **out)
 {
-    enum dt_status st = k->l ? dt_nccl_settle(k->s, k->l, what, k->result, q, err) : DT_OK;
+    struct dt_nccl_ranks *s = dt_nccl_of(k->c->t);
+    enum dt_status st;
+    struct dt_req *r;
 
-    pthread_mutex_unlock(&k->s->lock);
-    return dt_req_end_on_queue(k->r, st, err, out);
+    DT_TRY(dt_req_begin(k->c->t, k->q, err));
+    DT_TRY(dt_req_new(k->c->t, k->q, err, &r));
+    st = k->c->own && k->n > 0 ? dt_nccl_issue(s, issue, k, err) : dt_nccl_state(s, err);
+    return dt_req_end_on_queue(r, st, err, out);
 }
 
 /* The first failure of a group's calls stays. */
@@ -86,107 +90,110 @@ static size_t total(const size_t *counts, int n, bool *alike)
     return sum;
 }
 
+static void broadcast(struct call *k)
+{
+    k->result = k->f->Broadcast(k->buf, k->buf, k->n, DT_NCCL_INT8, k->root, k->h, k->stream);
+}
+
 static enum dt_status post_broadcast(struct dt_comm *c, int root, void *buf, size_t bytes,
                                      struct dt_device_queue *q, struct dt_error *err,
                                      struct dt_req **out)
 {
-    struct call k;
+    struct call k = {.what = "a broadcast",
+                     .make = broadcast,
+                     .c = c,
+                     .root = root,
+                     .buf = buf,
+                     .n = bytes,
+                     .q = q};
 
     if (root < 0 || root >= c->n)
         return dt_error_set(err, DT_ERR_INTERNAL, "there is no member %d among %d", root, c->n);
-    DT_TRY(begin(c, q, err, &k));
-    if (k.l && bytes > 0)
-        k.result = k.f->Broadcast(buf, buf, bytes, DT_NCCL_INT8, root, k.h, k.stream);
-    return end(&k, "a broadcast", q, err, out);
+    return post(&k, err, out);
+}
+
+static void all_reduce(struct call *k)
+{
+    k->result =
+        k->f->AllReduce(k->buf, k->buf, k->n, type_of(k->type), op_of(k->type), k->h, k->stream);
 }
 
 static enum dt_status post_all_reduce(struct dt_comm *c, enum dt_reduce_type type, void *buf,
                                       size_t n, struct dt_device_queue *q, struct dt_error *err,
                                       struct dt_req **out)
 {
-    struct call k;
+    struct call k = {.what = "an all-reduce",
+                     .make = all_reduce,
+                     .c = c,
+                     .type = type,
+                     .buf = buf,
+                     .n = n,
+                     .q = q};
 
-    DT_TRY(begin(c, q, err, &k));
-    if (k.l && n > 0)
-        k.result = k.f->AllReduce(buf, buf, n, type_of(type), op_of(type), k.h, k.stream);
-    return end(&k, "an all-reduce", q, err, out);
+    return post(&k, err, out);
 }
 
-static void reduce_each(struct call *k, const struct dt_comm *c, enum dt_reduce_type type,
-                        char *buf, const size_t *counts)
+static void reduce_each(struct call *k)
 {
     size_t at = 0;
 
     also(k, k->f->GroupStart());
-    for (int m = 0; m < c->n; at += counts[m++] * dt_reduce_bytes(type))
-        if (counts[m] > 0)
-            also(k, k->f->Reduce(buf + at, buf + at, counts[m], type_of(type), op_of(type), m, k->h,
-                                 k->stream));
+    for (int m = 0; m < k->c->n; at += k->counts[m++] * dt_reduce_bytes(k->type))
+        if (k->counts[m] > 0)
+            also(k, k->f->Reduce(k->buf + at, k->buf + at, k->counts[m], type_of(k->type),
+                                 op_of(k->type), m, k->h, k->stream));
     also(k, k->f->GroupEnd());
+}
+
+static void reduce_scatter(struct call *k)
+{
+    size_t piece = k->counts[0] * dt_reduce_bytes(k->type);
+
+    k->result = k->f->ReduceScatter(k->buf, k->buf + piece * (size_t)k->c->me, k->counts[0],
+                                    type_of(k->type), op_of(k->type), k->h, k->stream);
 }
 
 static enum dt_status post_reduce_scatter(struct dt_comm *c, enum dt_reduce_type type, void *buf,
                                           const size_t *counts, struct dt_device_queue *q,
                                           struct dt_error *err, struct dt_req **out)
 {
-    size_t piece = counts[0] * dt_reduce_bytes(type), n;
-    struct call k;
+    struct call k = {
+        .what = "a reduce-scatter", .c = c, .type = type, .buf = buf, .counts = counts, .q = q};
     bool alike;
 
-    n = total(counts, c->n, &alike);
-    DT_TRY(begin(c, q, err, &k));
-    if (k.l && n > 0 && alike)
-        k.result = k.f->ReduceScatter(buf, (char *)buf + piece * (size_t)c->me, counts[0],
-                                      type_of(type), op_of(type), k.h, k.stream);
-    else if (k.l && n > 0)
-        reduce_each(&k, c, type, buf, counts);
-    return end(&k, "a reduce-scatter", q, err, out);
+    k.n = total(counts, c->n, &alike);
+    k.make = alike ? reduce_scatter : reduce_each;
+    return post(&k, err, out);
 }
 
-static void broadcast_each(struct call *k, const struct dt_comm *c, char *buf, const size_t *bytes)
+static void broadcast_each(struct call *k)
 {
     size_t at = 0;
 
     also(k, k->f->GroupStart());
-    for (int m = 0; m < c->n; at += bytes[m++])
-        if (bytes[m] > 0)
-            also(k,
-                 k->f->Broadcast(buf + at, buf + at, bytes[m], DT_NCCL_INT8, m, k->h, k->stream));
+    for (int m = 0; m < k->c->n; at += k->counts[m++])
+        if (k->counts[m] > 0)
+            also(k, k->f->Broadcast(k->buf + at, k->buf + at, k->counts[m], DT_NCCL_INT8, m, k->h,
+                                    k->stream));
     also(k, k->f->GroupEnd());
+}
+
+static void all_gather(struct call *k)
+{
+    k->result = k->f->AllGather(k->buf + k->counts[0] * (size_t)k->c->me, k->buf, k->counts[0],
+                                DT_NCCL_INT8, k->h, k->stream);
 }
 
 static enum dt_status post_all_gather(struct dt_comm *c, void *buf, const size_t *bytes,
                                       struct dt_device_queue *q, struct dt_error *err,
                                       struct dt_req **out)
 {
-    struct call k;
+    struct call k = {.what = "an all-gather", .c = c, .buf = buf, .counts = bytes, .q = q};
     bool alike;
-    size_t n = total(bytes, c->n, &alike);
 
-    DT_TRY(begin(c, q, err, &k));
-    if (k.l && n > 0 && alike)
-        k.result = k.f->AllGather((char *)buf + bytes[0] * (size_t)c->me, buf, bytes[0],
-                                  DT_NCCL_INT8, k.h, k.stream);
-    else if (k.l && n > 0)
-        broadcast_each(&k, c, buf, bytes);
-    return end(&k, "an all-gather", q, err, out);
-}
-
-static void exchange_each(struct call *k, const struct dt_comm *c, const char *send,
-                          const size_t *send_bytes, char *recv, const size_t *recv_bytes)
-{
-    size_t from = 0, to = 0;
-
-    also(k, k->f->GroupStart());
-    for (int m = 0; m < c->n; from += send_bytes[m], to += recv_bytes[m], m++) {
-        if (m == c->me)
-            continue;
-        if (send_bytes[m] > 0)
-            also(k, k->f->Send(send + from, send_bytes[m], DT_NCCL_INT8, m, k->h, k->stream));
-        if (recv_bytes[m] > 0)
-            also(k, k->f->Recv(recv + to, recv_bytes[m], DT_NCCL_INT8, m, k->h, k->stream));
-    }
-    also(k, k->f->GroupEnd());
+    k.n = total(bytes, c->n, &alike);
+    k.make = alike ? all_gather : broadcast_each;
+    return post(&k, err, out);
 }
 
 static size_t place(const size_t *bytes, int member)
@@ -198,23 +205,50 @@ static size_t place(const size_t *bytes, int member)
     return at;
 }
 
+/* What a member has for itself is copied; a group without messages is one of nothing. */
+static void exchange_each(struct call *k)
+{
+    const struct dt_device *dev = dt_nccl_of(k->c->t)->dev;
+    size_t from = 0, to = 0;
+    int me = k->c->me;
+
+    dev->copy(k->q, k->buf + place(k->counts, me), k->send + place(k->send_bytes, me),
+              k->send_bytes[me], DT_COPY_ON_DEVICE);
+    if (!k->h)
+        return;
+    also(k, k->f->GroupStart());
+    for (int m = 0; m < k->c->n; from += k->send_bytes[m], to += k->counts[m], m++) {
+        if (m == me)
+            continue;
+        if (k->send_bytes[m] > 0)
+            also(k, k->f->Send(k->send + from, k->send_bytes[m], DT_NCCL_INT8, m, k->h, k->stream));
+        if (k->counts[m] > 0)
+            also(k, k->f->Recv(k->buf + to, k->counts[m], DT_NCCL_INT8, m, k->h, k->stream));
+    }
+    also(k, k->f->GroupEnd());
+}
+
 static enum dt_status post_all_to_all(struct dt_comm *c, const void *send, const size_t *send_bytes,
                                       void *recv, const size_t *recv_bytes,
                                       struct dt_device_queue *q, struct dt_error *err,
                                       struct dt_req **out)
 {
-    struct call k;
+    struct call k = {.what = "an all-to-all",
+                     .make = exchange_each,
+                     .c = c,
+                     .send = send,
+                     .send_bytes = send_bytes,
+                     .buf = recv,
+                     .counts = recv_bytes,
+                     .n = 1,
+                     .q = q};
 
     if (send_bytes[c->me] != recv_bytes[c->me])
         return dt_error_set(err, DT_ERR_INTERNAL, "a member sends itself %zu bytes and expects %zu",
                             send_bytes[c->me], recv_bytes[c->me]);
-    DT_TRY(begin(c, q, err, &k));
-    k.s->dev->copy(q, (char *)recv + place(recv_bytes, c->me),
-                   (const char *)send + place(send_bytes, c->me), send_bytes[c->me],
-                   DT_COPY_ON_DEVICE);
-    if (k.l)
-        exchange_each(&k, c, send, send_bytes, recv, recv_bytes);
-    return end(&k, "an all-to-all", q, err, out);
+    if (!c->own) /* alone */
+        exchange_each(&k);
+    return post(&k, err, out);
 }
 
 void dt_nccl_collectives(struct dt_transport *t)

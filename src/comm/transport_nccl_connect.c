@@ -14,21 +14,34 @@
 
 enum { FIRST_BYTES = 64 };
 
-static enum dt_status new_id(struct dt_nccl_ranks *s, struct dt_nccl_id *id, struct dt_error *err)
+static enum dt_status make_id(struct dt_nccl_ranks *s, void *arg, struct dt_error *err)
 {
-    enum dt_status st;
     int result;
 
-    pthread_mutex_lock(&s->lock);
-    st = dt_nccl_state(s, err);
-    if (st == DT_OK) {
-        result = s->f->GetUniqueId(id);
-        if (result != DT_NCCL_SUCCESS)
-            dt_nccl_failed(s, NULL, "the id of a communicator", result);
-        st = dt_nccl_state(s, err);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return st;
+    DT_TRY(dt_nccl_state(s, err));
+    result = s->f->GetUniqueId(arg);
+    if (result != DT_NCCL_SUCCESS)
+        dt_nccl_failed(s, NULL, "the id of a communicator", result);
+    return dt_nccl_state(s, err);
+}
+
+static enum dt_status new_id(struct dt_nccl_ranks *s, struct dt_nccl_id *id, struct dt_error *err)
+{
+    return dt_nccl_issue(s, make_id, id, err);
+}
+
+struct beginning { /* of a link */
+    struct dt_transport_edge edge;
+    int me, n;
+    const struct dt_nccl_id *id;
+    struct dt_nccl_link *link;
+};
+
+static enum dt_status begin_link(struct dt_nccl_ranks *s, void *arg, struct dt_error *err)
+{
+    struct beginning *b = arg;
+
+    return dt_nccl_link_new(s, &b->edge, b->me, b->n, b->id, err, &b->link);
 }
 
 static enum dt_status wait_for(struct dt_nccl_ranks *s, struct dt_req *r, struct dt_error *err)
@@ -59,7 +72,7 @@ static enum dt_status share_id(struct dt_nccl_ranks *s, const int *ranks, int n,
 static enum dt_status join(struct dt_nccl_ranks *s, const int *ranks, const struct dt_comm *c,
                            struct dt_error *err, struct dt_nccl_link **out)
 {
-    static const struct dt_transport_edge none = {-1, -1, -1};
+    struct beginning b = {.edge = {-1, -1, -1}, .me = c->me, .n = c->n};
     struct dt_nccl_id *id = dt_calloc(1, sizeof(*id));
     enum dt_status st;
 
@@ -70,9 +83,11 @@ static enum dt_status join(struct dt_nccl_ranks *s, const int *ranks, const stru
         dt_transport_leave(id); /* of what has failed, more may come */
         return st;
     }
-    st = dt_nccl_link_new(s, &none, c->me, c->n, id, err, out);
+    b.id = id;
+    st = dt_nccl_issue(s, begin_link, &b, err);
     dt_free(id);
-    return st == DT_OK ? dt_nccl_link_ready(s, *out, err) : st;
+    *out = b.link;
+    return st == DT_OK ? dt_nccl_link_ready(s, b.link, err) : st;
 }
 
 enum dt_status dt_nccl_comm_new(struct dt_transport *t, const int *ranks, int n,
@@ -111,22 +126,28 @@ static bool among(const struct fresh *f, int n, const struct dt_transport_edge *
     return false;
 }
 
-/* This rank's edges that are new; how many. */
-static int choose(struct dt_nccl_ranks *s, const struct dt_transport_edge *edges, int n,
-                  struct fresh *f)
-{
-    int me = s->t.rank, m = 0;
+struct choice {
+    const struct dt_transport_edge *edges;
+    int n;
+    struct fresh *fresh;
+    int m; /* of them */
+};
 
-    pthread_mutex_lock(&s->lock);
-    for (int k = 0; k < n; k++) {
-        const struct dt_transport_edge *e = &edges[k];
+/* This rank's edges that are new. */
+static enum dt_status choose(struct dt_nccl_ranks *s, void *arg, struct dt_error *err)
+{
+    struct choice *c = arg;
+    int me = s->t.rank;
+
+    (void)err;
+    for (int k = 0; k < c->n; k++) {
+        const struct dt_transport_edge *e = &c->edges[k];
 
         if ((e->from == me || e->to == me) && e->from != e->to &&
-            !dt_nccl_link_find(s, e->from, e->to, e->tag) && !among(f, m, e))
-            f[m++].edge = *e;
+            !dt_nccl_link_find(s, e->from, e->to, e->tag) && !among(c->fresh, c->m, e))
+            c->fresh[c->m++].edge = *e;
     }
-    pthread_mutex_unlock(&s->lock);
-    return m;
+    return DT_OK;
 }
 
 static enum dt_status exchange_ids(struct dt_nccl_ranks *s, struct fresh *f, int n,
@@ -151,36 +172,34 @@ static enum dt_status exchange_ids(struct dt_nccl_ranks *s, struct fresh *f, int
     return DT_OK;
 }
 
-static enum dt_status first_message(struct dt_nccl_ranks *s, struct dt_nccl_link *l,
-                                    struct dt_error *err)
+static enum dt_status first_message(struct dt_nccl_ranks *s, void *arg, struct dt_error *err)
 {
+    struct dt_nccl_link *l = arg;
     void *stream = s->dev->queue_stream(s->q);
-    enum dt_status st;
     int result;
 
-    pthread_mutex_lock(&s->lock);
-    st = dt_nccl_state(s, err);
-    if (st == DT_OK) {
-        result = l->me == 0 ? s->f->Send(s->scratch, FIRST_BYTES, DT_NCCL_INT8, 1, l->h, stream)
-                            : s->f->Recv((char *)s->scratch + FIRST_BYTES, FIRST_BYTES,
-                                         DT_NCCL_INT8, 0, l->h, stream);
-        st = dt_nccl_settle(s, l, "the first message of an edge", result, s->q, err);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return st;
+    DT_TRY(dt_nccl_state(s, err));
+    result = l->me == 0 ? s->f->Send(s->scratch, FIRST_BYTES, DT_NCCL_INT8, 1, l->h, stream)
+                        : s->f->Recv((char *)s->scratch + FIRST_BYTES, FIRST_BYTES, DT_NCCL_INT8, 0,
+                                     l->h, stream);
+    return dt_nccl_settle(s, l, "the first message of an edge", result, s->q, err);
 }
 
 /* In an order that is the same for all: the first edge that is not connected has both its ranks at it. */
 static enum dt_status connect_all(struct dt_nccl_ranks *s, struct fresh *f, int n,
                                   struct dt_error *err)
 {
-    for (int k = 0; k < n; k++)
-        DT_TRY(dt_nccl_link_new(s, &f[k].edge, f[k].edge.from != s->t.rank, 2, &f[k].id, err,
-                                &f[k].link));
+    for (int k = 0; k < n; k++) {
+        struct beginning b = {
+            .edge = f[k].edge, .me = f[k].edge.from != s->t.rank, .n = 2, .id = &f[k].id};
+
+        DT_TRY(dt_nccl_issue(s, begin_link, &b, err));
+        f[k].link = b.link;
+    }
     for (int k = 0; k < n; k++)
         DT_TRY(dt_nccl_link_ready(s, f[k].link, err));
     for (int k = 0; k < n; k++)
-        DT_TRY(first_message(s, f[k].link, err));
+        DT_TRY(dt_nccl_issue(s, first_message, f[k].link, err));
     return DT_OK;
 }
 
@@ -189,12 +208,15 @@ enum dt_status dt_nccl_connect(struct dt_transport *t, const struct dt_transport
 {
     struct dt_nccl_ranks *s = dt_nccl_of(t);
     struct fresh *f = dt_calloc((size_t)n + 1, sizeof(*f));
+    struct choice c = {.edges = edges, .n = n, .fresh = f};
     enum dt_status st;
 
     if (!f)
         return dt_error_nomem(err, "edges between ranks");
-    n = choose(s, edges, n, f);
-    st = exchange_ids(s, f, n, err);
+    st = dt_nccl_issue(s, choose, &c, err);
+    n = c.m;
+    if (st == DT_OK)
+        st = exchange_ids(s, f, n, err);
     if (st != DT_OK) {
         dt_transport_leave(f); /* as in join() */
         return st;

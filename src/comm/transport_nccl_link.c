@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Communicators of NCCL: how they begin, what their calls come to, how they end.  None of them ever blocks: a call
- * that is not over when it returns is asked about, for as long as an operation may take. */
+ * that is not over when it returns is asked about, for as long as an operation may take, or until the rank gives up. */
 #include "comm/transport_nccl_impl.h"
 
 #include "base/clock.h"
@@ -32,9 +32,13 @@ static bool over(uint64_t since_ns, double limit_s)
 
 enum dt_status dt_nccl_fail(struct dt_nccl_ranks *s, enum dt_status st, const char *text)
 {
-    if (s->failed.status != DT_OK)
-        return s->failed.status;
+    enum dt_status before = dt_nccl_state(s, NULL);
+
+    if (before != DT_OK)
+        return before;
+    pthread_mutex_lock(&s->lock);
     dt_error_set(&s->failed, st, "%s", text);
+    pthread_mutex_unlock(&s->lock);
     for (struct dt_nccl_link *l = s->links; l; l = l->next) {
         if (l->h)
             s->f->CommAbort(l->h);
@@ -55,11 +59,24 @@ enum dt_status dt_nccl_failed(struct dt_nccl_ranks *s, const struct dt_nccl_link
     return dt_nccl_fail(s, peer ? DT_ERR_PEER : DT_ERR_INTERNAL, text);
 }
 
-enum dt_status dt_nccl_state(const struct dt_nccl_ranks *s, struct dt_error *err)
+enum dt_status dt_nccl_state(struct dt_nccl_ranks *s, struct dt_error *err)
 {
-    if (s->failed.status != DT_OK && err)
+    enum dt_status st;
+
+    pthread_mutex_lock(&s->lock);
+    st = s->failed.status;
+    if (st != DT_OK && err)
         *err = s->failed;
-    return s->failed.status;
+    pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
+void dt_nccl_given_up(struct dt_nccl_ranks *s)
+{
+    char text[64];
+
+    snprintf(text, sizeof(text), "rank %d has given up its transfers", s->t.rank);
+    dt_nccl_fail(s, DT_ERR_PEER, text);
 }
 
 static enum dt_status late(struct dt_nccl_ranks *s, const char *what, double limit_s)
@@ -70,7 +87,6 @@ static enum dt_status late(struct dt_nccl_ranks *s, const char *what, double lim
     return dt_nccl_fail(s, DT_ERR_TIMEOUT, text);
 }
 
-/* Locked. */
 static int ask(struct dt_nccl_ranks *s, struct dt_nccl_link *l)
 {
     int state = DT_NCCL_IN_PROGRESS, result = s->f->CommGetAsyncError(l->h, &state);
@@ -84,12 +100,14 @@ enum dt_status dt_nccl_settle(struct dt_nccl_ranks *s, struct dt_nccl_link *l, c
     uint64_t begin = dt_clock_ns();
     int64_t pause_ns = 5000;
 
-    while (result == DT_NCCL_IN_PROGRESS && !over(begin, s->t.limit_s)) {
+    while (result == DT_NCCL_IN_PROGRESS && !s->gives_up && !over(begin, s->t.limit_s)) {
         result = ask(s, l);
         if (result == DT_NCCL_IN_PROGRESS)
             pause_for(&pause_ns);
     }
-    if (result == DT_NCCL_IN_PROGRESS)
+    if (result == DT_NCCL_IN_PROGRESS && s->gives_up)
+        dt_nccl_given_up(s);
+    else if (result == DT_NCCL_IN_PROGRESS)
         late(s, what, s->t.limit_s);
     else if (result != DT_NCCL_SUCCESS)
         dt_nccl_failed(s, l, what, result);
@@ -128,7 +146,6 @@ enum dt_status dt_nccl_link_new(struct dt_nccl_ranks *s, const struct dt_transpo
         dt_free(l);
         return st;
     }
-    pthread_mutex_lock(&s->lock);
     st = dt_nccl_state(s, err);
     if (st == DT_OK) {
         (void)s->dev->queue_stream(s->q); /* the card is this thread's */
@@ -141,7 +158,6 @@ enum dt_status dt_nccl_link_new(struct dt_nccl_ranks *s, const struct dt_transpo
         l->next = s->links;
         s->links = l;
     }
-    pthread_mutex_unlock(&s->lock);
     if (st != DT_OK) {
         s->dev->event_free(l->past);
         dt_free(l);
@@ -151,28 +167,37 @@ enum dt_status dt_nccl_link_new(struct dt_nccl_ranks *s, const struct dt_transpo
     return DT_OK;
 }
 
+struct question { /* about a link that begins */
+    struct dt_nccl_link *link;
+    uint64_t since_ns;
+    bool ready;
+};
+
+static enum dt_status ask_once(struct dt_nccl_ranks *s, void *arg, struct dt_error *err)
+{
+    struct question *x = arg;
+    int result = x->link->h ? ask(s, x->link) : DT_NCCL_IN_PROGRESS;
+
+    if (x->link->h && result != DT_NCCL_SUCCESS && result != DT_NCCL_IN_PROGRESS)
+        dt_nccl_failed(s, x->link, "a communicator", result);
+    if (result == DT_NCCL_IN_PROGRESS && over(x->since_ns, s->t.limit_s))
+        late(s, "the other members of a communicator", s->t.limit_s);
+    x->ready = result == DT_NCCL_SUCCESS;
+    return dt_nccl_state(s, err);
+}
+
 enum dt_status dt_nccl_link_ready(struct dt_nccl_ranks *s, struct dt_nccl_link *l,
                                   struct dt_error *err)
 {
-    uint64_t begin = dt_clock_ns();
+    struct question x = {.link = l, .since_ns = dt_clock_ns()};
     int64_t pause_ns = 20000;
-    enum dt_status st = DT_OK;
-    int result = DT_NCCL_IN_PROGRESS;
 
-    while (st == DT_OK && result == DT_NCCL_IN_PROGRESS) {
-        pthread_mutex_lock(&s->lock); /* not held while it waits: others may post */
-        if (l->h)
-            result = ask(s, l);
-        if (l->h && result != DT_NCCL_SUCCESS && result != DT_NCCL_IN_PROGRESS)
-            dt_nccl_failed(s, l, "a communicator", result);
-        if (result == DT_NCCL_IN_PROGRESS && over(begin, s->t.limit_s))
-            late(s, "the other members of a communicator", s->t.limit_s);
-        st = dt_nccl_state(s, err);
-        pthread_mutex_unlock(&s->lock);
-        if (st == DT_OK && result == DT_NCCL_IN_PROGRESS)
-            pause_for(&pause_ns);
+    for (;;) {
+        DT_TRY(dt_nccl_issue(s, ask_once, &x, err));
+        if (x.ready)
+            return DT_OK;
+        pause_for(&pause_ns);
     }
-    return st;
 }
 
 struct dt_nccl_link *dt_nccl_link_find(const struct dt_nccl_ranks *s, int from, int to, int tag)

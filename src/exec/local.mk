@@ -145,6 +145,7 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_queue.c \
 	src/exec/program/execute_ranks.c \
 	src/exec/program/execute_time.c \
+	src/exec/program/execute_turn.c \
 	src/exec/program/execute_whole.c \
 	src/exec/program/execute_whole.h \
 	src/exec/program/optimizer.c \

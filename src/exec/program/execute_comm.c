@@ -52,8 +52,13 @@ static void satisfy_successors(struct dt_exec_comm *c, const struct dt_program *
     }
 }
 
-/* Op i is over, for all members of its group that are here, but for what has landed.  To the main thread it may
- * be so before (OF_MAIN), as its queue waits. */
+static bool is_collective(const struct dt_program *p, uint32_t i)
+{
+    return i < p->n_ops && dt_op_resource(p->ops[i].kind) == DT_RES_COLL;
+}
+
+/* Op i is over, for all members of its group that are here, but for what has landed.  To some (`whose`) it may
+ * be so before, as their queues wait. */
 static void complete(struct dt_exec_comm *c, const struct dt_program *p, uint32_t i, unsigned whose)
 {
     const struct dt_group *g;
@@ -61,8 +66,7 @@ static void complete(struct dt_exec_comm *c, const struct dt_program *p, uint32_
 
     pthread_mutex_lock(&c->lock);
     left = c->landed[i] ? LANDING : NOTHING;
-    if (i < p->n_ops && c->graph.kind[i] == DT_EXEC_COMM &&
-        dt_op_resource(p->ops[i].kind) == DT_RES_COLL) {
+    if (is_collective(p, i) && c->graph.kind[i] == DT_EXEC_COMM) {
         g = &p->groups[p->ops[i].peer];
         for (uint32_t k = 0; k < g->n; k++)
             if (c->graph.kind[p->group_ops[g->first + k]] == DT_EXEC_COMM)
@@ -70,7 +74,15 @@ static void complete(struct dt_exec_comm *c, const struct dt_program *p, uint32_
     } else {
         satisfy_successors(c, p, i, whose, left, i);
     }
-    c->left -= (whose & OF_COMM) != 0;
+    pthread_cond_broadcast(&c->done);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* One less to be waited for in the end. */
+static void count_down(struct dt_exec_comm *c)
+{
+    pthread_mutex_lock(&c->lock);
+    c->left--;
     pthread_cond_broadcast(&c->done);
     pthread_mutex_unlock(&c->lock);
 }
@@ -110,13 +122,20 @@ static enum dt_status land(struct dt_exec *x, uint32_t i, const struct dt_exec_p
     return DT_OK;
 }
 
-/* All requests of op i are on its queue, and so is what remains to be done: the main thread need not wait. */
+/* Who need not wait until op i is over, when it is on its queue: the main thread; and collectives, which need no
+ * memory of their own.  Messages do, so the next one of a lane is posted when the one before it is over. */
+static unsigned goes_on(const struct dt_program *p, uint32_t i)
+{
+    return is_collective(p, i) ? OF_ALL : OF_MAIN;
+}
+
+/* All requests of op i are on its queue, and so is what remains to be done. */
 static enum dt_status go_early(struct dt_exec *x, uint32_t i, const struct dt_exec_packed *packed,
                                struct dt_error *err)
 {
     x->comm.early[i] = true;
     DT_TRY(land(x, i, packed, err));
-    complete(&x->comm, x->it.p, i, OF_MAIN);
+    complete(&x->comm, x->it.p, i, goes_on(x->it.p, i));
     return DT_OK;
 }
 
@@ -128,7 +147,9 @@ static enum dt_status complete_op(struct dt_exec *x, uint32_t i,
         DT_TRY(land(x, i, packed, err));
     dt_exec_queue_give(&x->comm, i);
     x->comm.end_ns[i] = dt_clock_ns();
-    complete(&x->comm, x->it.p, i, x->comm.early[i] ? OF_COMM : OF_ALL);
+    complete(&x->comm, x->it.p, i,
+             x->comm.early[i] ? OF_ALL & ~goes_on(x->it.p, i) : (unsigned)OF_ALL);
+    count_down(&x->comm);
     return DT_OK;
 }
 
@@ -238,14 +259,32 @@ static bool take_ready(struct dt_exec_comm *c, uint32_t *i)
     return any;
 }
 
-/* Tokens and losses are the host's to send: has what they tell of been computed? */
-static bool host_may_post(const struct dt_exec *x, uint32_t i)
+/* Tokens and losses are the host's to send: has what they tell of been computed?  Others take turns. */
+static bool may_post(struct dt_exec *x, uint32_t i)
 {
-    if (i < x->it.p->n_ops)
-        return true;
+    bool turn;
+
+    if (i < x->it.p->n_ops) {
+        pthread_mutex_lock(&x->comm.lock);
+        turn = dt_exec_turn(&x->comm.turns, x->it.p, i);
+        pthread_mutex_unlock(&x->comm.lock);
+        return turn;
+    }
     if (i == dt_exec_loss_number(&x->comm.graph))
         return x->env.dev->event_done(x->losses.read);
     return dt_exec_queue_passed(x, i);
+}
+
+static enum dt_status post_in_turn(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    struct dt_exec_comm *c = &x->comm;
+
+    DT_TRY(post_op(x, i, err));
+    pthread_mutex_lock(&c->lock);
+    if (dt_exec_turn_over(&c->turns, x->it.p, i))
+        pthread_cond_broadcast(&c->done);
+    pthread_mutex_unlock(&c->lock);
+    return DT_OK;
 }
 
 static enum dt_status post_ready(struct dt_exec *x, bool *any, struct dt_error *err)
@@ -255,16 +294,16 @@ static enum dt_status post_ready(struct dt_exec *x, bool *any, struct dt_error *
 
     c->n_held = 0;
     for (uint32_t k = 0; k < n; k++) {
-        if (host_may_post(x, c->held[k])) {
-            DT_TRY(post_op(x, c->held[k], err));
+        if (may_post(x, c->held[k])) {
+            DT_TRY(post_in_turn(x, c->held[k], err));
             *any = true;
         } else {
             c->held[c->n_held++] = c->held[k];
         }
     }
     while (take_ready(c, &i)) {
-        if (host_may_post(x, i)) {
-            DT_TRY(post_op(x, i, err));
+        if (may_post(x, i)) {
+            DT_TRY(post_in_turn(x, i, err));
             *any = true;
         } else {
             c->held[c->n_held++] = i;
@@ -377,6 +416,7 @@ void dt_exec_comm_free(struct dt_exec *x)
     dt_exec_queues_free(x);
     dt_free((void *)c->pool);
     dt_exec_graph_free(&c->graph);
+    dt_exec_turns_free(&c->turns);
     dt_free(c->ready);
     dt_free(c->requests);
     dt_free(c->under_way);
@@ -438,6 +478,8 @@ enum dt_status dt_exec_comm_begin(struct dt_exec *x, struct dt_error *err)
                             : dt_exec_graph(&c->graph, &x->it, &x->ranks, err);
     if (st == DT_OK)
         st = room(c, err);
+    if (st == DT_OK)
+        st = dt_exec_turns_begin(x, err);
     c->left = 0;
     c->ready_first = c->ready_end = 0;
     for (uint32_t i = 0; st == DT_OK && i < c->graph.n; i++)
@@ -452,14 +494,23 @@ enum dt_status dt_exec_comm_begin(struct dt_exec *x, struct dt_error *err)
     return st;
 }
 
-/* Locked; until *n is 0. */
-static enum dt_status wait_for(struct dt_exec *x, const uint32_t *n, struct dt_error *err)
+/* Has the main thread's op i to wait?  At the end: has anything? */
+static bool must_wait(const struct dt_exec *x, uint32_t i)
+{
+    const struct dt_exec_comm *c = &x->comm;
+
+    return i == DT_NONE ? c->left > 0
+                        : c->graph.pending[i] > 0 || !dt_exec_turn(&c->turns, x->it.p, i);
+}
+
+/* Locked; until it has not. */
+static enum dt_status wait_for(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     struct dt_exec_comm *c = &x->comm;
     bool waited = false;
     enum dt_status st;
 
-    while (*n > 0 && c->status == DT_OK) {
+    while (must_wait(x, i) && c->status == DT_OK) {
         if (!waited) {
             waited = true;
             if (x->env.o.supervisor)
@@ -471,9 +522,9 @@ static enum dt_status wait_for(struct dt_exec *x, const uint32_t *n, struct dt_e
     }
     c->main_waits = false;
     if (waited && x->env.o.supervisor &&
-        *n == 0) /* what failed is still waited for, as the watch must know */
+        !must_wait(x, i)) /* what failed is still waited for, as the watch must know */
         dt_supervisor_waiting(x->env.o.supervisor, false);
-    st = *n > 0 ? c->status : DT_OK;
+    st = must_wait(x, i) ? c->status : DT_OK;
     if (st != DT_OK && err)
         *err = c->error;
     return st;
@@ -487,7 +538,7 @@ enum dt_status dt_exec_comm_wait(struct dt_exec *x, uint32_t i, struct dt_device
     if (!x->ranks.t)
         return DT_OK;
     pthread_mutex_lock(&x->comm.lock);
-    st = wait_for(x, &x->comm.graph.pending[i], err);
+    st = wait_for(x, i, err);
     pthread_mutex_unlock(&x->comm.lock);
     if (st == DT_OK)
         dt_exec_queue_land(x, i, q);
@@ -498,6 +549,7 @@ static void more(struct dt_exec *x, uint32_t i, bool losses)
 {
     struct dt_exec_comm *c = &x->comm;
     uint32_t before;
+    bool turn;
 
     pthread_mutex_lock(&c->lock);
     before = c->ready_end;
@@ -505,7 +557,8 @@ static void more(struct dt_exec *x, uint32_t i, bool losses)
         satisfy(c, i);
     else
         satisfy_successors(c, x->it.p, i, OF_ALL, ON_MAIN, i);
-    if (c->ready_end != before)
+    turn = !losses && dt_exec_turn_over(&c->turns, x->it.p, i);
+    if (c->ready_end != before || turn)
         pthread_cond_signal(&c->work);
     pthread_mutex_unlock(&c->lock);
 }
@@ -529,7 +582,7 @@ enum dt_status dt_exec_comm_drain(struct dt_exec *x, struct dt_error *err)
     if (!x->ranks.t)
         return DT_OK;
     pthread_mutex_lock(&x->comm.lock);
-    st = wait_for(x, &x->comm.left, err);
+    st = wait_for(x, DT_NONE, err);
     pthread_mutex_unlock(&x->comm.lock);
     /* the thread puts nothing on its queues now */
     return st == DT_OK ? dt_exec_queues_sync(x, err) : st;

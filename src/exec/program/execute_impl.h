@@ -191,6 +191,12 @@ struct dt_exec_own_queue {
     struct dt_device_queue *q;
     bool used;
 };
+struct dt_exec_turns { /* of what is posted on queues (execute_turn.c) */
+    uint32_t *op, n, next;
+    unsigned char *takes; /* per op */
+    size_t cap, cap_takes;
+};
+
 /* The communication thread (execute_comm.c, execute_post.c).
  *
  * An op is *issued* when its work is on a queue, and *done* when the queue is past it.  Counters and
@@ -209,6 +215,7 @@ struct dt_exec_comm {
     enum dt_status status;
     struct dt_error error;
     size_t cap_ready;
+    struct dt_exec_turns turns;
     /* the thread's own */
     struct dt_exec_request *requests; /* under way */
     size_t n_requests, cap_requests;
@@ -568,6 +575,15 @@ static inline uint32_t dt_exec_loss_number(const struct dt_exec_graph *g)
 {
     return g->n - 1;
 }
+
+/* execute_turn.c: the order in which both threads put things on queues; nobody has to wait where the transport is
+ * not on_queue.  All but begin and free are locked. */
+enum dt_status dt_exec_turns_begin(struct dt_exec *x, struct dt_error *err);
+void dt_exec_turns_free(struct dt_exec_turns *t);
+/* May op i post now? */
+bool dt_exec_turn(const struct dt_exec_turns *t, const struct dt_program *p, uint32_t i);
+/* It has.  Is it another one's turn? */
+bool dt_exec_turn_over(struct dt_exec_turns *t, const struct dt_program *p, uint32_t i);
 
 /* execute_queue.c: the queues of the communication thread. */
 enum dt_status dt_exec_queues_new(struct dt_exec *x, struct dt_error *err);

@@ -260,6 +260,7 @@ enum dt_status dt_exec_read_timeline(struct dt_exec *x, struct dt_error *err, st
         follow_sends(p, t);
         queue_up(p, t, DT_RES_P2P_IN);
     }
+    queue_up(p, t, DT_RES_COLL);
     join_groups(p, t);
     count_from_zero(p, t);
     return DT_OK;
