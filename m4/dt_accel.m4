@@ -81,11 +81,16 @@ AC_DEFUN([DT_ARG_NCCL], [
            AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <nccl.h>]],
                                            [[int v = 0; return ncclGetVersion(&v) == ncclSuccess ? 0 : v;]])],
                           [dt_nccl_works=yes])
+           # what the header has (src/comm/nccl.h); which library is used is seen when a program runs
+           AC_COMPUTE_INT([dt_nccl_code], [NCCL_VERSION_CODE], [[#include <nccl.h>]], [dt_nccl_code=0])
            CPPFLAGS=$dt_save_CPPFLAGS LDFLAGS=$dt_save_LDFLAGS LIBS=$dt_save_LIBS
            AC_MSG_RESULT([$dt_nccl_works])])
+    dt_nccl_version="`expr "0$dt_nccl_code" / 10000`.`expr "0$dt_nccl_code" / 100 % 100`"
+    AS_IF([test "0$dt_nccl_code" -lt 22800],
+          [dt_nccl_version="$dt_nccl_version (2.28 is the first whose gathers do without thread blocks)"])
     NCCL_CPPFLAGS="${dt_nccl_dir:+-isystem $dt_nccl_dir/include} ${dt_cuda_root:+-isystem $dt_cuda_root/include}"
     AC_SUBST([NCCL_CPPFLAGS])
-    DT_TRISTATE_RESULT([nccl], [NCCL], [$dt_nccl_works], [nccl.h and -lnccl])
+    DT_TRISTATE_RESULT([nccl], [NCCL], [$dt_nccl_works], [nccl.h $dt_nccl_version and -lnccl])
 ])
 
 # MPI: Open MPI through pkg-config, else what the compiler wrapper says that it adds (Open MPI:

@@ -361,6 +361,7 @@ START_TEST(nccl_trains_to_the_same_bits)
     static const char *const seeds[] = {"1", "1", "2", "3"};
     struct rank ranks[2][RANKS_MAX];
     struct ranks_case c;
+    struct fake_nccl_memory seen;
     uint64_t order[4];
     int i = 0;
 
@@ -379,6 +380,9 @@ START_TEST(nccl_trains_to_the_same_bits)
         assert_equal_bits(&ranks[0][0], &ranks[1][0]);
         ck_assert_int_eq(nf_living(), 0);
         ck_assert_int_eq(nf_callers(&order[run]), ranks_of(&c));
+        seen = nf_memory();
+        ck_assert_int_eq(seen.living, 0);
+        ck_assert_int_gt(seen.zero_cta_gathers, 0);
         ck_assert_msg(order[run] == order[1], "run %d calls NCCL in another order", run);
     }
 }

@@ -63,6 +63,13 @@ static void account_for(struct dt_device_memory_owner *o, int64_t bytes)
         __atomic_fetch_add(&o->now_bytes, bytes, __ATOMIC_RELAXED);
 }
 
+static void memory_given(const struct dt_device *dev, struct dt_device_memory_owner *o,
+                         int64_t bytes)
+{
+    dt_fake_account(dt_fake_of(dev), bytes);
+    account_for(o, bytes);
+}
+
 /* May there be memory now, if the tests of its lack are asked? */
 static bool may_allocate(void)
 {
@@ -376,6 +383,7 @@ enum dt_status dt_fake_device_open(const struct dt_device_options *opt, struct d
         .host_alloc = host_alloc,
         .host_free = host_free,
         .memory_used = memory_used,
+        .memory_given = memory_given,
         .memory_for = memory_for,
         .copy = queue_copy,
         .zero = queue_zero,

@@ -687,8 +687,8 @@ void *dt_test_host(const void *p)
 {
     struct dt_fake *f = dt_fake_is_device(p) ? dt_fake_of_block(p) : NULL;
 
-    if (!f)
-        return dt_fake_of_module(p);
+    if (!f) /* a module's; or memory of a library, which no queue is known for */
+        return dt_fake_is_device(p) ? dt_fake_alias(p, "a test") : dt_fake_of_module(p);
     pthread_mutex_lock(&f->lock);
     for (struct dt_device_queue *q = f->queues; q && !f->set.sync && !f->shared; q = q->next) {
         pthread_mutex_unlock(&f->lock); /* tasks want it; no queue goes while a test looks */

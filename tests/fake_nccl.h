@@ -10,10 +10,13 @@
  *     which every fourth of them takes some questions
  *   - what is given up, by CommAbort, comes to an end; others go on waiting for it
  *
+ * What is registered, and windows: fake_nccl_memory.c.  FAKE_NCCL_VERSION=N (22809): it is of another version.
+ *
  * A test finds these functions in the library. */
 #ifndef DT_TESTS_FAKE_NCCL_H
 #define DT_TESTS_FAKE_NCCL_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct fake_nccl_hooks {
@@ -21,12 +24,21 @@ struct fake_nccl_hooks {
     void *(*alias)(const void *p, const char *what);
     /* Puts fn(arg) on a stream.  It may wait there for other streams. */
     void (*submit)(void *stream, const char *what, void (*fn)(void *arg), void *arg);
+    /* Memory of a device, at 4,096 bytes; NULL: there is none. */
+    void *(*alloc)(size_t bytes);
+    void (*free)(void *p);
 };
 typedef void fake_nccl_hooks_fn(const struct fake_nccl_hooks *hooks); /* fake_nccl_hooks */
 typedef void
 fake_nccl_fail_at_fn(uint64_t n); /* fake_nccl_fail_at: the n-th call from now fails; 0: none */
 typedef uint64_t fake_nccl_calls_fn(void); /* fake_nccl_calls: since then */
 typedef int fake_nccl_living_fn(void);     /* fake_nccl_living: communicators that have not ended */
+/* fake_nccl_memory: blocks that it has given and not got back; since the last call, windows and buffers that were
+ * registered, and gathers: all, those between what is registered, and those that take no thread blocks. */
+struct fake_nccl_memory {
+    int living, windows, buffers, gathers, registered_gathers, zero_cta_gathers;
+};
+typedef struct fake_nccl_memory fake_nccl_memory_fn(void);
 /* fake_nccl_callers: threads that have made communicators since it was called last, while there are none; *order: a
  * number that stands for the order of each one's calls. */
 typedef int fake_nccl_callers_fn(uint64_t *order);

@@ -404,10 +404,12 @@ $(DEVICE_MODULES): tests/device_module.c src/kernels/device.h
 FAKE_NCCL = tests/modules/NCCL/libnccl.so.2
 check_DATA += $(FAKE_NCCL)
 CLEANFILES += $(FAKE_NCCL)
-EXTRA_DIST += tests/fake_nccl.c tests/fake_nccl.h tests/test_nccl_abi.c
-$(FAKE_NCCL): tests/fake_nccl.c tests/fake_nccl.h src/comm/nccl.h
+FAKE_NCCL_FILES = tests/fake_nccl.c tests/fake_nccl_meet.c tests/fake_nccl_memory.c
+EXTRA_DIST += $(FAKE_NCCL_FILES) tests/fake_nccl.h tests/fake_nccl_impl.h tests/test_nccl_abi.c
+$(FAKE_NCCL): $(FAKE_NCCL_FILES) tests/fake_nccl.h tests/fake_nccl_impl.h src/comm/nccl.h
 	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS) $(AM_CFLAGS) \
-	    $(CFLAGS) -fPIC -fvisibility=hidden -shared -o $@ $(srcdir)/tests/fake_nccl.c -lpthread
+	    $(CFLAGS) -fPIC -fvisibility=hidden -shared -o $@ \
+	    $(FAKE_NCCL_FILES:%=$(srcdir)/%) -lpthread
 
 # ---- the module of cards, for a CPU ----
 # The same sources, by g++ against imitations of CUDA's runtime and of cuBLASLt (tests/cuda_cpu).

@@ -43,14 +43,7 @@ static void is_done(struct dt_nccl_comm *c, int result, const char *what)
 
 static struct dt_nccl_comm *join(void)
 {
-    struct dt_nccl_config config = {.size = sizeof(config),
-                                    .magic = DT_NCCL_MAGIC,
-                                    .version = DT_NCCL_VERSION_2_18,
-                                    .cga_cluster_size = DT_NCCL_UNDEFINED,
-                                    .min_ctas = DT_NCCL_UNDEFINED,
-                                    .max_ctas = DT_NCCL_UNDEFINED,
-                                    .split_share = DT_NCCL_UNDEFINED,
-                                    .traffic_class = DT_NCCL_UNDEFINED};
+    struct dt_nccl_config config = dt_nccl_config(f->version);
     struct dt_nccl_comm *c = NULL;
     struct dt_nccl_id id;
     int result;

@@ -50,6 +50,20 @@ static inline void nf_submit(void *stream, const char *what, void (*fn)(void *),
     dt_fake_submit(stream, t);
 }
 
+/* Nobody's memory of a device. */
+static inline void *nf_alloc(size_t bytes)
+{
+    return dt_fake_block_new(NULL, (bytes + 4095) / 4096 * 4096);
+}
+
+static inline void nf_free(void *p)
+{
+    struct dt_fake_block *b = dt_fake_block_of(p);
+
+    dt_fake_block_retire(b);
+    dt_fake_block_drop(b);
+}
+
 /* A function of the library, which is the one that the transport finds. */
 static inline void nf_find(const char *name, void *fn, size_t size)
 {
@@ -66,7 +80,7 @@ static inline void nf_find(const char *name, void *fn, size_t size)
 /* Makes it the NCCL of this process. */
 static inline void nf_use(void)
 {
-    static const struct fake_nccl_hooks hooks = {dt_fake_alias, nf_submit};
+    static const struct fake_nccl_hooks hooks = {dt_fake_alias, nf_submit, nf_alloc, nf_free};
     fake_nccl_hooks_fn *set;
 
     setenv("DISTTRAIN_CUDA_LIBS", nf_dir(), 1);
@@ -96,6 +110,14 @@ static inline uint64_t nf_calls(void)
 
     nf_find("fake_nccl_calls", &calls, sizeof(calls));
     return calls();
+}
+
+static inline struct fake_nccl_memory nf_memory(void)
+{
+    fake_nccl_memory_fn *f;
+
+    nf_find("fake_nccl_memory", &f, sizeof(f));
+    return f();
 }
 
 static inline int nf_callers(uint64_t *order)

@@ -16,6 +16,7 @@ static struct dt_transport *control[NF_RANKS], *t[NF_RANKS];
 static struct dt_comm *all[NF_RANKS];
 static struct dt_device_queue *queue[NF_RANKS];
 static float *x[NF_RANKS];
+static void *known[NF_RANKS];         /* memory that is registered */
 static struct dt_error why[NF_RANKS]; /* the first that a rank was told */
 
 static void begin(int n, const char *limit_s)
@@ -45,6 +46,9 @@ static void begin(int n, const char *limit_s)
 
 static void leave(struct nf_rank *r)
 {
+    if (t[r->k])
+        t[r->k]->memory_free(t[r->k], known[r->k]);
+    known[r->k] = NULL;
     if (all[r->k])
         t[r->k]->comm_free(all[r->k]);
     if (t[r->k])
@@ -62,6 +66,7 @@ static void finish(int n)
     }
     dev->close(dev);
     ck_assert_int_eq(nf_living(), 0);
+    ck_assert_int_eq(nf_memory().living, 0);
 }
 
 static enum dt_status join(struct nf_rank *r)
@@ -99,7 +104,9 @@ static enum dt_status work(struct nf_rank *r)
         DT_TRY(m->post_send(m, 1, 5, x[0], 8, queue[0], e, &req));
     else
         DT_TRY(m->post_recv(m, 0, 5, x[r->k], 8, queue[r->k], e, &req));
-    return dt_transport_wait(m, req, 0, "the last message", e);
+    DT_TRY(dt_transport_wait(m, req, 0, "the last message", e));
+    DT_TRY(m->memory_new(m, N, e, &known[r->k]));
+    return m->memory_share(all[r->k], known[r->k], e);
 }
 
 static void work_or_give_up(struct nf_rank *r)
@@ -225,6 +232,69 @@ START_TEST(one_has_no_card)
 }
 END_TEST
 
+/* ---- memory that is registered ---- */
+
+enum { SHARED = 3000 };
+static char note[NF_RANKS][160];
+
+static void gather_in_place(struct nf_rank *r)
+{
+    size_t bytes[] = {SHARED / 2, SHARED / 2};
+    struct dt_transport *m;
+    struct dt_error err;
+    int64_t before, now, max;
+    void *p;
+
+    join_well(r);
+    m = t[r->k];
+    dev->memory_used(dev, &before, &max);
+    dt_assert_ok(m->memory_new(m, SHARED, &err, &p), err);
+    dev->memory_used(dev, &now, &max);
+    ck_assert_int_ge(now, before + SHARED); /* of the other rank as well */
+    dt_assert_ok(m->memory_share(all[r->k], p, &err), err);
+    dev->zero(queue[r->k], p, SHARED);
+    dt_assert_ok(m->post_all_gather(all[r->k], p, bytes, queue[r->k], &err, NULL), err);
+    dt_assert_ok(dev->queue_sync(queue[r->k], &err), err);
+    memcpy(note[r->k], m->note, sizeof(note[r->k]));
+    if (r->k == 0) /* the other rank frees it first */
+        m->memory_unshare(all[r->k], p);
+    m->memory_free(m, p);
+}
+
+START_TEST(gathers_where_memory_lies)
+{
+    static const struct {
+        const char *version, *refuses, *note;
+        struct fake_nccl_memory want;
+    } is[] = {
+        {"22809", "", "", {0, 2, 0, 2, 2, 2}},
+        {"22703",
+         "",
+         "NCCL 2.27.3 gathers by way of thread blocks: 2.28 is the first",
+         {0, 2, 0, 2, 2, 0}},
+        {"22809", "windows", "NCCL 2.28.9 registers no buffers: it cannot", {0, 0, 0, 2, 0, 0}},
+        {"22809",
+         "memory",
+         "NCCL 2.28.9 gives no memory for buffers: unhandled cuda error",
+         {0, 0, 0, 2, 0, 0}},
+    };
+    struct fake_nccl_memory seen;
+
+    setenv("FAKE_NCCL_VERSION", is[_i].version, 1);
+    setenv("FAKE_NCCL_REFUSES", is[_i].refuses, 1);
+    begin(2, "300");
+    nf_together(2, gather_in_place, NULL);
+    for (int k = 0; k < 2; k++) {
+        dt_assert_has(note[k], is[_i].note);
+        ck_assert(note[k][0] || !is[_i].note[0]);
+        ck_assert(!note[k][0] || is[_i].note[0]);
+    }
+    seen = nf_memory();
+    ck_assert_mem_eq(&seen, &is[_i].want, sizeof(seen));
+    finish(2);
+}
+END_TEST
+
 /* The imitation notices what NCCL would not: it ends the program. */
 START_TEST(members_differ)
 {
@@ -251,6 +321,7 @@ int main(void)
     tcase_add_test(c, an_edge_that_nobody_named);
     tcase_add_test(c, cards_are_not_shared);
     tcase_add_test(c, one_has_no_card);
+    tcase_add_loop_test(c, gathers_where_memory_lies, 0, 4);
     tcase_add_test_raise_signal(c, members_differ, SIGABRT);
     return dt_test_run(s);
 }

@@ -33,8 +33,22 @@ AT(net_name, netName);
 AT(split_share, splitShare);
 #if NCCL_VERSION_CODE >= 22700
 AT(traffic_class, trafficClass);
+SAME(DT_NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_COLL_SYMMETRIC);
 #endif
+#if NCCL_VERSION_CODE >= 22800
+SAME(DT_NCCL_VERSION_2_28, NCCL_VERSION(2, 28, 0));
+SAME(DT_NCCL_CTA_POLICY_ZERO, NCCL_CTA_POLICY_ZERO);
+AT(comm_name, commName);
+AT(collnet_enable, collnetEnable);
+AT(cta_policy, CTAPolicy);
+AT(shrink_share, shrinkShare);
+AT(nvls_ctas, nvlsCTAs);
+AT(channels_per_net_peer, nChannelsPerNetPeer);
+AT(nvlink_centric_sched, nvlinkCentricSched);
 _Static_assert(sizeof(struct dt_nccl_config) <= sizeof(ncclConfig_t), "more than there is");
+#endif
+_Static_assert(offsetof(struct dt_nccl_config, comm_name) <= sizeof(ncclConfig_t),
+               "more than there is");
 
 /* Arguments, in the types of nccl.h: enums are ints, handles and streams pointers. */
 #define TAKES(name, type)                                                                          \
@@ -64,6 +78,17 @@ TAKES(Broadcast,
       ncclResult_t(const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
 TAKES(Send, ncclResult_t(const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
 TAKES(Recv, ncclResult_t(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
+
+#if NCCL_VERSION_CODE >= 21900
+TAKES(MemAlloc, ncclResult_t(void **, size_t));
+TAKES(MemFree, ncclResult_t(void *));
+TAKES(CommRegister, ncclResult_t(const ncclComm_t, void *, size_t, void **));
+TAKES(CommDeregister, ncclResult_t(const ncclComm_t, void *));
+#endif
+#if NCCL_VERSION_CODE >= 22700
+TAKES(CommWindowRegister, ncclResult_t(ncclComm_t, void *, size_t, ncclWindow_t *, int));
+TAKES(CommWindowDeregister, ncclResult_t(ncclComm_t, ncclWindow_t));
+#endif
 
 int main(void)
 {

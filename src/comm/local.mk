@@ -28,6 +28,7 @@ libdtcomm_a_SOURCES = \
 	src/comm/transport_nccl_impl.h \
 	src/comm/transport_nccl_issue.c \
 	src/comm/transport_nccl_link.c \
+	src/comm/transport_nccl_memory.c \
 	src/comm/transport_reduce.c \
 	src/comm/transport_request.c \
 	src/comm/transport_staged.c \

@@ -27,10 +27,39 @@ static enum dt_status take(void *so, struct dt_error *err)
     memcpy(&nccl.name, &p, sizeof(p)); /* POSIX allows it, C has no cast */
     DT_NCCL_FUNCTIONS(X)
 #undef X
+#define X(type, name, args)                                                                        \
+    p = dlsym(so, "nccl" #name);                                                                   \
+    memcpy(&nccl.name, &p, sizeof(p));
+    DT_NCCL_LATER_FUNCTIONS(X)
+#undef X
     if (nccl.GetVersion(&nccl.version) != DT_NCCL_SUCCESS || nccl.version < DT_NCCL_VERSION_2_18)
         return dt_error_set(err, DT_ERR_INPUT, "%s is of version %d.%d; 2.18 is needed", LIBRARY,
                             nccl.version / 10000, nccl.version / 100 % 100);
     return DT_OK;
+}
+
+struct dt_nccl_config dt_nccl_config(int version)
+{
+    struct dt_nccl_config c = {.size = sizeof(c),
+                               .magic = DT_NCCL_MAGIC,
+                               .version = DT_NCCL_VERSION_2_28,
+                               .cga_cluster_size = DT_NCCL_UNDEFINED,
+                               .min_ctas = DT_NCCL_UNDEFINED,
+                               .max_ctas = DT_NCCL_UNDEFINED,
+                               .split_share = DT_NCCL_UNDEFINED,
+                               .traffic_class = DT_NCCL_UNDEFINED,
+                               .collnet_enable = DT_NCCL_UNDEFINED,
+                               .cta_policy = DT_NCCL_UNDEFINED,
+                               .shrink_share = DT_NCCL_UNDEFINED,
+                               .nvls_ctas = DT_NCCL_UNDEFINED,
+                               .channels_per_net_peer = DT_NCCL_UNDEFINED,
+                               .nvlink_centric_sched = DT_NCCL_UNDEFINED};
+
+    if (version < DT_NCCL_VERSION_2_28) {
+        c.version = DT_NCCL_VERSION_2_18;
+        c.size = offsetof(struct dt_nccl_config, comm_name);
+    }
+    return c;
 }
 
 void dt_nccl_environment(void)

@@ -84,6 +84,21 @@ enum dt_status dt_transport_open_device(struct dt_transport *control,
     return dt_transport_open_staged(control, device, err, out);
 }
 
+enum dt_status dt_transport_memory_new(struct dt_transport *t, const struct dt_device *dev,
+                                       size_t bytes, struct dt_error *err, void **out)
+{
+    return t && t->memory_new ? t->memory_new(t, bytes, err, out)
+                              : dev->alloc(dev, bytes, err, out);
+}
+
+void dt_transport_memory_free(struct dt_transport *t, const struct dt_device *dev, void *p)
+{
+    if (t && t->memory_new)
+        t->memory_free(t, p);
+    else
+        dev->free(dev, p);
+}
+
 enum { FEW_TESTS = 100 };
 
 /* A thirty-second of the time waited so far, so that a wait lasts at most so much longer than it

@@ -43,7 +43,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DT_TRANSPORT_ABI 5u
+#define DT_TRANSPORT_ABI 6u
 
 struct dt_transport;
 struct dt_comm; /* belongs to one transport */
@@ -70,6 +70,7 @@ struct dt_transport {
     int sharer, sharers; /* among the ranks of this host that may run on just the same cores */
     char name[16];       /* "mpi", "tcp", "nccl", "threads", "self" */
     char host[64];
+    char note[160]; /* what it does without, and why, in a line; "" = nothing so far */
     void *impl;
 
     /* All comms are gone.  Collective. */
@@ -126,6 +127,16 @@ struct dt_transport {
                                       struct dt_device_queue *q, struct dt_error *err,
                                       struct dt_req **out);
 
+    /* ---- memory that is exchanged often ---- NULL: the device's own is as good (dt_transport_memory_new).
+     * Nothing that uses it is under way when it is freed, or not shared any more. */
+    enum dt_status (*memory_new)(struct dt_transport *t, size_t bytes, struct dt_error *err,
+                                 void **out);
+    void (*memory_free)(struct dt_transport *t, void *p);
+    /* Collective: each member has so much of it, which collectives of `c` will read and write; before c is
+     * freed, and before the memory is, it is unshared, which is collective, too. */
+    enum dt_status (*memory_share)(struct dt_comm *c, void *p, struct dt_error *err);
+    void (*memory_unshare)(struct dt_comm *c, void *p);
+
     /* Makes progress of what is under way.  *done: over, and `r` is gone.  An error is reported once
      * and ends `r` too. */
     enum dt_status (*test)(struct dt_transport *t, struct dt_req *r, bool *done,
@@ -150,6 +161,11 @@ int dt_comm_size(const struct dt_comm *c);
 int dt_comm_member(const struct dt_comm *c);           /* this rank's number in it */
 int dt_comm_rank(const struct dt_comm *c, int member); /* its rank in the transport */
 struct dt_transport *dt_comm_transport(const struct dt_comm *c);
+
+/* Memory of the device for what is exchanged often, by the transport if it has its own. */
+enum dt_status dt_transport_memory_new(struct dt_transport *t, const struct dt_device *dev,
+                                       size_t bytes, struct dt_error *err, void **out);
+void dt_transport_memory_free(struct dt_transport *t, const struct dt_device *dev, void *p);
 
 /* Tests until it is done, first eagerly, then with growing pauses that leave the core to others.
  * After `limit_s` seconds (0 = the transport's default, see below) DT_ERR_TIMEOUT that says `what`

@@ -361,6 +361,7 @@ static enum dt_status open_nccl(struct dt_nccl_ranks *s, struct dt_error *err)
     s->t.comm_free = comm_free;
     s->t.connect = dt_nccl_connect;
     dt_nccl_collectives(&s->t);
+    dt_nccl_memory(&s->t);
     return dt_nccl_issue_begin(s, err);
 }
 

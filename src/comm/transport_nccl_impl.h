@@ -37,8 +37,9 @@ struct dt_nccl_ranks {             /* one, seen from one of its ranks */
     enum dt_status (*base_comm_new)(struct dt_transport *t, const int *ranks, int n,
                                     struct dt_error *err, struct dt_comm **out);
     void (*base_comm_free)(struct dt_comm *c);
-    struct dt_nccl_link *links; /* the issuing thread's */
-    pthread_t thread;           /* it: every call of NCCL is made there */
+    struct dt_nccl_link *links; /* the issuing thread's, as what it has registered is */
+    struct dt_nccl_memory *memory;
+    pthread_t thread; /* it: every call of NCCL is made there */
     bool runs;
     atomic_bool gives_up; /* it need not wait for others any more */
     pthread_mutex_t lock; /* of all below */
@@ -85,7 +86,10 @@ enum dt_status dt_nccl_failed(struct dt_nccl_ranks *s, const struct dt_nccl_link
                               const char *what, int result);
 /* Has it failed? */
 enum dt_status dt_nccl_state(struct dt_nccl_ranks *s, struct dt_error *err);
-/* `result` of a call on the link.  Returns when all of it is on the queue. */
+/* `result` of a call on the link: until it is over. */
+enum dt_status dt_nccl_wait(struct dt_nccl_ranks *s, struct dt_nccl_link *l, const char *what,
+                            int result, struct dt_error *err);
+/* The same of an operation: all of it is on the queue. */
 enum dt_status dt_nccl_settle(struct dt_nccl_ranks *s, struct dt_nccl_link *l, const char *what,
                               int result, struct dt_device_queue *q, struct dt_error *err);
 /* The link of an edge; NULL: nobody has said that there would be one. */
@@ -97,5 +101,6 @@ enum dt_status dt_nccl_comm_new(struct dt_transport *t, const int *ranks, int n,
 enum dt_status dt_nccl_connect(struct dt_transport *t, const struct dt_transport_edge *edges, int n,
                                struct dt_error *err);
 void dt_nccl_collectives(struct dt_transport *t);
+void dt_nccl_memory(struct dt_transport *t); /* transport_nccl_memory.c */
 
 #endif

@@ -94,8 +94,8 @@ static int ask(struct dt_nccl_ranks *s, struct dt_nccl_link *l)
     return result == DT_NCCL_SUCCESS ? state : result;
 }
 
-enum dt_status dt_nccl_settle(struct dt_nccl_ranks *s, struct dt_nccl_link *l, const char *what,
-                              int result, struct dt_device_queue *q, struct dt_error *err)
+enum dt_status dt_nccl_wait(struct dt_nccl_ranks *s, struct dt_nccl_link *l, const char *what,
+                            int result, struct dt_error *err)
 {
     uint64_t begin = dt_clock_ns();
     int64_t pause_ns = 5000;
@@ -111,7 +111,13 @@ enum dt_status dt_nccl_settle(struct dt_nccl_ranks *s, struct dt_nccl_link *l, c
         late(s, what, s->t.limit_s);
     else if (result != DT_NCCL_SUCCESS)
         dt_nccl_failed(s, l, what, result);
-    DT_TRY(dt_nccl_state(s, err));
+    return dt_nccl_state(s, err);
+}
+
+enum dt_status dt_nccl_settle(struct dt_nccl_ranks *s, struct dt_nccl_link *l, const char *what,
+                              int result, struct dt_device_queue *q, struct dt_error *err)
+{
+    DT_TRY(dt_nccl_wait(s, l, what, result, err));
     s->dev->event_record(q, l->past);
     l->posted_ns = dt_clock_ns();
     return DT_OK;
@@ -123,21 +129,17 @@ enum dt_status dt_nccl_link_new(struct dt_nccl_ranks *s, const struct dt_transpo
                                 int me, int n, const struct dt_nccl_id *id, struct dt_error *err,
                                 struct dt_nccl_link **out)
 {
-    struct dt_nccl_config config = {.size = sizeof(config),
-                                    .magic = DT_NCCL_MAGIC,
-                                    .version = DT_NCCL_VERSION_2_18,
-                                    .blocking = 0,
-                                    .cga_cluster_size = DT_NCCL_UNDEFINED,
-                                    .min_ctas = DT_NCCL_UNDEFINED,
-                                    .max_ctas = edge->from < 0 ? DT_NCCL_UNDEFINED : EDGE_CTAS,
-                                    .split_share = DT_NCCL_UNDEFINED,
-                                    .traffic_class = DT_NCCL_UNDEFINED};
+    struct dt_nccl_config config = dt_nccl_config(s->f->version);
     struct dt_nccl_link *l = dt_calloc(1, sizeof(*l));
     enum dt_status st;
     int result;
 
     if (!l)
         return dt_error_nomem(err, "a communicator");
+    if (edge->from < 0)
+        config.cta_policy = DT_NCCL_CTA_POLICY_ZERO; /* where gathers have windows, else nothing */
+    else
+        config.max_ctas = EDGE_CTAS;
     l->edge = *edge;
     l->me = me;
     l->n = n;

@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 /* Grows whenever this file or kernels/kernels.h changes meaning or layout. */
-#define DT_DEVICE_ABI 11u
+#define DT_DEVICE_ABI 12u
 
 enum dt_dtype { DT_F32, DT_BF16, DT_DTYPE_N };
 static inline size_t dt_dtype_bytes(enum dt_dtype t)
@@ -126,6 +126,11 @@ struct dt_device {
      * first: nobody.  Returns the one before. */
     struct dt_device_memory_owner *(*memory_for)(const struct dt_device *dev,
                                                  struct dt_device_memory_owner *owner);
+
+    /* A library of the card's maker has given memory of the device by itself, or taken it back (bytes < 0): it is
+     * counted like the device's own. */
+    void (*memory_given)(const struct dt_device *dev, struct dt_device_memory_owner *owner,
+                         int64_t bytes);
 
     /* ---- queues ---- */
     enum dt_status (*queue_new)(const struct dt_device *dev, bool high_priority,

@@ -212,6 +212,7 @@ struct dt_stage {
     size_t floats;
     float *master, *grads;
     uint16_t *rounded;                /* dt_stage_rounded */
+    struct dt_stage_memory gathered;  /* alloc is NULL: the device's */
     float *ones;                      /* host memory */
     struct dt_kernel_span *unwritten; /* the same: room for dt_stage_grads_finish's table */
     float *rope;                      /* cosines and sines; NULL without rotary positions */
@@ -342,6 +343,15 @@ float *dt_nn_master_of(const struct dt_nn_call *c, int role);
 float *dt_nn_grad_of(const struct dt_nn_call *c, int role);
 void dt_nn_linear(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b,
                   const void *residual, void *y);
+/* h = x W + b, y = act(h); and dh = (dy W) act'(h) instead of dx. */
+struct dt_nn_act {
+    enum dt_kernel_act act;
+    void *h;
+};
+void dt_nn_linear_act(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b,
+                      const struct dt_nn_act *a, void *y);
+void dt_nn_linear_act_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
+                           const void *dy, int w, int b, const struct dt_nn_act *a, void *dh);
 /* dx (+)= when `what` has INPUT and dx is not NULL; weight gradients when it has WEIGHT and the
  * block is trained. */
 void dt_nn_linear_back(struct dt_nn_call *c, int what, int64_t rows, const void *x, const void *dy,
@@ -399,6 +409,12 @@ void dt_nn_linear_col(struct dt_nn_call *c, int64_t rows, const void *x, int w, 
                       char *room);
 void dt_nn_linear_row(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b,
                       const void *residual, void *y, char *room);
+/* What comes between them: of a col's output, of a row's input. */
+void dt_nn_linear_col_act(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b,
+                          const struct dt_nn_act *a, void *y, char *room);
+void dt_nn_linear_row_act_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
+                               const void *dy, int w, int b, const struct dt_nn_act *a, void *dh,
+                               char *room);
 /* x and dx own (dx may be NULL), two rooms. */
 void dt_nn_linear_col_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
                            const void *dy, int w, int b, void *dx, char *room_x, char *room_dx);

@@ -202,6 +202,21 @@ void dt_params_place(struct dt_stage *s)
     }
 }
 
+static enum dt_status memory_new(const struct dt_stage *s, bool gathered, size_t bytes,
+                                 struct dt_error *err, void **out)
+{
+    return gathered && s->gathered.alloc ? s->gathered.alloc(s->gathered.arg, bytes, err, out)
+                                         : s->dev->alloc(s->dev, bytes, err, out);
+}
+
+static void memory_free(const struct dt_stage *s, bool gathered, void *p)
+{
+    if (gathered && s->gathered.alloc)
+        s->gathered.free(s->gathered.arg, p);
+    else
+        s->dev->free(s->dev, p);
+}
+
 enum dt_status dt_params_allocate(struct dt_stage *s, struct dt_error *err)
 {
     bool trained = false;
@@ -218,10 +233,10 @@ enum dt_status dt_params_allocate(struct dt_stage *s, struct dt_error *err)
         return dt_error_nomem(err, "parameters");
     for (size_t i = 0; i < ones; i++)
         s->ones[i] = 1.0f;
-    DT_TRY(s->dev->alloc(s->dev, (s->floats + 1) * sizeof(float), err, &p));
+    DT_TRY(memory_new(s, s->dtype == DT_F32, (s->floats + 1) * sizeof(float), err, &p));
     s->master = p;
     if (s->dtype == DT_BF16 && !s->dev->info.packs) {
-        DT_TRY(s->dev->alloc(s->dev, (s->floats + 1) * sizeof(*s->rounded), err, &p));
+        DT_TRY(memory_new(s, true, (s->floats + 1) * sizeof(*s->rounded), err, &p));
         s->rounded = p;
     }
     if (trained) {
@@ -240,8 +255,8 @@ void dt_params_free(struct dt_stage *s)
 {
     for (int i = 0; i < s->n_weights; i++)
         s->dev->weight_free(s->weights[i].w);
-    s->dev->free(s->dev, s->master);
-    s->dev->free(s->dev, s->rounded);
+    memory_free(s, s->dtype == DT_F32, s->master);
+    memory_free(s, true, s->rounded);
     s->dev->free(s->dev, s->grads);
     dt_free(s->weights);
     dt_free(s->params);

@@ -145,6 +145,11 @@ void dt_exec_free(struct dt_exec *x)
     dt_free(x);
 }
 
+const char *dt_exec_note(const struct dt_exec *x)
+{
+    return x->ranks.t ? x->ranks.data->note : "";
+}
+
 /* ---- ops ---- */
 
 /* SENDs stand behind the op that produces their data. */

@@ -93,6 +93,8 @@ struct dt_exec;
 enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *err,
                            struct dt_exec **out);
 void dt_exec_free(struct dt_exec *x);
+/* What the transport between devices does without, and why, in a line; "" = nothing. */
+const char *dt_exec_note(const struct dt_exec *x);
 
 /* One iteration.  `p` was compiled for this plan and an assignment whose samples are 0 .. n-1 of
  * `in`. The timeline may be NULL (at all ranks or none); rank 0 gets that of all of them.

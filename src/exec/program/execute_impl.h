@@ -613,6 +613,11 @@ int dt_exec_send_users(const struct dt_program *p, const struct dt_exec_ranks *r
                        uint32_t send);
 
 /* execute_gather.c: parameters that others have stepped. */
+/* Does this stage gather parameters, for all replicas of it that are here? */
+bool dt_exec_gathers(const struct dt_exec_stages *stages, const struct dt_exec_vstage *vs);
+/* Collective: groups of replicas know the memory that they gather in, as long as the stages are there. */
+enum dt_status dt_exec_gather_share(const struct dt_exec_stages *stages, struct dt_error *err);
+void dt_exec_gather_unshare(const struct dt_exec_stages *stages);
 /* Memory for it, where what travels is not what lies in the masters. */
 enum dt_status dt_exec_gather_room(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
                                    struct dt_error *err);

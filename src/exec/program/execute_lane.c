@@ -11,8 +11,8 @@ enum { SLACK = 16 }; /* limits grow by that share more than what asked for it */
 
 static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_exec_vstage *vs,
                                  const struct dt_batch_limits *max, struct dt_tp *tp,
-                                 struct dt_tp *cp, bool layout_only, struct dt_error *err,
-                                 struct dt_stage **out)
+                                 struct dt_tp *cp, const struct dt_stage_memory *gathered,
+                                 bool layout_only, struct dt_error *err, struct dt_stage **out)
 {
     const struct dt_module *mod = &env->o.model->modules[vs->module];
     unsigned char *trained = dt_malloc((size_t)mod->n_blocks + 1);
@@ -32,6 +32,7 @@ static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_
         .tp = tp,
         .cp = cp,
         .chunks = env->o.plan->policy.stepccl ? env->o.plan->policy.stepccl_chunks : 0,
+        .gathered = gathered,
         .layout_only = layout_only,
     };
     enum dt_status st;
@@ -60,7 +61,21 @@ enum dt_status dt_exec_layout(const struct dt_exec_env *env, int module, int v, 
     struct dt_exec_vstage vs = {
         .module = module, .v = v, .first = mp->split[v], .last = mp->split[v + 1]};
 
-    return make_stage(env, &vs, &max, tp, NULL, true, err, out);
+    return make_stage(env, &vs, &max, tp, NULL, NULL, true, err, out);
+}
+
+static enum dt_status memory_new(void *arg, size_t bytes, struct dt_error *err, void **out)
+{
+    struct dt_transport *t = arg;
+
+    return t->memory_new(t, bytes, err, out);
+}
+
+static void memory_free(void *arg, void *p)
+{
+    struct dt_transport *t = arg;
+
+    t->memory_free(t, p);
 }
 
 static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
@@ -72,6 +87,9 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
         dt_exec_tp(stages->ranks, vs->module, vs->replica, vs->v % stages->env->pp[vs->module]);
     struct dt_tp *cp =
         dt_exec_cp(stages->ranks, vs->module, vs->replica, vs->v % stages->env->pp[vs->module]);
+    struct dt_transport *data = stages->ranks->data;
+    struct dt_stage_memory gathered = {data, data && data->memory_new ? memory_new : NULL,
+                                       memory_free};
     size_t blocks = (size_t)(vs->last - vs->first) + 1;
     struct dt_optimizer_owned *owned;
     enum dt_status st;
@@ -82,7 +100,9 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
     vs->fresh = dt_calloc(blocks, sizeof(*vs->fresh));
     if (!vs->finished || !vs->fresh)
         return dt_error_nomem(err, "a stage");
-    DT_TRY(make_stage(stages->env, vs, &vs->max, tp, cp, false, err, &vs->stage));
+    DT_TRY(make_stage(stages->env, vs, &vs->max, tp, cp,
+                      gathered.alloc && dt_exec_gathers(stages, vs) ? &gathered : NULL, false, err,
+                      &vs->stage));
     DT_TRY(dt_exec_make_regions(stages->ranks, vs, err));
     dt_stage_init(stages->env->q, vs->stage, stages->env->o.seed);
     DT_TRY(
@@ -127,6 +147,7 @@ enum dt_status dt_exec_build(struct dt_exec_stages *stages, struct dt_error *err
                     DT_TRY(build_for_lane(stages, vs, err));
             }
     }
+    DT_TRY(dt_exec_gather_share(stages, err));
     return stages->env->dev->queue_sync(stages->env->q, err);
 }
 
@@ -153,6 +174,7 @@ static void free_messages(const struct dt_device *dev, struct dt_exec_vstage *vs
 
 void dt_exec_drop(struct dt_exec_stages *stages)
 {
+    dt_exec_gather_unshare(stages);
     for (int m = 0; m < DT_MAX_MODULES; m++) {
         for (int i = 0; stages->vs[m] && i < stages->env->dp[m] * stages->env->n_v[m]; i++) {
             struct dt_exec_vstage *vs = &stages->vs[m][i];
@@ -164,7 +186,7 @@ void dt_exec_drop(struct dt_exec_stages *stages)
             dt_free(vs->finished);
             dt_free(vs->fresh);
             dt_free(vs->regions);
-            stages->env->dev->free(stages->env->dev, vs->wire);
+            dt_transport_memory_free(stages->ranks->data, stages->env->dev, vs->wire);
         }
         dt_free(stages->vs[m]);
         dt_free(stages->lane[m]);

@@ -153,6 +153,8 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     x.clock_ahead_ns = t->o->supervisor ? dt_supervisor_clock(t->o->supervisor, NULL) : 0;
     DT_TRY(dt_exec_new(&x, err, &t->x));
     t->save.x = t->x;
+    if (t->first && *dt_exec_note(t->x))
+        dt_warn(t->o->warn, "%s", dt_exec_note(t->x));
     DT_TRY(dt_exec_sum(t->x, &t->sum.gemm_peak_flops, 1, err));
     DT_TRY(init_or_resume(t, err));
     /* A shard that is not there or broken is a matter of the job's run.data. */

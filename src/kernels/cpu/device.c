@@ -63,6 +63,13 @@ static void account_for(struct dt_device_memory_owner *o, int64_t bytes)
         __atomic_fetch_add(&o->now_bytes, bytes, __ATOMIC_RELAXED);
 }
 
+static void memory_given(const struct dt_device *dev, struct dt_device_memory_owner *o,
+                         int64_t bytes)
+{
+    account(cpu_of(dev), bytes);
+    account_for(o, bytes);
+}
+
 /* The size and the owner lie in front, for the accounting; dt_malloc keeps the fault hook of tests
  * in the path. */
 void *dt_cpu_alloc(struct dt_cpu *cpu, size_t bytes)
@@ -438,6 +445,7 @@ enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt
         .host_alloc = dev_alloc,
         .host_free = dev_free,
         .memory_used = memory_used,
+        .memory_given = memory_given,
         .memory_for = memory_for,
         .queue_new = queue_new,
         .queue_free = queue_free,

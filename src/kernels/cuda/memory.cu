@@ -454,6 +454,16 @@ static void memory_used(const struct dt_device *dev, int64_t *now_bytes, int64_t
     pthread_mutex_unlock(&c->lock);
 }
 
+static void memory_given(const struct dt_device *dev, struct dt_device_memory_owner *o,
+                         int64_t bytes)
+{
+    struct dt_cuda *c = dt_cuda_of(dev);
+
+    pthread_mutex_lock(&c->lock);
+    account(c->memory, o, bytes);
+    pthread_mutex_unlock(&c->lock);
+}
+
 enum dt_status dt_cuda_memory_new(struct dt_cuda *c, struct dt_error *err)
 {
     const char *arena = getenv("DISTTRAIN_CUDA_ARENA");
@@ -467,6 +477,7 @@ enum dt_status dt_cuda_memory_new(struct dt_cuda *c, struct dt_error *err)
     c->dev.host_alloc = host_alloc;
     c->dev.host_free = host_free;
     c->dev.memory_used = memory_used;
+    c->dev.memory_given = memory_given;
     c->dev.memory_for = memory_for;
     return DT_OK;
 }
