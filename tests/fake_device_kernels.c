@@ -168,6 +168,8 @@
     K(6, linear_fwd, n, in, weight, in_f, in, out)                                                 \
     K(5, linear_bwd_input, n, in, weight, out, b)                                                  \
     K(9, linear_bwd_weight, dtype, n, n, n, in, in, out_f, out_f, b)                               \
+    K(7, linear_act_fwd, n, in, weight, in_f, act, out, out)                                       \
+    K(6, linear_act_bwd, n, in, weight, act, in, out)                                              \
     K(6, conv_fwd, conv, in, weight, in_f, in, out)                                                \
     K(5, conv_bwd_input, conv, in, weight, out, b)                                                 \
     K(6, conv_bwd_weight, conv, in, in, out_f, out_f, b)                                           \

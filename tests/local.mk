@@ -417,6 +417,7 @@ CUDA_CPU = tests/modules/CPU/disttrain-cuda.so
 CUDA_CPU_FILES = \
 	tests/cuda_cpu/block.cc \
 	tests/cuda_cpu/calls.cc \
+	tests/cuda_cpu/card.cc \
 	tests/cuda_cpu/dry.cc \
 	tests/cuda_cpu/lt.cc \
 	tests/cuda_cpu/runtime.cc
@@ -442,8 +443,8 @@ $(CUDA_CPU_FILES:.cc=.cpu.o): %.cpu.o: %.cc
 $(CUDA_CPU): $(CUDA_CPU_OBJECTS) $(CUDA_BASE:.c=.pic.o)
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(CXX) -shared $(CXXFLAGS) -o $@ $(CUDA_CPU_OBJECTS) \
 	    $(CUDA_BASE:.c=.pic.o) -lpthread
-CUDA_FAULTS_OBJECTS = tests/cuda_cpu/block.cpu.o tests/cuda_cpu/calls.cpu.o tests/cuda_cpu/dry.cpu.o \
-	tests/cuda_cpu/runtime.cpu.o
+CUDA_FAULTS_OBJECTS = tests/cuda_cpu/block.cpu.o tests/cuda_cpu/calls.cpu.o tests/cuda_cpu/card.cpu.o \
+	tests/cuda_cpu/dry.cpu.o tests/cuda_cpu/runtime.cpu.o
 $(CUDA_FAULTS): tests/cuda_cpu/faults.cc $(CUDA_FAULTS_OBJECTS)
 	$(AM_V_GEN)$(CXX) $(CUDA_CPU_FLAGS) $(CXXFLAGS) -o $@ $(srcdir)/tests/cuda_cpu/faults.cc \
 	    $(CUDA_FAULTS_OBJECTS) -lpthread

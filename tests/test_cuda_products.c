@@ -6,6 +6,7 @@
 #include "exec/train/profiler_notes.h"
 #include "kernels/device_open.h"
 #include "kernels/kernels.h"
+#include "base/bf16.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -204,6 +205,158 @@ START_TEST(test_random_products)
 }
 END_TEST
 
+/* ---- GELU behind a product ---- */
+
+enum { GM = 24, GOUT = 16, GIN = 32 };
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+}
+
+/* Numbers of a type on the device, and what they are there. */
+static void *typed(const struct work *k, enum dt_dtype type, uint64_t seed, size_t n, double *is)
+{
+    uint16_t *h = dt_malloc(n * sizeof(float));
+    float *f = (float *)(void *)h;
+    struct dt_error err;
+    void *p;
+
+    for (size_t i = 0; i < n; i++) {
+        float x = (float)dt_rng_normal_at(seed, 2, i) * 0.5f;
+
+        if (type == DT_BF16) {
+            h[i] = dt_bf16_from_f32(x);
+            x = dt_bf16_to_f32(h[i]);
+        } else {
+            f[i] = x;
+        }
+        is[i] = (double)x;
+    }
+    dt_assert_ok(k->dev->alloc(k->dev, n * sizeof(float), &err, &p), err);
+    k->dev->copy(k->q, p, h, n * dt_dtype_bytes(type), DT_COPY_TO_DEVICE);
+    dt_assert_ok(k->dev->queue_sync(k->q, &err), err);
+    dt_free(h);
+    return p;
+}
+
+static void is_near(const struct work *k, enum dt_dtype type, void *at, const double *want,
+                    size_t n, const char *what)
+{
+    float *got = dt_malloc(n * sizeof(float));
+    double tol = type == DT_BF16 ? 0x1p-6 : 1e-5; /* h is rounded, then what comes of it */
+    struct dt_error err;
+
+    k->dev->copy(k->q, got, at, n * dt_dtype_bytes(type), DT_COPY_TO_HOST);
+    dt_assert_ok(k->dev->queue_sync(k->q, &err), err);
+    for (size_t i = 0; i < n; i++) {
+        double is =
+            type == DT_BF16 ? (double)dt_bf16_to_f32(((uint16_t *)(void *)got)[i]) : (double)got[i];
+
+        ck_assert_msg(fabs(is - want[i]) < tol * (fabs(want[i]) + 1), "%s[%zu] is %g, not %g", what,
+                      i, is, want[i]);
+    }
+    dt_free(got);
+    k->dev->free(k->dev, at);
+}
+
+/* h = x wᵀ + b, y = gelu(h), and back: of g, the gradient of y wᵀ' for a second weight like the first, turned. */
+static void there_and_back(struct work *k, enum dt_dtype type, bool biased, uint64_t seed)
+{
+    static double x[GM * GIN], w[GOUT * GIN], b[GOUT], g[GM * GIN], w2[GIN * GOUT];
+    static double h[GM * GOUT], y[GM * GOUT], dh[GM * GOUT];
+    const struct dt_device_weight_shape s = {type, GOUT, GIN, 0}, s2 = {type, GIN, GOUT, 0};
+    void *d_x = typed(k, type, seed, GM * GIN, x), *d_b = typed(k, DT_F32, seed + 1, GOUT, b);
+    void *d_g = typed(k, type, seed + 2, GM * GIN, g),
+         *d_w = typed(k, type, seed + 3, GOUT * GIN, w);
+    void *d_w2 = typed(k, type, seed + 4, GIN * GOUT, w2), *d_h, *d_y, *d_dh;
+    struct dt_device_weight *one, *two;
+    struct dt_error err;
+
+    dt_assert_ok(k->dev->alloc(k->dev, sizeof(h), &err, &d_h), err);
+    dt_assert_ok(k->dev->alloc(k->dev, sizeof(h), &err, &d_y), err);
+    dt_assert_ok(k->dev->alloc(k->dev, sizeof(h), &err, &d_dh), err);
+    dt_assert_ok(k->dev->weight_new(k->dev, &s, d_w, type == DT_BF16 ? d_w : NULL, &err, &one),
+                 err);
+    dt_assert_ok(k->dev->weight_new(k->dev, &s2, d_w2, type == DT_BF16 ? d_w2 : NULL, &err, &two),
+                 err);
+    k->dev->k->linear_act_fwd(k->q, GM, d_x, one, biased ? d_b : NULL, DT_ACT_GELU_TANH, d_h, d_y);
+    k->dev->k->linear_act_bwd(k->q, GM, d_g, two, DT_ACT_GELU_TANH, d_h, d_dh);
+    for (int i = 0; i < GM; i++)
+        for (int o = 0; o < GOUT; o++) {
+            double sum = biased ? b[o] : 0, back = 0, e = 1e-5;
+
+            for (int j = 0; j < GIN; j++) {
+                sum += x[i * GIN + j] * w[o * GIN + j];
+                back += g[i * GIN + j] * w2[j * GOUT + o];
+            }
+            h[i * GOUT + o] = sum;
+            y[i * GOUT + o] = gelu(sum);
+            dh[i * GOUT + o] = back * (gelu(sum + e) - gelu(sum - e)) / (2 * e);
+        }
+    is_near(k, type, d_h, h, GM * GOUT, "h");
+    is_near(k, type, d_y, y, GM * GOUT, "y");
+    is_near(k, type, d_dh, dh, GM * GOUT, "dh");
+    k->dev->weight_free(one);
+    k->dev->weight_free(two);
+    for (int i = 0; i < 5; i++)
+        k->dev->free(k->dev, (void *[]){d_x, d_b, d_g, d_w, d_w2}[i]);
+}
+
+static unsigned fused(struct work *k, enum dt_dtype type, bool biased, uint64_t seed)
+{
+    unsigned (*ran)(void), before;
+    void *p =
+        dlsym(dlopen(MODULES "/disttrain-cuda.so", RTLD_NOW | RTLD_NOLOAD), "cucpu_lt_ran_gelu");
+
+    ck_assert_ptr_nonnull(p);
+    memcpy(&ran, &p, sizeof(p));
+    before = ran();
+    there_and_back(k, type, biased, seed);
+    return ran() - before;
+}
+
+/* Where the epilogue is faster it is taken from then on, else two kernels are; both are right. */
+START_TEST(test_gelu_where_it_is_faster)
+{
+    static const char *const how[] = {"fast", "slow", "no"};
+    enum dt_dtype type = _i % 2 ? DT_BF16 : DT_F32;
+    struct work k;
+
+    for (int biased = 0; biased < 2; biased++) {
+        setenv("CUCPU_LT_GELU", how[_i / 2], 1);
+        begin(&k, true);
+        ck_assert((fused(&k, type, biased, 1) > 2) == (_i / 2 < 2)); /* timed */
+        ck_assert_uint_eq(fused(&k, type, biased, 2), _i / 2 == 0 ? 2 : 0);
+        end(&k);
+        /* another run finds what was noted; a library that refuses it now is asked */
+        setenv("CUCPU_LT_GELU", _i / 2 == 0 ? "slow" : "fast", 1);
+        begin(&k, true);
+        if (_i / 2 < 2)
+            ck_assert_uint_eq(fused(&k, type, biased, 3), _i / 2 == 0 ? 2 : 0);
+        end(&k);
+        unlink(path);
+    }
+    ck_assert_int_eq(warnings, 0);
+}
+END_TEST
+
+/* Without notes nobody has timed it; and what is found is used from the next run on, unless `at_once`. */
+START_TEST(test_gelu_is_two_kernels_at_first)
+{
+    struct work k;
+
+    setenv("CUCPU_LT_GELU", "fast", 1);
+    begin(&k, false);
+    ck_assert_uint_gt(fused(&k, DT_BF16, true, 1), 2);
+    ck_assert_uint_eq(fused(&k, DT_BF16, true, 2), 0);
+    end(&k);
+    begin(&k, false);
+    ck_assert_uint_eq(fused(&k, DT_BF16, true, 2), 2);
+    end(&k);
+}
+END_TEST
+
 static void run_sql(const char *sql)
 {
     sqlite3 *db;
@@ -324,6 +477,7 @@ static void set_up(void)
     warnings = 0;
     unsetenv("CUCPU_LT_SLOW");
     unsetenv("CUCPU_LT_GRADIENT");
+    unsetenv("CUCPU_LT_GELU");
 }
 
 static void tear_down(void)
@@ -345,6 +499,8 @@ int main(void)
     tcase_add_loop_test(t, test_the_fastest_is_noted, 0, 2);
     tcase_add_test(t, test_the_next_run_uses_it);
     tcase_add_loop_test(t, test_random_products, 0, 4);
+    tcase_add_loop_test(t, test_gelu_where_it_is_faster, 0, 6);
+    tcase_add_test(t, test_gelu_is_two_kernels_at_first);
     tcase_add_test(t, test_what_the_library_refuses);
     tcase_add_test(t, test_other_files);
     tcase_add_test(t, test_a_profile);

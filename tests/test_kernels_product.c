@@ -47,6 +47,55 @@ static void plus(double *a, const double *b, int64_t n)
         a[i] += b[i];
 }
 
+/* The same as one after the other, but for the rounding in between. */
+static void check_linear_act(struct kt *k, enum dt_kernel_act act, int64_t m, int64_t out,
+                             int64_t in, bool bias)
+{
+    struct buf x = buf_new(k, m * in, k->t, 1.385, 0.2), w = buf_new(k, out * in, DT_F32, 0.7, 0);
+    struct buf b = buf_new(k, out, DT_F32, 1, 0), h = buf_new(k, m * out, k->t, 1, 0);
+    struct buf y = buf_new(k, m * out, k->t, 1, 0), dy = buf_new(k, m * out, k->t, 0.9, 0);
+    struct buf into = buf_new(k, m * in, k->t, 1.2, 0), dx = buf_new(k, m * in, k->t, 1, 0);
+    double *wr = rounded(k, &w), *wt = calloc((size_t)(out * in), sizeof(double)), e = 1e-5;
+    double *want = calloc((size_t)(m * out + m * in), sizeof(double));
+
+    for (int th = 0; th < 2; th++) {
+        struct dt_device_weight *wd = weight(k, th, out, in, 0, &w);
+
+        buf_reset(&h), buf_reset(&y), buf_reset(&dx);
+        k->k->linear_act_fwd(k->q[th], m, x.p, wd, bias ? b.p : NULL, act, h.p, y.p);
+        k->k->linear_act_bwd(k->q[th], m, dy.p, wd, act, into.p, dx.p);
+        kt_same(k, th, &h), kt_same(k, th, &y), kt_same(k, th, &dx);
+        k->dev[th]->weight_free(wd);
+    }
+    ref_linear(m, out, in, x.v, wr, bias ? b.v : NULL, want);
+    kt_all_near(k, "h", &h, want, tol(k->t, in));
+    for (int64_t i = 0; i < m * out; i++)
+        want[i] = ref_act(act, want[i]);
+    kt_all_near(k, "act(h)", &y, want, 2 * tol(k->t, in));
+    transpose(out, in, wr, wt);
+    ref_linear(m, in, out, dy.v, wt, NULL, want);
+    for (int64_t i = 0; i < m * in; i++)
+        want[i] *= (ref_act(act, into.v[i] + e) - ref_act(act, into.v[i] - e)) / (2 * e);
+    kt_all_near(k, "dh", &dx, want, 2 * tol(k->t, out));
+    free(wr), free(wt), free(want);
+    buf_free(&x), buf_free(&w), buf_free(&b), buf_free(&h), buf_free(&y), buf_free(&dy);
+    buf_free(&into), buf_free(&dx);
+}
+
+START_TEST(test_products_with_activation)
+{
+    struct kt k;
+
+    kt_open(&k, _i);
+    if (!kt_no_bf16(&k))
+        for (int act = 0; act < DT_ACT_RELU; act++) {
+            check_linear_act(&k, (enum dt_kernel_act)act, 33, 24, 40, true);
+            check_linear_act(&k, (enum dt_kernel_act)act, 7, 19, 5, false);
+        }
+    kt_close(&k);
+}
+END_TEST
+
 static void check_linear(struct kt *k, int64_t m, int64_t out, int64_t in, bool bias, int residual,
                          bool add)
 {
@@ -417,6 +466,7 @@ int main(void)
     TCase *t = dt_test_case(s, "products", 900);
 
     tcase_add_loop_test(t, test_linear, 0, 2);
+    tcase_add_loop_test(t, test_products_with_activation, 0, 2);
     tcase_add_loop_test(t, test_linear_anywhere, 0, 2);
     tcase_add_loop_test(t, test_weight_changes, 0, 2);
     tcase_add_loop_test(t, test_rounded_copy, 0, 2);

@@ -161,6 +161,15 @@ struct dt_kernels {
     void (*linear_bwd_weight)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t m,
                               int64_t out, int64_t in, const void *x, const void *dy, float *dw,
                               float *dbias, bool add);
+    /* A product and the activation behind it, which a device may take in one pass:
+     * h[m,out] = x[m,in] wᵀ + bias (NULL);  y[m,out] = act(h), of h as it is kept or before it was rounded */
+    void (*linear_act_fwd)(struct dt_device_queue *q, int64_t m, const void *x,
+                           const struct dt_device_weight *w, const float *bias,
+                           enum dt_kernel_act act, void *h, void *y);
+    /* dh[m,in] = (dy[m,out] w) act'(h[m,in]), of the product before or after it was rounded */
+    void (*linear_act_bwd)(struct dt_device_queue *q, int64_t m, const void *dy,
+                           const struct dt_device_weight *w, enum dt_kernel_act act, const void *h,
+                           void *dh);
     /* y[n,oh,ow,c_out] = conv(x[n,h,w,c_in], w) + bias (NULL) + residual (NULL; may be y) */
     void (*conv_fwd)(struct dt_device_queue *q, const struct dt_kernel_conv *c, const void *x,
                      const struct dt_device_weight *w, const float *bias, const void *residual,

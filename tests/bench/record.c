@@ -241,6 +241,24 @@ static void act_bwd(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_d
 {
     TIMED(REC_ACT, own->act_bwd(q, act, dtype, n, x, dy, dx));
 }
+static void linear_act_fwd(struct dt_device_queue *q, int64_t m, const void *x,
+                           const struct dt_device_weight *w, const float *bias,
+                           enum dt_kernel_act act, void *h, void *y)
+{
+    const struct dt_device_weight_shape *s = dt_cpu_weight_shape(w);
+
+    linear_fwd(q, m, x, w, bias, NULL, h);
+    act_fwd(q, act, s->dtype, m * s->out, h, y);
+}
+static void linear_act_bwd(struct dt_device_queue *q, int64_t m, const void *dy,
+                           const struct dt_device_weight *w, enum dt_kernel_act act, const void *h,
+                           void *dh)
+{
+    const struct dt_device_weight_shape *s = dt_cpu_weight_shape(w);
+
+    linear_bwd_input(q, m, dy, w, dh, false);
+    act_bwd(q, act, s->dtype, m * s->in, h, dh, dh);
+}
 static void glu_fwd(struct dt_device_queue *q, enum dt_kernel_act act, enum dt_dtype dtype,
                     int64_t rows, int64_t width, bool gate_last, const void *h, void *y)
 {
@@ -270,6 +288,8 @@ void rec_device(const struct dt_device *dev, struct dt_device *out)
     table.linear_fwd = linear_fwd;
     table.linear_bwd_input = linear_bwd_input;
     table.linear_bwd_weight = linear_bwd_weight;
+    table.linear_act_fwd = linear_act_fwd;
+    table.linear_act_bwd = linear_act_bwd;
     table.conv_fwd = conv_fwd;
     table.conv_bwd_input = conv_bwd_input;
     table.conv_bwd_weight = conv_bwd_weight;

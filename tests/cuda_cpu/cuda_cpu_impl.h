@@ -6,6 +6,8 @@
 
 #include "cuda_cpu.h"
 
+#include <cuda_runtime.h>
+
 struct cucpu_kernel {
     const char *name;
     dim3 grid, block;
@@ -21,6 +23,21 @@ void cucpu_task(cudaStream_t s, const char *what, std::function<void()> run);
 
 /* Counts a call of a library's function `name`; is it the one that is to fail (calls.cc)? */
 bool cucpu_fails(const char *name);
+
+/* Leaves a function of the runtime that is to fail. */
+#define CALL(name)                                                                                 \
+    do {                                                                                           \
+        if (cucpu_fails(name))                                                                     \
+            return cucpu_error = cudaErrorUnknown;                                                 \
+    } while (0)
+
+/* The thread's: what the runtime said last, and its card (card.cc). */
+extern thread_local cudaError_t cucpu_error;
+extern thread_local int cucpu_card;
+/* A number of the environment. */
+uint64_t cucpu_setting(const char *name, uint64_t otherwise);
+/* The most shared memory of a block, in bytes. */
+size_t cucpu_shared_most();
 
 /* CUCPU_DRY: launches and products are told, not done (dry.cc). */
 bool cucpu_dry();

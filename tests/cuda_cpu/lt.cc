@@ -3,7 +3,8 @@
 // cuBLASLt on a CPU: products in double, by the definition, of what the descriptors say.  It checks what the
 // library's documentation demands, and is as picky as the library may be: by default a bias must have the
 // result's type (CUCPU_LT_BIAS=any: or be fp32), so that callers' other ways are walked, too; CUCPU_LT_GRADIENT=no: it
-// has no gradient of a bias.
+// has no gradient of a bias; CUCPU_LT_GELU=no, slow, fast: no GELU behind a product, or it
+// takes 2 ms longer than it needs, or products without it do.
 //
 // It has two algorithms for most products.  Number 1 is for matrices aligned to 16 bytes and wants little workspace.
 // CUCPU_LT_SLOW=N: number N takes 2 ms longer than it needs.
@@ -31,6 +32,8 @@ struct cublasLtMatmulDescOpaque_t {
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     const void *bias = nullptr;
     int32_t bias_type = -1;
+    const void *aux = nullptr;
+    int64_t aux_ld = 0;
 };
 struct cublasLtMatrixLayoutOpaque_t {
     cudaDataType_t type;
@@ -60,7 +63,30 @@ cublasLtMatmulAlgo_t algorithm(const uint32_t align[4], uint64_t room, uint64_t 
     return a;
 }
 
-std::atomic<unsigned> ran[2];
+std::atomic<unsigned> ran[2], ran_gelu;
+
+bool has_bias(cublasLtEpilogue_t e)
+{
+    return e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+bool has_aux(cublasLtEpilogue_t e)
+{
+    return e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+           e == CUBLASLT_EPILOGUE_DGELU;
+}
+
+// The tanh form of Hendrycks and Gimpel, and its derivative.
+double gelu(double x)
+{
+    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+double gelu_slope(double x)
+{
+    double t = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
 
 bool says(const char *name, const char *what)
 {
@@ -165,6 +191,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
         take(&d->bias, sizeof(void *));
         break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        take(&d->aux, sizeof(void *));
+        break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        take(&d->aux_ld, 8);
+        break;
     }
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -219,8 +251,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     *n = 0;
     if (wanted < 1 || a->type != b->type || c->type != to->type)
         stop("types that do not go together");
-    if (d->epilogue == CUBLASLT_EPILOGUE_BIAS && d->bias_type != to->type &&
-        !says("CUCPU_LT_BIAS", "any"))
+    if (has_aux(d->epilogue) && says("CUCPU_LT_GELU", "no"))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (has_bias(d->epilogue) && d->bias_type != to->type && !says("CUCPU_LT_BIAS", "any"))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (d->epilogue == CUBLASLT_EPILOGUE_BGRADB &&
         (d->bias_type != to->type || says("CUCPU_LT_GRADIENT", "no")))
@@ -254,6 +287,12 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t,
     *result = {};
     result->workspaceSize = size_t(algo->data[5]);
     return CUBLAS_STATUS_SUCCESS;
+}
+
+// How often products with GELU have run.
+extern "C" __attribute__((visibility("default"))) unsigned cucpu_lt_ran_gelu()
+{
+    return ran_gelu;
 }
 
 // How often each algorithm has run.
@@ -300,21 +339,30 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
     void *sr = cucpu_seen(room, "a product's workspace");
     const void *sa = cucpu_seen(a, "a product"), *sb = cucpu_seen(b, "a product");
     const void *sc = g != 0 ? cucpu_seen(c, "a product") : nullptr;
-    const void *bias =
-        op.epilogue == CUBLASLT_EPILOGUE_BIAS ? cucpu_seen(op.bias, "a product") : nullptr;
+    const void *bias = has_bias(op.epilogue) ? cucpu_seen(op.bias, "a product") : nullptr;
     void *db = op.epilogue == CUBLASLT_EPILOGUE_BGRADB
                    ? cucpu_seen(const_cast<void *>(op.bias), "a product")
                    : nullptr;
     void *sd = cucpu_seen(to, "a product");
     const char *slow = getenv("CUCPU_LT_SLOW");
-    bool wait = slow && atoi(slow) == int(number);
+    bool wait = (slow && atoi(slow) == int(number)) ||
+                says("CUCPU_LT_GELU", has_aux(op.epilogue) ? "slow" : "fast");
+    void *aux = nullptr;
+
+    if (has_aux(op.epilogue)) {
+        if (reinterpret_cast<uintptr_t>(op.aux) % 16 != 0 || op.aux_ld % 8 != 0 ||
+            op.aux_ld < int64_t(D.rows))
+            stop("what GELU is of is not aligned, or its columns are too near to each other");
+        aux = cucpu_seen(const_cast<void *>(op.aux), "a product");
+        ran_gelu++;
+    }
 
     if (cucpu_dry()) {
         cucpu_dry_product(n, m, k, A.type, D.type,
                           sc != nullptr); // of rows, as the caller knows it
         return CUBLAS_STATUS_SUCCESS;
     }
-    if (!bias && !db && op.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+    if (!bias && !db && !aux && op.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
         stop("an epilogue that there is not");
     cucpu_task(s, "a product", [=] {
         if (wait)
@@ -368,6 +416,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
                     sum += double(g) * get(sc, C.type, i + j * size_t(C.ld));
                 if (bias)
                     sum += get(bias, cudaDataType_t(op.bias_type), i);
+                if (op.epilogue == CUBLASLT_EPILOGUE_DGELU) {
+                    sum *= gelu_slope(get(aux, D.type, i + j * size_t(op.aux_ld)));
+                } else if (aux) {
+                    set(aux, D.type, i + j * size_t(op.aux_ld), sum);
+                    sum = gelu(sum);
+                }
                 set(sd, D.type, i + j * size_t(D.ld), sum);
             }
         }

@@ -57,13 +57,6 @@ void stop(const char *fmt, ...)
     abort();
 }
 
-uint64_t setting(const char *name, uint64_t otherwise)
-{
-    const char *s = getenv(name);
-
-    return s && *s ? strtoull(s, nullptr, 10) : otherwise;
-}
-
 uint64_t mix(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
@@ -151,13 +144,6 @@ struct task {
 
 uint64_t n_streams;
 std::atomic<int> n_events;
-thread_local cudaError_t last_error;
-
-#define CALL(name)                                                                                 \
-    do {                                                                                           \
-        if (cucpu_fails(name))                                                                     \
-            return last_error = cudaErrorUnknown;                                                  \
-    } while (0)
 
 } // namespace
 
@@ -167,6 +153,7 @@ struct CUstream_st {
     std::deque<task> tasks;
     bool busy = false, closed = false;
     uint64_t number, done = 0;
+    int card = cucpu_card;
     std::thread thread;
     std::thread::id maker;
 };
@@ -180,6 +167,7 @@ struct moment {
 };
 struct CUevent_st {
     std::shared_ptr<moment> m = std::make_shared<moment>();
+    int card = cucpu_card;
     bool timed;
 };
 
@@ -192,8 +180,9 @@ std::map<const void *, int> allowed; // dynamic shared memory of kernels
 
 void pause_maybe(CUstream_st *s, uint64_t number)
 {
-    static const uint64_t seed = setting("CUCPU_SEED", 1), share = setting("CUCPU_SHARE", 256);
-    static const uint64_t most = setting("CUCPU_DELAY_US", 0);
+    static const uint64_t seed = cucpu_setting("CUCPU_SEED", 1),
+                          share = cucpu_setting("CUCPU_SHARE", 256);
+    static const uint64_t most = cucpu_setting("CUCPU_DELAY_US", 0);
     uint64_t r = mix(mix(seed * 1000003 + s->number) + number);
 
     if (most > 0 && share > 0 && r % share == 0)
@@ -293,7 +282,7 @@ void *cucpu_seen(const void *p, const char *kernel)
 void cucpu_launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared,
                   cudaStream_t stream, std::function<void()> body)
 {
-    static const uint64_t seed = setting("CUCPU_SEED", 1);
+    static const uint64_t seed = cucpu_setting("CUCPU_SEED", 1);
     static std::atomic<uint64_t> launches;
     uint64_t threads = uint64_t(block.x) * block.y * block.z;
     size_t most = 48 << 10;
@@ -312,8 +301,12 @@ void cucpu_launch(const char *name, const void *kernel, dim3 grid, dim3 block, s
     if (shared > most)
         stop("%s is launched with %zu bytes of shared memory, and may have %zu", name, shared,
              most);
+    if (stream && stream->card != cucpu_card) {
+        cucpu_error = cudaErrorInvalidResourceHandle;
+        return;
+    }
     if (cucpu_fails("cudaLaunchKernel")) {
-        last_error = cudaErrorUnknown;
+        cucpu_error = cudaErrorUnknown;
         return;
     }
     if (cucpu_dry()) {
@@ -327,47 +320,13 @@ void cucpu_launch(const char *name, const void *kernel, dim3 grid, dim3 block, s
 
 void cucpu_task(cudaStream_t s, const char *what, std::function<void()> run)
 {
+    if (s && s->card != cucpu_card)
+        stop("%s goes to a stream of another card than the thread's", what);
     put(s, what, std::move(run));
 }
 
 // ---- the runtime ----
 
-cudaError_t cudaGetDeviceCount(int *n)
-{
-    CALL("cudaGetDeviceCount");
-    *n = static_cast<int>(setting("CUCPU_DEVICES", 1));
-    return *n > 0 ? cudaSuccess : last_error = cudaErrorInsufficientDriver;
-}
-cudaError_t cudaSetDevice(int i)
-{
-    CALL("cudaSetDevice");
-    int n = 0;
-
-    cudaGetDeviceCount(&n);
-    return i >= 0 && i < n ? cudaSuccess : last_error = cudaErrorInvalidValue;
-}
-static size_t shared_most()
-{
-    return setting("CUCPU_SHARED_KIB", 227) << 10;
-}
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
-{
-    CALL("cudaGetDeviceProperties");
-    *p = {};
-    snprintf(p->name, sizeof(p->name), "CUDA on a CPU");
-    p->major = 9;
-    p->multiProcessorCount = int(setting("CUCPU_PROCESSORS", 2));
-    p->totalGlobalMem = size_t(8) << 30;
-    p->sharedMemPerBlockOptin = shared_most();
-    return cudaSuccess;
-}
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
-{
-    CALL("cudaDeviceGetStreamPriorityRange");
-    *least = 0;
-    *greatest = -5;
-    return cudaSuccess;
-}
 cudaError_t cudaDeviceSynchronize()
 {
     std::set<cudaStream_t> all;
@@ -377,13 +336,13 @@ cudaError_t cudaDeviceSynchronize()
     }
     for (cudaStream_t s : all)
         cudaStreamSynchronize(s);
-    return cucpu_fails("cudaDeviceSynchronize") ? last_error = cudaErrorUnknown : cudaSuccess;
+    return cucpu_fails("cudaDeviceSynchronize") ? cucpu_error = cudaErrorUnknown : cudaSuccess;
 }
 cudaError_t cudaGetLastError()
 {
-    cudaError_t e = last_error;
+    cudaError_t e = cucpu_error;
 
-    last_error = cudaSuccess;
+    cucpu_error = cudaSuccess;
     return e;
 }
 const char *cudaGetErrorString(cudaError_t e)
@@ -410,13 +369,13 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsign
     else if (strcmp(name, "cuStreamWaitValue64") == 0)
         *fn = reinterpret_cast<void *>(&wait_value);
     else
-        return last_error = cudaErrorInvalidValue;
+        return cucpu_error = cudaErrorInvalidValue;
     return cudaSuccess;
 }
 
 static size_t card_bytes()
 {
-    return setting("CUCPU_MEMORY_MIB", 8 << 10) << 20;
+    return cucpu_setting("CUCPU_MEMORY_MIB", 8 << 10) << 20;
 }
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
@@ -428,17 +387,17 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     if (bytes == 0)
         stop("cudaMalloc of nothing");
     if (mem.live + bytes > card_bytes())
-        return last_error = cudaErrorMemoryAllocation;
+        return cucpu_error = cudaErrorMemoryAllocation;
     mem.open();
     size_t pages_at = mem.end, at = pages_at + pages - used;
 
     if (pages_at + pages + PAGE > SPAN || ftruncate(mem.fd, off_t(pages_at + pages)) != 0)
-        return last_error = cudaErrorMemoryAllocation;
+        return cucpu_error = cudaErrorMemoryAllocation;
     char *seen = mem.base + SPAN + pages_at;
 
     if (mmap(seen, pages, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, mem.fd,
              off_t(pages_at)) == MAP_FAILED)
-        return last_error = cudaErrorMemoryAllocation;
+        return cucpu_error = cudaErrorMemoryAllocation;
     UNPOISON(seen, pages);
     if (!cucpu_dry()) // which may have more memory than the host
         memset(mem.base + SPAN + at, FRESH, bytes);
@@ -476,7 +435,7 @@ cudaError_t cudaFree(void *p)
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     fallocate(mem.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(b.pages_at),
               off_t(b.pages));
-    return cucpu_fails("cudaFree") ? last_error = cudaErrorUnknown : cudaSuccess;
+    return cucpu_fails("cudaFree") ? cucpu_error = cudaErrorUnknown : cudaSuccess;
 }
 
 cudaError_t cudaMallocHost(void **p, size_t bytes)
@@ -486,7 +445,7 @@ cudaError_t cudaMallocHost(void **p, size_t bytes)
     std::lock_guard<std::mutex> hold(mem.lock);
 
     if (!q)
-        return last_error = cudaErrorMemoryAllocation;
+        return cucpu_error = cudaErrorMemoryAllocation;
     mem.pinned[static_cast<char *>(q)] = bytes;
     *p = q;
     return cudaSuccess;
@@ -498,7 +457,7 @@ cudaError_t cudaFreeHost(void *p)
     if (mem.pinned.erase(static_cast<char *>(p)) == 0)
         stop("cudaFreeHost of what cudaMallocHost did not give");
     free(p);
-    return cucpu_fails("cudaFreeHost") ? last_error = cudaErrorUnknown : cudaSuccess;
+    return cucpu_fails("cudaFreeHost") ? cucpu_error = cudaErrorUnknown : cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
@@ -553,14 +512,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     }
     s->thread.join();
     delete s;
-    return cucpu_fails("cudaStreamDestroy") ? last_error = cudaErrorUnknown : cudaSuccess;
+    return cucpu_fails("cudaStreamDestroy") ? cucpu_error = cudaErrorUnknown : cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     std::unique_lock<std::mutex> hold(s->lock);
 
     s->less.wait(hold, [s] { return s->tasks.empty() && !s->busy; });
-    return cucpu_fails("cudaStreamSynchronize") ? last_error = cudaErrorUnknown : cudaSuccess;
+    return cucpu_fails("cudaStreamSynchronize") ? cucpu_error = cudaErrorUnknown : cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
 {
@@ -581,11 +540,13 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
     delete e;
     n_events--;
-    return cucpu_fails("cudaEventDestroy") ? last_error = cudaErrorUnknown : cudaSuccess;
+    return cucpu_fails("cudaEventDestroy") ? cucpu_error = cudaErrorUnknown : cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
     CALL("cudaEventRecord");
+    if (s && s->card != e->card)
+        return cucpu_error = cudaErrorInvalidResourceHandle;
     std::shared_ptr<moment> m = e->m;
     uint64_t number;
     {
@@ -612,7 +573,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
         std::lock_guard<std::mutex> hold(m->lock);
         number = m->recorded;
     }
-    if (setting("CUCPU_FAULT_WAIT", 0)) // a fault that tests must see
+    if (cucpu_setting("CUCPU_FAULT_WAIT", 0)) // a fault that tests must see
         return cudaSuccess;
     put(s, "waiting for an event", [m, number] {
         std::unique_lock<std::mutex> hold(m->lock);
@@ -626,7 +587,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
     CALL("cudaEventQuery");
     std::lock_guard<std::mutex> hold(e->m->lock);
 
-    return e->m->done >= e->m->recorded ? cudaSuccess : last_error = cudaErrorNotReady;
+    return e->m->done >= e->m->recorded ? cudaSuccess : cucpu_error = cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
@@ -643,17 +604,17 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
     if (!begin->timed || !end->timed)
         stop("the time of an event that has none is asked for");
     if (cudaEventQuery(begin) != cudaSuccess || cudaEventQuery(end) != cudaSuccess)
-        return last_error = cudaErrorNotReady;
+        return cucpu_error = cudaErrorNotReady;
     if (begin->m->recorded == 0 || end->m->recorded == 0)
-        return last_error = cudaErrorInvalidResourceHandle;
+        return cucpu_error = cudaErrorInvalidResourceHandle;
     *ms = std::chrono::duration<float, std::milli>(end->m->at - begin->m->at).count();
     return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int value)
 {
     CALL("cudaFuncSetAttribute");
-    if (what != cudaFuncAttributeMaxDynamicSharedMemorySize || size_t(value) > shared_most())
-        return last_error = cudaErrorInvalidValue;
+    if (what != cudaFuncAttributeMaxDynamicSharedMemorySize || size_t(value) > cucpu_shared_most())
+        return cucpu_error = cudaErrorInvalidValue;
     std::lock_guard<std::mutex> hold(streams_lock);
 
     allowed[kernel] = value;

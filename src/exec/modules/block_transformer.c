@@ -198,8 +198,13 @@ static void forward(struct dt_nn_call *c, bool again)
     c->k->attention_fwd(c->q, &a, t->qkv, key, dt_nn_off(key, d.kv, c->es), t->o, t->lse);
     join(c, &d, t->o, TF_O, TF_OB, DT_DROP_ATTENTION, c->x, t->x2, room);
     dt_nn_norm(c, &n, b->layernorm, t->x2, TF_N2, TF_N2B, t->n2, t->mean2, t->rstd2);
-    dt_nn_linear_col(c, d.rows, t->n2, TF_UP, TF_UPB, t->h, room);
-    activate(c, &d);
+    if (b->gated) {
+        dt_nn_linear_col(c, d.rows, t->n2, TF_UP, TF_UPB, t->h, room);
+        activate(c, &d);
+    } else {
+        dt_nn_linear_col_act(c, d.rows, t->n2, TF_UP, TF_UPB, &(struct dt_nn_act){c->n->act, t->h},
+                             t->a, room);
+    }
     if (!again)
         join(c, &d, t->a, TF_DOWN, TF_DOWNB, DT_DROP_MLP, t->x2, c->y, room);
 }
@@ -237,20 +242,21 @@ static void mlp_back(struct dt_nn_call *c, int what, const struct dims *d, const
 {
     struct dt_nn_tf_act *t = &c->act.tf;
     struct dt_kernel_norm n = norm_of(c);
-    char *da = c->b->gated ? dt_nn_grad_rows(c, d->rows, d->ffn, false) : dh;
+    char *da = c->b->gated ? dt_nn_grad_rows(c, d->rows, d->ffn, false) : NULL;
+    const char *dy;
 
     if (dt_nn_counting(c))
         return;
-    dt_nn_linear_row_back(c, what, d->rows, t->a, branch_grad(c, d, DT_DROP_MLP, c->dy, room),
-                          TF_DOWN, TF_DOWNB, da, room->a);
-    if (what & DT_BACKWARD_INPUT) {
-        if (c->b->gated)
-            c->k->glu_bwd(c->q, c->n->act, c->dtype, d->rows, d->ffn, false, t->h, da, dh);
-        else
-            c->k->act_bwd(c->q, c->n->act, c->dtype, d->rows * d->ffn, t->h, da, dh);
-        if (dx2 != c->dy)
-            dt_nn_copy(c, dx2, c->dy, (size_t)(d->own * d->hidden) * c->es);
-    }
+    dy = branch_grad(c, d, DT_DROP_MLP, c->dy, room);
+    if (c->b->gated)
+        dt_nn_linear_row_back(c, what, d->rows, t->a, dy, TF_DOWN, TF_DOWNB, da, room->a);
+    else
+        dt_nn_linear_row_act_back(c, what, d->rows, t->a, dy, TF_DOWN, TF_DOWNB,
+                                  &(struct dt_nn_act){c->n->act, t->h}, dh, room->a);
+    if ((what & DT_BACKWARD_INPUT) && c->b->gated)
+        c->k->glu_bwd(c->q, c->n->act, c->dtype, d->rows, d->ffn, false, t->h, da, dh);
+    if ((what & DT_BACKWARD_INPUT) && dx2 != c->dy)
+        dt_nn_copy(c, dx2, c->dy, (size_t)(d->own * d->hidden) * c->es);
     dt_nn_linear_col_back(c, what, d->rows, t->n2, dh, TF_UP, TF_UPB, dn2, room->a, room->b);
     dt_nn_norm_back(c, what, &n, c->b->layernorm, t->x2, TF_N2, TF_N2B, t->mean2, t->rstd2, dn2,
                     dx2, true);

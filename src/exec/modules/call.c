@@ -87,11 +87,31 @@ void dt_nn_linear(struct dt_nn_call *c, int64_t rows, const void *x, int w, int 
                      residual, y);
 }
 
+void dt_nn_linear_act(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b,
+                      const struct dt_nn_act *a, void *y)
+{
+    const struct dt_nn_weight *s = dt_nn_weight_of(c, w);
+
+    if (s->n > 0)
+        c->k->linear_act_fwd(c->q, rows, x, s->w, b < 0 ? NULL : dt_nn_master_of(c, b), a->act,
+                             a->h, y);
+}
+
 /* Members that have a slice of the inputs each have the whole bias, whose gradient must be the same on all of them: with
  * the weight's it would come from products of other sizes, or, without inputs, from none. */
 static bool bias_apart(const struct dt_nn_weight *s)
 {
     return s->dealt_in || s->n == 0;
+}
+
+void dt_nn_linear_act_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
+                           const void *dy, int w, int b, const struct dt_nn_act *a, void *dh)
+{
+    const struct dt_nn_weight *s = dt_nn_weight_of(c, w);
+
+    if ((what & DT_BACKWARD_INPUT) && s->n > 0)
+        c->k->linear_act_bwd(c->q, rows, dy, s->w, a->act, a->h, dh);
+    dt_nn_linear_back(c, what, rows, x, dy, w, b, NULL, false);
 }
 
 void dt_nn_linear_back(struct dt_nn_call *c, int what, int64_t rows, const void *x, const void *dy,

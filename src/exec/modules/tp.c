@@ -59,6 +59,19 @@ void dt_nn_linear_col(struct dt_nn_call *c, int64_t rows, const void *x, int w, 
                      NULL, y);
 }
 
+void dt_nn_linear_col_act(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b,
+                          const struct dt_nn_act *a, void *y, char *room)
+{
+    const struct dt_nn_weight *s = dt_nn_weight_of(c, w);
+
+    if (dt_nn_chunks(c->s, rows) > 1) {
+        dt_nn_chunks_col(c, rows, x, w, b, a->h, room);
+        c->k->act_fwd(c->q, a->act, c->dtype, rows * s->out, a->h, y);
+    } else {
+        dt_nn_linear_act(c, rows, dt_nn_whole_rows(c, rows, s->in, x, room), w, b, a, y);
+    }
+}
+
 /* One member brings the bias; the residual joins after the sum. */
 void dt_nn_linear_row(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b,
                       const void *residual, void *y, char *room)
@@ -115,6 +128,23 @@ void dt_nn_linear_row_back(struct dt_nn_call *c, int what, int64_t rows, const v
     if (used)
         dy = dt_nn_whole_rows(c, rows, dt_nn_weight_of(c, w)->out, dy, room);
     dt_nn_linear_back(c, what, rows, x, dy, w, b, dx, false);
+}
+
+void dt_nn_linear_row_act_back(struct dt_nn_call *c, int what, int64_t rows, const void *x,
+                               const void *dy, int w, int b, const struct dt_nn_act *a, void *dh,
+                               char *room)
+{
+    const struct dt_nn_weight *s = dt_nn_weight_of(c, w);
+    bool want = (what & DT_BACKWARD_INPUT) != 0;
+
+    if (want && dt_nn_chunks(c->s, rows) > 1) {
+        dt_nn_chunks_row_back(c, what, rows, x, dy, w, b, dh, room);
+        c->k->act_bwd(c->q, a->act, c->dtype, rows * s->in, a->h, dh, dh);
+        return;
+    }
+    if (want || ((what & DT_BACKWARD_WEIGHT) && c->n->trained))
+        dy = dt_nn_whole_rows(c, rows, s->out, dy, room);
+    dt_nn_linear_act_back(c, what, rows, x, dy, w, b, a, dh);
 }
 
 /* ---- channels ---- */

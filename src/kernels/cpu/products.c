@@ -55,6 +55,26 @@ static void linear_bwd_input(struct dt_device_queue *q, int64_t m, const void *d
     dt_cpu_product(q, &p, dy, NULL, w, NULL, dx);
 }
 
+static void linear_act_fwd(struct dt_device_queue *q, int64_t m, const void *x,
+                           const struct dt_device_weight *w, const float *bias,
+                           enum dt_kernel_act act, void *h, void *y)
+{
+    const struct dt_device_weight_shape *s = dt_cpu_weight_shape(w);
+
+    linear_fwd(q, m, x, w, bias, NULL, h);
+    q->dev->k->act_fwd(q, act, s->dtype, m * s->out, h, y);
+}
+
+static void linear_act_bwd(struct dt_device_queue *q, int64_t m, const void *dy,
+                           const struct dt_device_weight *w, enum dt_kernel_act act, const void *h,
+                           void *dh)
+{
+    const struct dt_device_weight_shape *s = dt_cpu_weight_shape(w);
+
+    linear_bwd_input(q, m, dy, w, dh, false);
+    q->dev->k->act_bwd(q, act, s->dtype, m * s->in, h, dh, dh);
+}
+
 static void linear_bwd_weight(struct dt_device_queue *q, enum dt_dtype dtype, int64_t m,
                               int64_t out, int64_t in, const void *x, const void *dy, float *dw,
                               float *dbias, bool add)
@@ -232,6 +252,8 @@ void dt_cpu_products(struct dt_kernels *k)
     k->linear_fwd = linear_fwd;
     k->linear_bwd_input = linear_bwd_input;
     k->linear_bwd_weight = linear_bwd_weight;
+    k->linear_act_fwd = linear_act_fwd;
+    k->linear_act_bwd = linear_act_bwd;
     k->conv_fwd = conv_fwd;
     k->conv_bwd_input = conv_bwd_input;
     k->conv_bwd_weight = conv_bwd_weight;

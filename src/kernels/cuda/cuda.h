@@ -40,6 +40,8 @@ enum { DT_FLAG_NONE, DT_FLAG_TARGET, DT_FLAG_WORDS = 4 };
 
 void dt_cuda_fail(struct dt_device_queue *q, enum dt_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* Has it not failed?  Then its card is the calling thread's. */
+bool dt_cuda_ready(struct dt_device_queue *q);
 /* A runtime call on q returned `e`; `what` was tried.  Is all well? */
 bool dt_cuda_ok(struct dt_device_queue *q, cudaError_t e, const char *what);
 /* What a runtime call said.  The runtime forgets it where it is no success (also "not ready"): it would say it again
@@ -61,7 +63,7 @@ size_t dt_cuda_shared(const struct dt_device_queue *q);
 /* kernel<<<grid, block>>>(...) on the queue; nothing when it has failed. */
 #define DT_LAUNCH(q, grid, block, shared, kernel, ...)                                             \
     do {                                                                                           \
-        if ((q)->status == DT_OK) {                                                                \
+        if (dt_cuda_ready(q)) {                                                                    \
             auto dt_kernel_ = &kernel;                                                             \
             DT_CUDA_START(#kernel, dt_kernel_, grid, block, shared, (q)->stream, __VA_ARGS__);     \
             dt_cuda_ok(q, cudaGetLastError(), #kernel);                                            \
@@ -331,6 +333,7 @@ void dt_cuda_elementwise(struct dt_kernels *k);
 void dt_cuda_groupnorm(struct dt_kernels *k);
 void dt_cuda_image(struct dt_kernels *k);
 void dt_cuda_linear(struct dt_kernels *k);
+void dt_cuda_linear_act(struct dt_kernels *k);
 void dt_cuda_loss(struct dt_kernels *k);
 void dt_cuda_norm(struct dt_kernels *k);
 void dt_cuda_optimizer(struct dt_kernels *k);

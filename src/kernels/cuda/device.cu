@@ -19,6 +19,7 @@ static void fill_kernels(struct dt_kernels *k)
     dt_cuda_groupnorm(k);
     dt_cuda_image(k);
     dt_cuda_linear(k);
+    dt_cuda_linear_act(k);
     dt_cuda_loss(k);
     dt_cuda_norm(k);
     dt_cuda_optimizer(k);

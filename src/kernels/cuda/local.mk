@@ -18,6 +18,7 @@ CUDA_FILES = \
 	src/kernels/cuda/norm.cu \
 	src/kernels/cuda/optimizer.cu \
 	src/kernels/cuda/products.cu \
+	src/kernels/cuda/products_act.cu \
 	src/kernels/cuda/queue.cu \
 	src/kernels/cuda/random.cu \
 	src/kernels/cuda/rows.cu \

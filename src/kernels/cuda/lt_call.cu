@@ -26,25 +26,48 @@ void dt_cuda_call_close(const struct dt_cuda_lt *lt, struct dt_cuda_call *c)
 }
 
 /* A bias has as many elements as its columns, our rows, are long; the gradient of one is of its second factor. */
-static cublasStatus_t set_epilogue(const struct dt_cuda_lt *lt, struct dt_cuda_call *c,
-                                   const struct dt_cuda_shape *s, const void *bias)
+static cublasStatus_t set_bias(const struct dt_cuda_lt *lt, struct dt_cuda_call *c,
+                               const struct dt_cuda_shape *s, const void *bias)
 {
-    cublasLtEpilogue_t epilogue =
-        s->epilogue == DT_CUDA_BIAS_GRAD ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BIAS;
     int32_t type = type_of(s->bias_type);
 
-    if (s->epilogue == DT_CUDA_PLAIN)
-        return CUBLAS_STATUS_SUCCESS;
-    DT_CUDA_LT_TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                              sizeof(epilogue)));
     DT_CUDA_LT_TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
                                               sizeof(type)));
     return lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                       sizeof(bias));
 }
 
+/* What an activation is of lies like the result, and is of its type. */
+static cublasStatus_t set_h(const struct dt_cuda_lt *lt, struct dt_cuda_call *c,
+                            const struct dt_cuda_shape *s, const void *h)
+{
+    int64_t ld = s->ldc;
+
+    DT_CUDA_LT_TRY(
+        lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof(ld)));
+    return lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &h,
+                                      sizeof(h));
+}
+
+static cublasStatus_t set_epilogue(const struct dt_cuda_lt *lt, struct dt_cuda_call *c,
+                                   const struct dt_cuda_shape *s, const struct dt_cuda_operands *o)
+{
+    static const cublasLtEpilogue_t epilogues[] = {
+        CUBLASLT_EPILOGUE_DEFAULT,  CUBLASLT_EPILOGUE_BIAS,          CUBLASLT_EPILOGUE_BGRADB,
+        CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU};
+    cublasLtEpilogue_t epilogue = epilogues[s->epilogue];
+
+    if (s->epilogue == DT_CUDA_PLAIN)
+        return CUBLAS_STATUS_SUCCESS;
+    DT_CUDA_LT_TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                              sizeof(epilogue)));
+    if (o->bias)
+        DT_CUDA_LT_TRY(set_bias(lt, c, s, o->bias));
+    return o->h ? set_h(lt, c, s, o->h) : CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t dt_cuda_call_open(const struct dt_cuda_lt *lt, const struct dt_cuda_shape *s,
-                                 const void *bias, struct dt_cuda_call *c)
+                                 const struct dt_cuda_operands *o, struct dt_cuda_call *c)
 {
     cublasOperation_t ta = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t tb = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -53,7 +76,7 @@ cublasStatus_t dt_cuda_call_open(const struct dt_cuda_lt *lt, const struct dt_cu
     DT_CUDA_LT_TRY(lt->MatmulDescCreate(&c->op, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     DT_CUDA_LT_TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof(ta)));
     DT_CUDA_LT_TRY(lt->MatmulDescSetAttribute(c->op, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof(tb)));
-    DT_CUDA_LT_TRY(set_epilogue(lt, c, s, bias));
+    DT_CUDA_LT_TRY(set_epilogue(lt, c, s, o));
     DT_CUDA_LT_TRY(lt->MatrixLayoutCreate(&c->a, in, (uint64_t)(s->b_turned ? s->k : s->n),
                                           (uint64_t)(s->b_turned ? s->n : s->k), s->ldb));
     DT_CUDA_LT_TRY(lt->MatrixLayoutCreate(&c->b, in, (uint64_t)(s->a_turned ? s->m : s->k),

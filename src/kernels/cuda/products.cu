@@ -99,12 +99,12 @@ static bool multiply(struct dt_device_queue *q, const struct dt_cuda_shape *s,
     void *room;
     bool done = false;
 
-    if (k->used && k->none)
+    if ((k->used && k->none) || !dt_cuda_ready(q))
         return false;
     room = dt_cuda_scratch(q, DT_SCRATCH_PRODUCT, DT_CUDA_PRODUCT_ROOM);
     if (!room)
         return false;
-    st = dt_cuda_call_open(p->lt, s, o->bias, &x);
+    st = dt_cuda_call_open(p->lt, s, o, &x);
     if (st == CUBLAS_STATUS_SUCCESS && !k->used) {
         st = dt_cuda_choose(q, p->lt, p->handle, s, &x, o, room, &k->algo, &k->none);
         if (st == CUBLAS_STATUS_SUCCESS) {
@@ -120,6 +120,44 @@ static bool multiply(struct dt_device_queue *q, const struct dt_cuda_shape *s,
     return done;
 }
 
+/* What is known of a shape whose product may have another way. */
+static bool learn(struct dt_device_queue *q, const struct dt_cuda_shape *s,
+                  const struct dt_cuda_operands *o, dt_cuda_apart_fn *apart, void *arg)
+{
+    struct dt_cuda_products *p = q->products;
+    void *room = dt_cuda_scratch(q, DT_SCRATCH_PRODUCT, DT_CUDA_PRODUCT_ROOM);
+    struct dt_cuda_call x = {};
+    cublasLtMatmulAlgo_t algo = {};
+    cublasStatus_t st;
+    struct known *k;
+    bool none = false;
+
+    if (!room)
+        return false;
+    st = dt_cuda_call_open(p->lt, s, o, &x);
+    if (st == CUBLAS_STATUS_SUCCESS)
+        st = dt_cuda_choose_way(q, p->lt, p->handle, s, &x, o, room, apart, arg, &algo, &none);
+    dt_cuda_call_close(p->lt, &x);
+    if (!lt_ok(q, st, "a product's description") || q->status != DT_OK)
+        return false;
+    k = place_of(p, s); /* products of the other way have come in between */
+    k->s = *s;
+    k->algo = algo;
+    k->none = none;
+    k->used = true;
+    p->n++;
+    return true;
+}
+
+bool dt_cuda_multiply_if_faster(struct dt_device_queue *q, const struct dt_cuda_shape *s,
+                                const struct dt_cuda_operands *o, dt_cuda_apart_fn *apart,
+                                void *arg)
+{
+    if (!q->dev->notes || !dt_cuda_ready(q))
+        return false;
+    return (place_of(q->products, s)->used || learn(q, s, o, apart, arg)) && multiply(q, s, o);
+}
+
 static uint8_t alignment(const void *p)
 {
     uint8_t log2 = 1; /* parameters in bf16 lie side by side */
@@ -129,10 +167,10 @@ static uint8_t alignment(const void *p)
     return log2;
 }
 
-static struct dt_cuda_shape shape_of(int64_t m, int64_t n, int64_t k,
-                                     const struct dt_cuda_matrix &a, const struct dt_cuda_matrix &b,
-                                     enum dt_dtype c_type, int64_t ldc,
-                                     const struct dt_cuda_operands &o)
+struct dt_cuda_shape dt_cuda_shape_of(int64_t m, int64_t n, int64_t k,
+                                      const struct dt_cuda_matrix &a,
+                                      const struct dt_cuda_matrix &b, enum dt_dtype c_type,
+                                      int64_t ldc, const struct dt_cuda_operands &o)
 {
     struct dt_cuda_shape s;
 
@@ -163,12 +201,12 @@ static void product(struct dt_device_queue *q, int64_t m, int64_t n, int64_t k,
                     const struct dt_cuda_matrix &a, const struct dt_cuda_matrix &b,
                     const float *bias, const void *c, enum dt_dtype c_type, int64_t ldc, void *d)
 {
-    struct dt_cuda_operands o = {a.p, b.p, bias, c, d};
+    struct dt_cuda_operands o = {a.p, b.p, bias, c, d, NULL};
     struct dt_cuda_shape s;
 
     if (q->status != DT_OK)
         return;
-    s = shape_of(m, n, k, a, b, c_type, ldc, o);
+    s = dt_cuda_shape_of(m, n, k, a, b, c_type, ldc, o);
     if ((dt_cuda_aligned(bias) && multiply(q, &s, &o)) || q->status != DT_OK)
         return;
     /* libraries that want a bias in the type of the result, or aligned */
@@ -179,7 +217,7 @@ static void product(struct dt_device_queue *q, int64_t m, int64_t n, int64_t k,
             return;
         q->dev->k->cast(q, n, DT_F32, bias, c_type, own);
         o.bias = own;
-        s = shape_of(m, n, k, a, b, c_type, ldc, o);
+        s = dt_cuda_shape_of(m, n, k, a, b, c_type, ldc, o);
         s.bias_type = c_type;
         if (multiply(q, &s, &o) || q->status != DT_OK)
             return;
@@ -241,13 +279,13 @@ static bool both_gradients(struct dt_device_queue *q, const struct dt_cuda_gradi
     bool aside = g->add_bias || !dt_cuda_aligned(g->dbias);
     void *sums =
         aside ? dt_cuda_scratch(q, DT_SCRATCH_BIAS, (size_t)g->out * sizeof(float)) : g->dbias;
-    struct dt_cuda_operands o = {g->dy, g->x, sums, g->add ? g->dw : NULL, g->dw};
+    struct dt_cuda_operands o = {g->dy, g->x, sums, g->add ? g->dw : NULL, g->dw, NULL};
     struct dt_cuda_shape s;
 
     if (!sums || g->m == 0 || g->in == 0 || g->out == 0)
         return false;
-    s = shape_of(g->out, g->in, g->m, {g->dy, g->dtype, g->out, true},
-                 {g->x, g->dtype, g->in, false}, DT_F32, g->in, o);
+    s = dt_cuda_shape_of(g->out, g->in, g->m, {g->dy, g->dtype, g->out, true},
+                         {g->x, g->dtype, g->in, false}, DT_F32, g->in, o);
     s.epilogue = DT_CUDA_BIAS_GRAD;
     if (!multiply(q, &s, &o))
         return false;

@@ -49,7 +49,10 @@ enum { DT_CUDA_PRODUCT_ROOM = 32 << 20 };
 enum {
     DT_CUDA_PLAIN,
     DT_CUDA_BIAS, /* + a row, the bias */
-    DT_CUDA_BIAS_GRAD /* a is a turned gradient: the sums of its rows go to where a bias would be read */
+    DT_CUDA_BIAS_GRAD, /* a is a turned gradient: the sums of its rows go to where a bias would be read */
+    DT_CUDA_GELU,      /* GELU of it (tanh form), and what it was before goes to h */
+    DT_CUDA_GELU_BIAS, /* the same of d + a bias */
+    DT_CUDA_GELU_GRAD  /* times the derivative of GELU where h is */
 };
 
 /* What decides which algorithm is taken: of rows, as we know them. */
@@ -65,6 +68,7 @@ struct dt_cuda_operands {
     const void *bias; /* or where its gradient goes */
     const void *c;    /* NULL: nothing is added */
     void *d;
+    void *h; /* laid out like d; NULL: none */
 };
 struct dt_cuda_call { /* the library's descriptors of it */
     cublasLtMatmulDesc_t op;
@@ -72,7 +76,7 @@ struct dt_cuda_call { /* the library's descriptors of it */
     cublasLtMatmulPreference_t want;
 };
 cublasStatus_t dt_cuda_call_open(const struct dt_cuda_lt *lt, const struct dt_cuda_shape *s,
-                                 const void *bias, struct dt_cuda_call *c);
+                                 const struct dt_cuda_operands *o, struct dt_cuda_call *c);
 void dt_cuda_call_close(const struct dt_cuda_lt *lt, struct dt_cuda_call *c);
 /* The product into `d` instead of o->d. */
 cublasStatus_t dt_cuda_call_run(struct dt_device_queue *q, const struct dt_cuda_lt *lt,
@@ -85,5 +89,25 @@ cublasStatus_t dt_cuda_choose(struct dt_device_queue *q, const struct dt_cuda_lt
                               cublasLtHandle_t handle, const struct dt_cuda_shape *s,
                               struct dt_cuda_call *x, const struct dt_cuda_operands *o, void *room,
                               cublasLtMatmulAlgo_t *algo, bool *none);
+/* The same where there is another way without this epilogue, which takes ns(arg); below 0: it cannot be run.  *none: that
+ * is the way to go.  The device keeps notes. */
+typedef double dt_cuda_apart_fn(struct dt_device_queue *q, void *arg);
+cublasStatus_t dt_cuda_choose_way(struct dt_device_queue *q, const struct dt_cuda_lt *lt,
+                                  cublasLtHandle_t handle, const struct dt_cuda_shape *s,
+                                  struct dt_cuda_call *x, const struct dt_cuda_operands *o,
+                                  void *room, dt_cuda_apart_fn *apart, void *arg,
+                                  cublasLtMatmulAlgo_t *algo, bool *none);
+/* Nanoseconds of the fastest of some runs, on a queue that has nothing else to do; below 0: it cannot be run. */
+double dt_cuda_time(struct dt_device_queue *q, bool (*run)(struct dt_device_queue *q, void *arg),
+                    void *arg);
+
+struct dt_cuda_shape dt_cuda_shape_of(int64_t m, int64_t n, int64_t k,
+                                      const struct dt_cuda_matrix &a,
+                                      const struct dt_cuda_matrix &b, enum dt_dtype c_type,
+                                      int64_t ldc, const struct dt_cuda_operands &o);
+/* false: nothing has been done, as the other way is faster, or the library has none for such an epilogue (or q failed). */
+bool dt_cuda_multiply_if_faster(struct dt_device_queue *q, const struct dt_cuda_shape *s,
+                                const struct dt_cuda_operands *o, dt_cuda_apart_fn *apart,
+                                void *arg);
 
 #endif

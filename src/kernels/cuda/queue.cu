@@ -34,9 +34,21 @@ enum {
     WRITE_DEFAULT = 0
 }; /* cuda.h: CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WRITE_VALUE_DEFAULT */
 
+static thread_local int current = -1; /* the card that was made this thread's last */
+
 void dt_cuda_use(const struct dt_device *dev)
 {
-    dt_cuda_said(cudaSetDevice(dt_cuda_of(dev)->index));
+    int index = dt_cuda_of(dev)->index;
+
+    current = dt_cuda_said(cudaSetDevice(index)) == cudaSuccess ? index : -1;
+}
+
+/* A thread's first card is number 0, and a stream takes launches and events from threads of its own card only. */
+bool dt_cuda_ready(struct dt_device_queue *q)
+{
+    if (q->status == DT_OK && current != dt_cuda_of(q->dev)->index)
+        dt_cuda_use(q->dev);
+    return q->status == DT_OK;
 }
 
 int dt_cuda_processors(const struct dt_device_queue *q)
@@ -216,19 +228,19 @@ static void queue_copy(struct dt_device_queue *q, void *dst, const void *src, si
     static const cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                                            cudaMemcpyDeviceToDevice};
 
-    if (q->status == DT_OK && bytes > 0)
+    if (bytes > 0 && dt_cuda_ready(q))
         dt_cuda_ok(q, cudaMemcpyAsync(dst, src, bytes, kinds[dir], q->stream), "a copy");
 }
 
 static void queue_zero(struct dt_device_queue *q, void *p, size_t bytes)
 {
-    if (q->status == DT_OK && bytes > 0)
+    if (bytes > 0 && dt_cuda_ready(q))
         dt_cuda_ok(q, cudaMemsetAsync(p, 0, bytes, q->stream), "zeroing");
 }
 
 static void queue_call(struct dt_device_queue *q, void (*fn)(void *), void *arg)
 {
-    if (q->status == DT_OK)
+    if (dt_cuda_ready(q))
         dt_cuda_ok(q, cudaLaunchHostFunc(q->stream, fn, arg), "a call of the host");
 }
 
@@ -296,13 +308,13 @@ static void event_free(struct dt_device_event *e)
 
 static void event_record(struct dt_device_queue *q, struct dt_device_event *e)
 {
-    if (q->status == DT_OK)
+    if (dt_cuda_ready(q))
         dt_cuda_ok(q, cudaEventRecord(e->event, q->stream), "an event");
 }
 
 static void event_wait(struct dt_device_queue *q, struct dt_device_event *e)
 {
-    if (q->status == DT_OK)
+    if (dt_cuda_ready(q))
         dt_cuda_ok(q, cudaStreamWaitEvent(q->stream, e->event, 0), "waiting for an event");
 }
 
@@ -374,14 +386,14 @@ static void gate_free(struct dt_device_gate *g)
 
 static void gate_raise(struct dt_device_queue *q, struct dt_device_gate *g, uint64_t n)
 {
-    if (q->status == DT_OK &&
+    if (dt_cuda_ready(q) &&
         write_value(q->stream, (unsigned long long)(uintptr_t)g->word, n, WRITE_DEFAULT) != 0)
         dt_cuda_fail(q, DT_ERR_INTERNAL, "a gate cannot be raised");
 }
 
 static void gate_wait(struct dt_device_queue *q, struct dt_device_gate *g, uint64_t n)
 {
-    if (q->status == DT_OK &&
+    if (dt_cuda_ready(q) &&
         wait_value(q->stream, (unsigned long long)(uintptr_t)g->word, n, WAIT_GEQ) != 0)
         dt_cuda_fail(q, DT_ERR_INTERNAL, "a gate cannot be waited for");
 }

@@ -56,7 +56,8 @@ static cublasStatus_t ask(const struct dt_cuda_lt *lt, cublasLtHandle_t handle,
 
 static void name_of(const struct dt_cuda_shape *s, char *out, size_t size)
 {
-    static const char *const epilogues[] = {"none", "bias", "bias gradient"};
+    static const char *const epilogues[] = {"none", "bias",         "bias gradient",
+                                            "gelu", "gelu of bias", "gelu gradient"};
     static const char *const types[] = {"fp32", "bf16"};
 
     snprintf(out, size,
@@ -85,45 +86,61 @@ static bool is_noted(const struct dt_device_notes *notes, const struct dt_device
 
 /* ---- timing ---- */
 
+double dt_cuda_time(struct dt_device_queue *q, bool (*run)(struct dt_device_queue *q, void *arg),
+                    void *arg)
+{
+    cudaEvent_t event[2] = {};
+    float best = INFINITY, ms;
+    int i = 0;
+
+    if (dt_cuda_said(cudaEventCreateWithFlags(&event[0], 0)) == cudaSuccess &&
+        dt_cuda_said(cudaEventCreateWithFlags(&event[1], 0)) == cudaSuccess &&
+        dt_cuda_said(cudaStreamSynchronize(q->stream)) == cudaSuccess)
+        for (; i < RUNS; i++) {
+            if (dt_cuda_said(cudaEventRecord(event[0], q->stream)) != cudaSuccess || !run(q, arg) ||
+                dt_cuda_said(cudaEventRecord(event[1], q->stream)) != cudaSuccess ||
+                dt_cuda_said(cudaEventSynchronize(event[1])) != cudaSuccess ||
+                dt_cuda_said(cudaEventElapsedTime(&ms, event[0], event[1])) != cudaSuccess)
+                break;
+            if (i > 0 && ms < best)
+                best = ms;
+        }
+    for (cudaEvent_t e : event)
+        if (e)
+            dt_cuda_said(cudaEventDestroy(e));
+    return i < RUNS ? -1 : (double)best * 1e6;
+}
+
 struct trial {
-    struct dt_device_queue *q;
     const struct dt_cuda_lt *lt;
     cublasLtHandle_t handle;
     const struct dt_cuda_shape *s;
     const struct dt_cuda_call *x;
     const struct dt_cuda_operands *o;
     void *room, *d; /* workspace; memory for results */
-    cudaEvent_t event[2];
+    const cublasLtMatmulAlgo_t *algo;
 };
 
-/* Nanoseconds of one run; below 0: it cannot be run. */
-static double time_of(const struct trial *t, const cublasLtMatmulAlgo_t *algo)
+static bool try_it(struct dt_device_queue *q, void *arg)
 {
-    float best = INFINITY, ms;
+    const struct trial *t = (const struct trial *)arg;
 
-    for (int i = 0; i < RUNS; i++) {
-        if (dt_cuda_said(cudaEventRecord(t->event[0], t->q->stream)) != cudaSuccess ||
-            dt_cuda_call_run(t->q, t->lt, t->handle, t->s, t->x, t->o, t->d, t->room, algo) !=
-                CUBLAS_STATUS_SUCCESS ||
-            dt_cuda_said(cudaEventRecord(t->event[1], t->q->stream)) != cudaSuccess ||
-            dt_cuda_said(cudaEventSynchronize(t->event[1])) != cudaSuccess ||
-            dt_cuda_said(cudaEventElapsedTime(&ms, t->event[0], t->event[1])) != cudaSuccess)
-            return -1;
-        if (i > 0 && ms < best)
-            best = ms;
-    }
-    return (double)best * 1e6;
+    return dt_cuda_call_run(q, t->lt, t->handle, t->s, t->x, t->o, t->d, t->room, t->algo) ==
+           CUBLAS_STATUS_SUCCESS;
 }
 
 /* The fastest of `n`; *ns its time and *first_ns that of the library's first one.  -1: nothing could be timed. */
-static int fastest(const struct trial *t, const cublasLtMatmulHeuristicResult_t *found, int n,
-                   double *ns, double *first_ns)
+static int fastest(struct dt_device_queue *q, struct trial *t,
+                   const cublasLtMatmulHeuristicResult_t *found, int n, double *ns,
+                   double *first_ns)
 {
     int best = -1;
 
     for (int i = 0; i < n; i++) {
-        double now = time_of(t, &found[i].algo);
+        double now;
 
+        t->algo = &found[i].algo;
+        now = dt_cuda_time(q, try_it, t);
         if (i == 0)
             *first_ns = now;
         if (now >= 0 && (best < 0 || now < (best == 0 ? WORTH : 1.0) * *ns)) {
@@ -134,28 +151,21 @@ static int fastest(const struct trial *t, const cublasLtMatmulHeuristicResult_t 
     return best;
 }
 
-/* The queue is empty while it is timed.  The result's place is not written to: what is added to may lie there. */
-static int search(struct trial *t, const cublasLtMatmulHeuristicResult_t *found, int n, double *ns,
-                  double *first_ns)
+/* The result's place is not written to: what is added to may lie there. */
+static int search(struct dt_device_queue *q, struct trial *t,
+                  const cublasLtMatmulHeuristicResult_t *found, int n, double *ns, double *first_ns)
 {
-    const struct dt_device *dev = t->q->dev;
+    const struct dt_device *dev = q->dev;
     size_t bytes =
         (size_t)((t->s->m - 1) * t->s->ldc + t->s->n) * dt_dtype_bytes((enum dt_dtype)t->s->c_type);
     struct dt_device_memory_owner *o = dev->memory_for(dev, NULL);
     void *p = NULL;
     int best = -1;
 
-    if (dt_cuda_said(cudaEventCreateWithFlags(&t->event[0], 0)) == cudaSuccess) {
-        if (dt_cuda_said(cudaEventCreateWithFlags(&t->event[1], 0)) == cudaSuccess) {
-            if (dev->alloc(dev, bytes + 256, NULL, &p) == DT_OK) {
-                t->d = (void *)(((uintptr_t)p + 255) / 256 * 256);
-                if (dt_cuda_said(cudaStreamSynchronize(t->q->stream)) == cudaSuccess)
-                    best = fastest(t, found, n, ns, first_ns);
-                dev->free(dev, p);
-            }
-            dt_cuda_said(cudaEventDestroy(t->event[1]));
-        }
-        dt_cuda_said(cudaEventDestroy(t->event[0]));
+    if (dev->alloc(dev, bytes + 256, NULL, &p) == DT_OK) {
+        t->d = (void *)(((uintptr_t)p + 255) / 256 * 256);
+        best = fastest(q, t, found, n, ns, first_ns);
+        dev->free(dev, p);
     }
     dev->memory_for(dev, o);
     return best;
@@ -167,7 +177,7 @@ cublasStatus_t dt_cuda_choose(struct dt_device_queue *q, const struct dt_cuda_lt
                               cublasLtMatmulAlgo_t *algo, bool *none)
 {
     const struct dt_device_notes *notes = q->dev->notes;
-    struct trial t = {q, lt, handle, s, x, o, room, NULL, {}};
+    struct trial t = {lt, handle, s, x, o, room, NULL, NULL};
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     double ns = 0, first_ns = 0;
     int n, best = -1;
@@ -184,10 +194,62 @@ cublasStatus_t dt_cuda_choose(struct dt_device_queue *q, const struct dt_cuda_lt
     if (*none)
         return CUBLAS_STATUS_SUCCESS;
     if (notes && n > 1)
-        best = search(&t, found, n, &ns, &first_ns);
+        best = search(q, &t, found, n, &ns, &first_ns);
     if (best >= 0)
         notes->keep(notes->arg, q->dev->info.name, (int64_t)lt->GetVersion(), name,
                     &found[best].algo, sizeof(found[best].algo), ns, first_ns);
     *algo = found[best >= 0 && notes->at_once ? best : 0].algo;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- one product, or two kernels ---- */
+
+/* Noted for the way without the epilogue: no algorithm, which the library's have something in. */
+static bool is_nothing(const cublasLtMatmulAlgo_t *algo)
+{
+    static const cublasLtMatmulAlgo_t nothing = {};
+
+    return memcmp(algo, &nothing, sizeof(nothing)) == 0;
+}
+
+static bool way_is_noted(const struct dt_device_notes *notes, const struct dt_device *dev,
+                         const struct dt_cuda_lt *lt, cublasLtHandle_t handle, const char *name,
+                         const struct dt_cuda_call *x, cublasLtMatmulAlgo_t *algo, bool *none)
+{
+    *none = notes->find(notes->arg, dev->info.name, (int64_t)lt->GetVersion(), name, algo,
+                        sizeof(*algo)) &&
+            is_nothing(algo);
+    return *none || is_noted(notes, dev, lt, handle, name, x, algo);
+}
+
+cublasStatus_t dt_cuda_choose_way(struct dt_device_queue *q, const struct dt_cuda_lt *lt,
+                                  cublasLtHandle_t handle, const struct dt_cuda_shape *s,
+                                  struct dt_cuda_call *x, const struct dt_cuda_operands *o,
+                                  void *room, dt_cuda_apart_fn *apart, void *arg,
+                                  cublasLtMatmulAlgo_t *algo, bool *none)
+{
+    static const cublasLtMatmulAlgo_t nothing = {};
+    const struct dt_device_notes *notes = q->dev->notes;
+    struct trial t = {lt, handle, s, x, o, room, NULL, NULL};
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    double ns = 0, first_ns = 0, other_ns;
+    int n, best;
+    bool better;
+    char name[320];
+
+    name_of(s, name, sizeof(name));
+    if (way_is_noted(notes, q->dev, lt, handle, name, x, algo, none))
+        return CUBLAS_STATUS_SUCCESS;
+    DT_CUDA_LT_TRY(ask(lt, handle, s, x, CANDIDATES, found, &n));
+    *none = true;
+    other_ns = n > 0 ? apart(q, arg) : -1;
+    best = other_ns >= 0 ? search(q, &t, found, n, &ns, &first_ns) : -1;
+    if (best < 0)
+        return CUBLAS_STATUS_SUCCESS;
+    better = ns < WORTH * other_ns;
+    *algo = better ? found[best].algo : nothing;
+    notes->keep(notes->arg, q->dev->info.name, (int64_t)lt->GetVersion(), name, algo, sizeof(*algo),
+                better ? ns : other_ns, other_ns);
+    *none = !better || !notes->at_once;
     return CUBLAS_STATUS_SUCCESS;
 }
