@@ -35,6 +35,7 @@
 #define TYPE_groupnorm const struct dt_kernel_groupnorm *
 #define TYPE_attention const struct dt_kernel_attention *
 #define TYPE_conv const struct dt_kernel_conv *
+#define TYPE_route const struct dt_kernel_route *
 
 #define KEPT_n int64_t
 #define KEPT_u uint64_t
@@ -59,6 +60,7 @@
 #define KEPT_groupnorm struct dt_kernel_groupnorm
 #define KEPT_attention struct dt_kernel_attention
 #define KEPT_conv struct dt_kernel_conv
+#define KEPT_route struct dt_kernel_route
 
 #define KEEP_n KEEP_AS_IS
 #define KEEP_u KEEP_AS_IS
@@ -78,6 +80,7 @@
 #define KEEP_weight(what, to, x) to = (x)->cpu
 #define KEEP_norm KEEP_STRUCT
 #define KEEP_conv KEEP_STRUCT
+#define KEEP_route KEEP_STRUCT
 #define KEEP_in_u KEEP_MEMORY
 #define KEEP_items(what, to, x)                                                                    \
     to = *(x);                                                                                     \
@@ -117,6 +120,7 @@
 #define GIVE_groupnorm(x) &x
 #define GIVE_attention(x) &x
 #define GIVE_conv(x) &x
+#define GIVE_route(x) &x
 
 /* ---- a kernel from its list of types ---- */
 
@@ -191,6 +195,13 @@
     K(5, ids_part, n, in_i, n, n, out_i)                                                           \
     K(8, rows_copy, dtype, n, n, in, in_i, out, in_i, b)                                           \
     K(8, copy2d, dtype, n, n, in, n, out, n, b)                                                    \
+    K(4, route_choose, route, in_f, out_i, out_f)                                                  \
+    K(6, route_sort, route, in_i, out_i, out_i, out_i, out_i)                                      \
+    K(6, route_load, route, items, in_f, in_i, out_f, out_f)                                       \
+    K(9, route_bwd, dtype, route, in_f, in_i, in_f, items, in_f, f, out)                           \
+    K(6, rows_weigh, dtype, n, n, in_f, in, out)                                                   \
+    K(8, rows_weigh_bwd, dtype, n, n, in_f, in, in, out, out_f)                                    \
+    K(8, rows_join, dtype, n, i, n, in, in_i, out, b)                                              \
     K(8, mse, dtype, items, n, in, in, f, out_f, out)                                              \
     K(4, sum, n, in_f, out_d, b)                                                                   \
     K(4, clip_coef, in_d, f, out_f, out_f)                                                         \

@@ -63,6 +63,7 @@ check_PROGRAMS += \
 	tests/test_kernels_loss \
 	tests/test_kernels_norm \
 	tests/test_kernels_product \
+	tests/test_kernels_route \
 	tests/test_launches \
 	tests/test_makespan \
 	tests/test_megatron \
@@ -254,6 +255,8 @@ tests_test_kernels_norm_SOURCES = tests/test_kernels_norm.c $(KERNEL_TEST_SOURCE
 tests_test_kernels_norm_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_kernels_product_SOURCES = tests/test_kernels_product.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_product_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_kernels_route_SOURCES = tests/test_kernels_route.c $(KERNEL_TEST_SOURCES)
+tests_test_kernels_route_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 MODULE_TEST_SOURCES = tests/module_util.c tests/module_util.h tests/ref_modules.c tests/ref_modules.h
 tests_test_modules_grad_SOURCES = tests/test_modules_grad.c tests/modules_dump.c $(MODULE_TEST_SOURCES)
 tests_test_modules_grad_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)

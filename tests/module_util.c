@@ -7,9 +7,9 @@
 
 #include <pthread.h>
 
-const char *const mu_names[MU_N] = {"llama",    "qwen",      "gpt2",      "vit",
-                                    "vit-bare", "unet",      "unet-self", "llama3",
-                                    "linear",   "gpt2-idle", "clip",      "unet-sine"};
+const char *const mu_names[MU_N] = {"llama",  "qwen",      "gpt2", "vit",      "vit-bare",
+                                    "unet",   "unet-self", "moe",  "mixtral",  "llama3",
+                                    "linear", "gpt2-idle", "clip", "unet-sine"};
 
 enum mu_kind mu_base(enum mu_kind kind)
 {
@@ -40,6 +40,8 @@ static void shape_of(enum mu_kind kind, struct dt_shape *s, int *llm_hidden)
     case MU_LLAMA:
     case MU_QWEN:
     case MU_GPT2:
+    case MU_MOE:
+    case MU_MIXTRAL:
         dt_shape_init(s, DT_SHAPE_LLM);
         s->layers = 2;
         s->hidden = kind == MU_GPT2 ? 12 : 20;
@@ -49,7 +51,12 @@ static void shape_of(enum mu_kind kind, struct dt_shape *s, int *llm_hidden)
         s->head_dim = kind == MU_GPT2 ? 4 : 6;
         s->vocab = 37;
         s->qkv_bias = s->qk_norm = kind == MU_QWEN;
-        s->tied = kind != MU_LLAMA;
+        s->tied = kind == MU_QWEN || kind == MU_GPT2;
+        s->n_experts = kind == MU_MOE ? 4 : kind == MU_MIXTRAL ? 6 : 0;
+        s->top_k = kind == MU_MOE ? 2 : 3;
+        s->expert_ffn = s->n_experts > 0 ? 10 : 0;
+        s->shared_ffn = kind == MU_MOE ? 9 : 0;
+        s->dense_first = s->mixtral_names = s->arith.top_k_raw = kind == MU_MIXTRAL;
         if (kind == MU_GPT2) {
             s->gated = false;
             s->bias = s->layernorm = true;
@@ -170,7 +177,8 @@ static void fill_llm(struct mu *u)
     }
     ids[1] = ids[2] = ids[8] = -1;
     u->llm = (struct ref_llm_in){14, 3, 4, doc, ids, target, in_row, cond_row, NULL, 0.37};
-    u->max = (struct dt_batch_limits){16, 5, 4, 5, 12, 0, 0};
+    u->max = (struct dt_batch_limits){.rows = 16, .seqs = 5, .in = 4, .cond = 5, .max_len = 12};
+    u->ref.balance_scale = 0.11;
     u->n_in = 3 * u->m.blocks[0].hidden;
     u->n_out = 4 * u->m.blocks[0].hidden;
 }
@@ -407,6 +415,7 @@ static void fill_batch(struct exec *e)
     b->train = true;
     b->loss_scale = (float)(u->m.role == DT_ROLE_LLM ? u->llm.scale : u->gen.scale);
     b->noise_seed = u->seed;
+    b->balance_scale = (float)u->ref.balance_scale;
     if (u->m.role == DT_ROLE_LLM) {
         dt_assert_ok(dt_batch_documents(b, u->llm.doc, u->llm.rows, &err), err);
         for (int i = 0; i < u->llm.rows; i++) {
@@ -639,6 +648,7 @@ static void collect(struct exec *e, struct mu_result *out)
         const struct dt_param *p;
         int n;
 
+        dt_stage_load_take(s, &out->load);
         p = dt_stage_params(s, &n);
         for (int k = 0; k < n; k++) {
             find(u, p[k].name, &at);

@@ -24,6 +24,8 @@ enum mu_kind {
     MU_VIT_BARE,  /* CLIP's norm in front, no projector, grid smaller than the images */
     MU_UNET,      /* with a projector, two levels, transformers of depth 2 on one */
     MU_UNET_SELF, /* no projector; odd channel counts */
+    MU_MOE, /* Llama with two of four experts per token, and shared ones; an even routing is asked for */
+    MU_MIXTRAL, /* a dense layer, then one with three of six experts, whose weights are p itself; Mixtral's names */
     /* the same with other arithmetic: */
     MU_LLAMA3,    /* Llama with llama3's rotary positions, another theta, epsilon and activation */
     MU_LINEAR,    /* Qwen with linear scaling of positions */
@@ -89,6 +91,7 @@ struct mu_result {
     double *nll;
     int *best;
     double *pred;
+    struct dt_stage_load load; /* of experts, a microbatch's */
 };
 
 void mu_open(struct mu *u, enum mu_kind kind, uint64_t seed);

@@ -291,6 +291,97 @@ static double score_scale(const struct ref_module *r, const struct dt_block *b)
     return r->m->arith.scale_by_layer ? scale / layer : scale;
 }
 
+/* ---- experts ---- */
+
+static double *gated(struct ref_module *r, const struct dt_block *b, const char *p,
+                     const char *const w[3], int width, int rows, const double *x)
+{
+    double *u = named(r, p, w[1], rows, b->hidden, width, x), *g;
+
+    if (!b->gated) {
+        u = map(r, rows * width, u, r->act);
+        return named(r, p, w[2], rows, width, b->hidden, u);
+    }
+    g = map(r, rows * width, named(r, p, w[0], rows, b->hidden, width, x), r->act);
+    for (int i = 0; i < rows * width; i++)
+        u[i] *= g[i];
+    return named(r, p, w[2], rows, width, b->hidden, u);
+}
+
+/* Numbers of the k largest, by looking for the largest k times; returns their sum. */
+static double largest(const double *p, int n, int k, int *out)
+{
+    double sum = 0;
+
+    for (int j = 0; j < k; j++) {
+        out[j] = -1;
+        for (int e = 0; e < n; e++) {
+            bool taken = false;
+
+            for (int i = 0; i < j; i++)
+                taken |= out[i] == e;
+            if (!taken && (out[j] < 0 || p[e] > p[out[j]]))
+                out[j] = e;
+        }
+        sum += p[out[j]];
+    }
+    return sum;
+}
+
+/* Switch Transformers, eq. 4: experts * sum of (share of choices) * (mean p), times the rows. */
+static void add_uneven(struct ref_module *r, int rows, int n, int k, const double *p,
+                       const int *choices)
+{
+    for (int e = 0; e < n; e++) {
+        double share = 0, mean = 0;
+
+        for (int i = 0; i < rows; i++)
+            mean += p[i * n + e] / rows;
+        for (int i = 0; i < rows * k; i++)
+            share += choices[i] == e ? 1.0 / (rows * k) : 0;
+        r->uneven += n * share * mean * rows;
+    }
+}
+
+/* Every row by itself, through every expert that it chose. */
+static double *experts(struct ref_module *r, const struct dt_block *b, const char *p, int rows,
+                       const double *x)
+{
+    static const char *const qwen[] = {"gate_proj", "up_proj", "down_proj"};
+    static const char *const mixtral[] = {"w1", "w3", "w2"};
+    const char *mlp = r->m->mixtral_names ? "block_sparse_moe" : "mlp";
+    int n = b->n_experts, k = b->top_k, *choice = DT_ARENA_NEW(&r->arena, int, rows *k);
+    double *y = NEW(r, (size_t)rows * (size_t)b->hidden), *q, *logits;
+    char at[96];
+
+    snprintf(at, sizeof(at), "%s.gate", mlp);
+    logits = named(r, p, at, rows, b->hidden, n, x);
+    q = NEW(r, (size_t)rows * (size_t)n);
+    for (int i = 0; i < rows; i++) {
+        double sum = 0, of;
+
+        for (int e = 0; e < n; e++)
+            sum += q[i * n + e] = exp(logits[i * n + e]);
+        for (int e = 0; e < n; e++)
+            q[i * n + e] /= sum;
+        of = largest(q + i * n, n, k, choice + i * k);
+        for (int j = 0; j < k; j++) {
+            double *out, w = q[i * n + choice[i * k + j]] / (r->m->arith.top_k_raw ? 1 : of);
+
+            snprintf(at, sizeof(at), "%s%s.experts.%d.", p, mlp, choice[i * k + j]);
+            out =
+                gated(r, b, at, r->m->mixtral_names ? mixtral : qwen, b->ffn, 1, x + i * b->hidden);
+            for (int h = 0; h < b->hidden; h++)
+                y[i * b->hidden + h] += w * out[h];
+        }
+    }
+    add_uneven(r, rows, n, k, q, choice);
+    if (b->shared_ffn == 0)
+        return y;
+    snprintf(at, sizeof(at), "%s%s.shared_experts.", p, mlp);
+    return plus(r, rows * b->hidden, y, gated(r, b, at, qwen, b->shared_ffn, rows, x));
+}
+
 static double *llama_or_vit(struct ref_module *r, const struct dt_block *b, const char *p,
                             const struct names *n, int rows, const int *doc, const int *pos,
                             const double *x)
@@ -312,6 +403,8 @@ static double *llama_or_vit(struct ref_module *r, const struct dt_block *b, cons
                   score_scale(r, b), qs, ks, vs);
     t = plus(r, rows * h, x, drop(r, b, 0, rows, doc, named(r, p, n->o, rows, q, h, t)));
     u = norm(r, p, n->norm2, rows, h, r->norm_eps, t);
+    if (b->n_experts > 0)
+        return plus(r, rows * h, t, drop(r, b, 1, rows, doc, experts(r, b, p, rows, u)));
     if (b->gated) {
         g = map(r, rows * b->ffn, named(r, p, n->gate, rows, h, b->ffn, u), r->act);
         u = named(r, p, n->up, rows, h, b->ffn, u);
@@ -397,6 +490,7 @@ double ref_llm(struct ref_module *r, const struct ref_llm_in *in, double *cond, 
     const double *w;
     char prefix[64];
 
+    r->uneven = 0;
     for (int i = 0; i < in->rows; i++)
         pos[i] = i > 0 && in->doc[i] == in->doc[i - 1] ? pos[i - 1] + 1 : 0;
     x = embed(r, in, &m->blocks[0], pos);
@@ -418,7 +512,7 @@ double ref_llm(struct ref_module *r, const struct ref_llm_in *in, double *cond, 
             best[i] = top;
     }
     dt_arena_free(&r->arena);
-    return loss;
+    return loss + r->balance_scale * r->uneven;
 }
 
 /* ---- projector and encoder ---- */

@@ -26,6 +26,8 @@ struct ref_module {
      * the stream first_stream + d. */
     double dropout;
     uint64_t seed, first_stream;
+    /* Experts: balance_scale times the sum of how uneven each layer's routing is; `uneven` is what came out. */
+    double balance_scale, uneven;
     struct dt_arena arena; /* of one evaluation */
 };
 

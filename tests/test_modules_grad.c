@@ -34,7 +34,9 @@ START_TEST(values_are_the_references)
         near(&u, "an output", got.out[i], u.out[i], 1 + fabs(u.out[i]), 2e-5);
         linear += u.out[i] * u.weights[i];
     }
+    linear += u.ref.balance_scale * u.ref.uneven;
     near(&u, "the loss", got.loss, want - linear, 1 + fabs(want), 2e-5);
+    near(&u, "unevenness", got.load.balance, u.ref.uneven, 1 + u.ref.uneven, 2e-5);
     if (got.best) {
         int *best = DT_ARENA_NEW(&u.arena, int, u.llm.rows);
 
@@ -138,7 +140,9 @@ START_TEST(dropout_is_the_references)
         near(&u, "an output", got.out[i], u.out[i], 1 + fabs(u.out[i]), 2e-5);
         linear += u.out[i] * u.weights[i];
     }
+    linear += u.ref.balance_scale * u.ref.uneven;
     near(&u, "the loss", got.loss, want - linear, 1 + fabs(want), 2e-5);
+    near(&u, "unevenness", got.load.balance, u.ref.uneven, 1 + u.ref.uneven, 2e-5);
     if (u.m.role == DT_ROLE_GENERATOR)
         ck_assert_double_eq(got.loss, kept.loss);
     else

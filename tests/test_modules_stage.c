@@ -521,13 +521,18 @@ START_TEST(layers_that_are_only_planned)
     static const struct {
         struct dt_block change;
         const char *message;
-    } cases[] = {{{.n_experts = 4}, "a mixture of experts cannot be run yet, only planned"},
-                 {{.kv_lora = 8}, "latent attention"},
-                 {{.window = 8}, "(window)"},
-                 {{.norms = 4}, "other norms"},
-                 {{.norm_free = true}, "other norms"},
-                 {{.qk_norm_whole = true}, "together"},
-                 {{.layer_scale = true}, "layer scale"}};
+    } cases[] = {
+        {{.n_experts = 4, .capacity = 1.5}, "(expert_capacity) cannot be run yet, only planned"},
+        {{.n_experts = 4, .shared_gate = true}, "a gate of the shared experts"},
+        {{.n_experts = 4, .router_bias = true}, "a bias to scores"},
+        {{.n_experts = 4, .bias = true}, "experts with biases"},
+        {{.n_experts = 80, .top_k = 65}, "more than 64 experts per token"},
+        {{.kv_lora = 8}, "latent attention"},
+        {{.window = 8}, "(window)"},
+        {{.norms = 4}, "other norms"},
+        {{.norm_free = true}, "other norms"},
+        {{.qk_norm_whole = true}, "together"},
+        {{.layer_scale = true}, "layer scale"}};
     size_t n = sizeof(cases) / sizeof(cases[0]);
 
     for (size_t i = 0; i <= n; i++) {
@@ -621,10 +626,10 @@ START_TEST(what_does_not_fit_is_refused)
     dt_assert_ok(dt_batch_new(r.dev, &u.m, &u.max, &r.err, &b), r.err);
     ck_assert_int_eq(dt_batch_latents(b, x0, 3, 4, 1, &r.err), DT_ERR_INPUT);
     dt_assert_has(r.err.message, "halved");
-    u.m.blocks[3].n_experts = 4;
+    u.m.blocks[3].window = 4;
     spec.module = &u.m;
     ck_assert_int_eq(dt_stage_new(r.dev, &spec, &r.err, &r.stage), DT_ERR_INPUT);
-    dt_assert_has(r.err.message, "mixture");
+    dt_assert_has(r.err.message, "window");
     dt_batch_free(b);
     rig_close(&r);
     mu_close(&u);
@@ -644,6 +649,35 @@ START_TEST(what_does_not_fit_is_refused)
     dt_assert_has(r.err.message, "row 12 of 12");
     dt_batch_free(b);
     r.dev->queue_free(q);
+    rig_close(&r);
+    mu_close(&u);
+}
+END_TEST
+
+/* What members of other groups than an expert group cannot share yet. */
+START_TEST(experts_with_members_are_refused)
+{
+    struct dt_tp two = {.size = 2}, three = {.size = 3};
+    struct dt_stage_spec spec;
+    struct rig r;
+    struct mu u;
+
+    mu_open(&u, MU_MOE, 1);
+    spec = (struct dt_stage_spec){.module = &u.m, .last = u.m.n_blocks, .max = u.max};
+    rig_open(&r, &spec);
+    dt_stage_free(r.stage);
+    r.stage = NULL;
+    spec.tp = &two;
+    ck_assert_int_eq(dt_stage_new(r.dev, &spec, &r.err, &r.stage), DT_ERR_INPUT);
+    dt_assert_has(r.err.message, "tp 2 of layers with experts is planned and simulated");
+    spec.tp = NULL;
+    spec.cp = &two;
+    ck_assert_int_eq(dt_stage_new(r.dev, &spec, &r.err, &r.stage), DT_ERR_INPUT);
+    dt_assert_has(r.err.message, "set balance_loss 0, or cp 1");
+    spec.cp = NULL;
+    spec.ep = &three;
+    ck_assert_int_eq(dt_stage_new(r.dev, &spec, &r.err, &r.stage), DT_ERR_INPUT);
+    dt_assert_has(r.err.message, "ep 3 does not divide the 4 experts");
     rig_close(&r);
     mu_close(&u);
 }
@@ -671,5 +705,6 @@ int main(void)
     tcase_add_test(c, layers_that_are_only_planned);
     tcase_add_test(c, a_spectrogram_is_cut_into_patches);
     tcase_add_test(c, what_does_not_fit_is_refused);
+    tcase_add_test(c, experts_with_members_are_refused);
     return dt_test_run(s);
 }

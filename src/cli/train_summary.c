@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "exec/program/placement.h"
+#include "exec/train/train_log.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -228,6 +229,24 @@ static void speed(const struct dt_cli_facts *f, const struct dt_train_summary *s
                        "%10.1f %%   of the iterations, for other ranks\n", 100, s->share_waited);
 }
 
+/* ---- experts ---- */
+
+static void print_experts(const struct dt_train_summary *s)
+{
+    if (s->expert_forwards == 0)
+        return;
+    printf("experts          %10.2f times the mean rows at the busiest (balance %.3f; even: 1)\n",
+           s->busiest[DT_LOAD_EXPERT], s->balance);
+    for (int i = DT_LOAD_EP2; i < DT_LOAD_N; i++)
+        if (s->busiest[i] > 0)
+            printf("  %-14s %10.2f times at the busiest rank; to simulate it, set the LLM's "
+                   "expert_imbalance: %.2f\n",
+                   i == DT_LOAD_EP2   ? "with ep 2"
+                   : i == DT_LOAD_EP4 ? "with ep 4"
+                                      : "with ep 8",
+                   s->busiest[i], s->busiest[i]);
+}
+
 /* ---- weights to begin with ---- */
 
 static void print_init(const struct dt_ckpt_init_report *r)
@@ -311,6 +330,11 @@ enum dt_status dt_cli_train_json(const struct dt_setup *setup, const struct dt_t
     losses(&facts, s);
     trouble(&facts, &s->trouble);
     speed(&facts, s);
+    dt_json_key(&j, "experts");
+    if (s->expert_forwards > 0)
+        dt_train_experts_json(&j, s->balance, s->busiest);
+    else
+        dt_json_null(&j);
     dt_json_key(&j, "loading");
     loading_json(&s->loading, &j);
     if (s->mix) {
@@ -386,6 +410,7 @@ void dt_cli_train_print(const struct dt_setup *setup, const struct dt_train_summ
     trouble(&facts, &s->trouble);
     losses(&facts, s);
     speed(&facts, s);
+    print_experts(s);
     print_loading(&s->loading);
     print_memory(s, setup->job->model, f);
     dt_cli_print_outliers("last step", s->program, setup->job->model, &f->o, f->rank, f->host);

@@ -277,6 +277,11 @@ void dt_tp_all_gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype
 void dt_tp_reduce_scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
                           int64_t rows, int64_t width, void *all);
 
+/* send_bytes[k] bytes of `from` go to member k, what it sends comes to `to`, both side by side in the order of
+ * members (expert parallelism). */
+void dt_tp_all_to_all(struct dt_device_queue *q, struct dt_tp *tp, const void *from,
+                      const size_t *send_bytes, void *to, const size_t *recv_bytes);
+
 /* ---- the same beside what the caller does next (chunks of a product: StepCCL) ----
  *
  * From dt_tp_beside_new on, where queues run on their own all collectives of `tp` are on a queue of its own, in

@@ -34,7 +34,10 @@ static enum dt_status post_all_reduce(struct dt_tp *tp, const struct dt_tp_job *
 static void all_reduce(struct dt_device_queue *q, struct dt_tp *tp, enum dt_reduce_type type,
                        int64_t n, void *x)
 {
-    struct dt_tp_job j = {"an all-reduce inside a lane", post_all_reduce, type, (size_t)n, NULL};
+    struct dt_tp_job j = {.what = "an all-reduce inside a lane",
+                          .post = post_all_reduce,
+                          .type = type,
+                          .n = (size_t)n};
 
     if (tp && tp->size > 1 && n > 0 && tp->error.status == DT_OK)
         run(q, tp, &j, x);
@@ -108,7 +111,8 @@ static int by_rows(struct dt_device_queue *q, struct dt_tp *tp, struct dt_tp_job
 static int gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
                   const int64_t *rows, int64_t n, int64_t width, void *all)
 {
-    struct dt_tp_job j = {"an all-gather inside a lane", post_all_gather, DT_REDUCE_F32, 0, NULL};
+    struct dt_tp_job j = {
+        .what = "an all-gather inside a lane", .post = post_all_gather, .type = DT_REDUCE_F32};
 
     return by_rows(q, tp, &j, rows, n, (size_t)width * dt_dtype_bytes(type), all);
 }
@@ -116,8 +120,9 @@ static int gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype typ
 static int scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
                    const int64_t *rows, int64_t n, int64_t width, void *all)
 {
-    struct dt_tp_job j = {"a reduce-scatter inside a lane", post_reduce_scatter, reduce_type(type),
-                          0, NULL};
+    struct dt_tp_job j = {.what = "a reduce-scatter inside a lane",
+                          .post = post_reduce_scatter,
+                          .type = reduce_type(type)};
 
     return by_rows(q, tp, &j, rows, n, (size_t)width, all);
 }
@@ -144,4 +149,27 @@ int dt_tp_begin_scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dty
                         const int64_t *rows, int64_t width, void *all)
 {
     return scatter(q, tp, type, rows, 0, width, all);
+}
+
+/* ---- all to all ---- */
+
+static enum dt_status post_all_to_all(struct dt_tp *tp, const struct dt_tp_job *j, void *buf,
+                                      struct dt_device_queue *q, struct dt_req **out)
+{
+    return dt_comm_transport(tp->comm)->post_all_to_all(tp->comm, j->from, j->sent, buf, j->pieces,
+                                                        q, &tp->error, out);
+}
+
+void dt_tp_all_to_all(struct dt_device_queue *q, struct dt_tp *tp, const void *from,
+                      const size_t *send_bytes, void *to, const size_t *recv_bytes)
+{
+    struct dt_tp_job j = {.what = "an all-to-all inside an expert group",
+                          .post = post_all_to_all,
+                          .type = DT_REDUCE_F32,
+                          .pieces = recv_bytes,
+                          .from = from,
+                          .sent = send_bytes};
+
+    if (tp && tp->size > 1 && tp->error.status == DT_OK)
+        run(q, tp, &j, to);
 }

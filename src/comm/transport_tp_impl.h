@@ -14,6 +14,9 @@ struct dt_tp_job { /* a collective; what it points to is read while it is begun 
     enum dt_reduce_type type;
     size_t n;
     const size_t *pieces;
+    /* all-to-all: pieces are what is received, into the buffer */
+    const void *from;
+    const size_t *sent;
 };
 
 /* What dt_tp_end takes; -1: it is over, or on `q` itself, or it has failed. */

@@ -106,6 +106,9 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/call.c \
 	src/exec/modules/context.c \
 	src/exec/modules/diffusion.c \
+	src/exec/modules/experts.c \
+	src/exec/modules/experts.h \
+	src/exec/modules/experts_move.c \
 	src/exec/modules/ferry.c \
 	src/exec/modules/ferry.h \
 	src/exec/modules/flow.c \

@@ -121,6 +121,15 @@ struct dt_kernel_xent_parts {
     void *arg;
 };
 
+/* A mixture of experts: which experts a row goes to.  p = softmax of its logits (kernel softmax), of which the top_k
+ * largest are chosen, the lower number of equals.  Choice j of row r is number r * top_k + j. */
+struct dt_kernel_route {
+    int64_t rows;
+    int experts, top_k; /* 1 <= top_k <= experts, at most DT_KERNEL_TOP_K_MAX */
+    bool normed; /* the weights of a row's choices are divided by their sum; else they are its p */
+};
+enum { DT_KERNEL_TOP_K_MAX = 64 };
+
 /* Kernels that work on many tensors in one launch take a table of them.  It is host memory and is read at
  * the call; parts do not overlap, and may be empty. */
 struct dt_kernel_span {
@@ -256,6 +265,38 @@ struct dt_kernels {
     /* A rows x width rectangle between strided matrices: joins and splits channels. */
     void (*copy2d)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
                    const void *src, int64_t src_stride, void *dst, int64_t dst_stride, bool add);
+
+    /* ---- mixtures of experts ------------------------------------------------------------------ */
+    /* prob: [rows][experts].  Of each choice, largest first: its expert and its weight (NULL). */
+    void (*route_choose)(struct dt_device_queue *q, const struct dt_kernel_route *r,
+                         const float *prob, int32_t *expert, float *weight);
+    /* Choices by expert, and of one expert in their order: count[e] of expert e (all of `experts`); choice i is the
+     * place[i]-th of all, choice[place[i]] = i, row[place[i]] its row. */
+    void (*route_sort)(struct dt_device_queue *q, const struct dt_kernel_route *r,
+                       const int32_t *expert, int32_t *count, int32_t *place, int32_t *choice,
+                       int32_t *row);
+    /* How evenly the rows of each item are spread (Fedus et al. 2022, eq. 4 to 6): load[i][e] = experts * (the item's
+     * choices of e) / (all its choices), 1 where all have as many; sum[i] (NULL) = load[i] . the sum of p over its
+     * rows, which is the item's rows where p is even. */
+    void (*route_load)(struct dt_device_queue *q, const struct dt_kernel_route *r,
+                       const struct dt_kernel_items *items, const float *prob,
+                       const int32_t *expert, float *load, float *sum);
+    /* Gradient of the logits from that of the weights, and `balance` times that of the sum over items of sum[i], where
+     * load counts as a constant; load NULL: without it.  dlogit: T, overwritten. */
+    void (*route_bwd)(struct dt_device_queue *q, enum dt_dtype dtype,
+                      const struct dt_kernel_route *r, const float *prob, const int32_t *expert,
+                      const float *dweight, const struct dt_kernel_items *items, const float *load,
+                      float balance, void *dlogit);
+    /* y[r] = w[r] x[r]; y may be x */
+    void (*rows_weigh)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
+                       const float *w, const void *x, void *y);
+    /* dw[r] = dy[r] . x[r];  dx[r] = w[r] dy[r], which may be dy */
+    void (*rows_weigh_bwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
+                           int64_t width, const float *w, const void *x, const void *dy, void *dx,
+                           float *dw);
+    /* y[r] (+)= the sum over j < k of x[place[r * k + j]], in the order of j */
+    void (*rows_join)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int k,
+                      int64_t width, const void *x, const int32_t *place, void *y, bool add);
 
     /* ---- losses
      * ---------------------------------------------------------------------------------- Logits

@@ -36,6 +36,7 @@ KERNELS_SIMD = \
 	src/kernels/cpu/norm_simd.c \
 	src/kernels/cpu/optimizer_simd.c \
 	src/kernels/cpu/random_simd.c \
+	src/kernels/cpu/route_simd.c \
 	src/kernels/cpu/rows_simd.c \
 	src/kernels/cpu/simd.h \
 	src/kernels/cpu/softmax_simd.c \

@@ -105,6 +105,19 @@ void dt_block_mlp_kernels(const struct dt_block *b, struct dt_kop_list *o)
     dt_kop_emit_pointwise(o, DT_KOP_ADD, w->norm_tokens, b->hidden, 0, 3, false, 1);
 }
 
+/* Forward: logits, what goes into `down` and what comes out.  Backward: logits' gradient, rows of the output's gradient,
+ * of h's, weighed a and its gradient, rows of the input's gradient; of shared experts h's and a's.  Both: the order of
+ * choices, four numbers and two weights each, which the backward has two gradients of besides (exec/modules/experts.c). */
+double dt_block_experts_temporaries(const struct dt_block *b, const struct dt_block_cpu *c)
+{
+    double up = b->gated ? 2.0 * b->ffn : b->ffn,
+           shared = b->gated ? 3.0 * b->shared_ffn : 2.0 * b->shared_ffn;
+    double row = 2.0 * b->n_experts + shared;
+    double choice = 3.0 * b->hidden + 3.0 * b->ffn + up;
+
+    return c->tokens * (c->e * (row + b->top_k * choice) + 4.0 * b->top_k * 14);
+}
+
 double dt_block_mlp_kept(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,
                          double e)
 {

@@ -75,6 +75,10 @@ void dt_block_mlp_kernels(const struct dt_block *b, struct dt_kop_list *o);
 double dt_block_mlp_kept(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,
                          double e);
 
+/* Of a layer with experts, instead of what its MLP adds (cpu_temporaries). */
+struct dt_block_cpu;
+double dt_block_experts_temporaries(const struct dt_block *b, const struct dt_block_cpu *c);
+
 /* block_unfused.c */
 void dt_block_unfused_transformer(const struct dt_block *b, struct dt_kop_list *o);
 void dt_block_unfused_embedding(const struct dt_block *b, struct dt_kop_list *o);

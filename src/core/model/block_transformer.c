@@ -75,6 +75,10 @@ static double temporaries(const struct dt_block *b, const struct dt_block_cpu *c
     double q = ceil(b->heads / c->tp) * b->head_dim, kv = ceil(b->kv_heads / c->tp) * b->head_dim;
     double f = ceil(b->ffn / c->tp), width = q + 2 * kv + q; /* of qkv and of the output */
 
+    if (b->n_experts > 0)
+        return c->e * (c->tokens * (width + (b->qk_norm ? 3 * (q + kv) : 0)) +
+                       2 * c->own * b->hidden) +
+               dt_block_experts_temporaries(b, c);
     width += b->gated ? 3 * f : f;
     width += b->qk_norm ? 3 * (q + kv) : 0;
     width += c->tp > 1 ? 3.0 * b->hidden : 0; /* whole rows, gathered and summed */

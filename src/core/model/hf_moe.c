@@ -10,7 +10,18 @@ enum dt_status dt_hf_mixtral(const struct dt_hf *hf, struct dt_shape *s)
     DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-5, .theta = 1e6}, s));
     DT_TRY(dt_hf_int(hf, "num_local_experts", DT_LIM_EXPERTS, 8, &s->n_experts));
     DT_TRY(dt_hf_int(hf, "num_experts_per_tok", DT_LIM_EXPERTS, 2, &s->top_k));
+    s->mixtral_names = true;
     return dt_hf_whole_window(hf, 4096 * 32);
+}
+
+/* Are the weights of the chosen experts divided by their sum?  (MixtralConfig has no key: they are.) */
+static enum dt_status weights(const struct dt_hf *hf, bool fallback, struct dt_shape *s)
+{
+    bool normed = fallback;
+
+    DT_TRY(dt_hf_bool(hf, "norm_topk_prob", fallback, &normed));
+    s->arith.top_k_raw = !normed;
+    return DT_OK;
 }
 
 /* mlp_only_layers: dense layers.  The first few of all are taken, as no published model has others. */
@@ -40,6 +51,7 @@ static enum dt_status qwen_experts(const struct dt_hf *hf, int experts, int top_
     DT_TRY(dt_hf_int(hf, "moe_intermediate_size", DT_LIM_FFN, width, &s->expert_ffn));
     DT_TRY(dt_hf_int(hf, "decoder_sparse_step", DT_LIM_LAYERS, 1, &s->moe_every));
     DT_TRY(dense_layers(hf, s));
+    DT_TRY(weights(hf, false, s));
     return dt_hf_qwen_window(hf, 32768);
 }
 
@@ -78,7 +90,7 @@ static enum dt_status deepseek_experts(const struct dt_hf *hf, struct dt_shape *
         return dt_node_error(hf->map, hf->err, "n_shared_experts: %d of %d are too wide", shared,
                              s->expert_ffn);
     s->shared_ffn = shared * s->expert_ffn;
-    return DT_OK;
+    return weights(hf, false, s);
 }
 
 enum dt_status dt_hf_deepseek(const struct dt_hf *hf, struct dt_shape *s)
@@ -123,5 +135,5 @@ enum dt_status dt_hf_olmoe(const struct dt_hf *hf, struct dt_shape *s)
     DT_TRY(dt_hf_int(hf, "num_experts", DT_LIM_EXPERTS, 64, &s->n_experts));
     DT_TRY(dt_hf_int(hf, "num_experts_per_tok", DT_LIM_EXPERTS, 8, &s->top_k));
     s->qk_norm_whole = true;
-    return DT_OK;
+    return weights(hf, false, s);
 }

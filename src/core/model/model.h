@@ -90,7 +90,11 @@ struct dt_module_arithmetic {
     bool scale_by_layer;    /* that, divided by the number of the layer, from 1 */
     bool sine_first;        /* U-Net: sines before cosines of the timestep */
     double freq_shift;      /* U-Net: frequency i is 10000^(-i/(half the width - freq_shift)) */
+    bool top_k_raw;      /* experts: the weights of the chosen ones are not divided by their sum */
+    double balance_loss; /* experts: factor of the loss that asks for even routing; 0 = without */
 };
+/* Fedus et al. 2022 (Switch Transformers), section 2.2: alpha = 10^-2; published. */
+#define DT_BALANCE_LOSS 0.01
 
 struct dt_block {
     enum dt_block_kind kind;
@@ -158,7 +162,7 @@ struct dt_module {
     int latent_scale; /* image generator: pixels per latent side (8) */
     int resize;       /* 0 = native size; else every image becomes resize x resize pixels */
     /* encoder: tensors are named as CLIP's and SigLIP's vision towers, not as ViT's */
-    bool clip_names;
+    bool clip_names, mixtral_names;
     struct dt_module_arithmetic arith;
     const char *planned_only; /* arithmetic that the executor lacks, for its message; NULL = none */
     double frames_per_s; /* audio: tokens per second; for generators latent pixels per second */

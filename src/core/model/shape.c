@@ -187,6 +187,7 @@ enum dt_status dt_shape_build(const struct dt_shape *s, int llm_hidden, struct d
     out->merge = project ? s->merge : 1;
     out->resize = s->resize;
     out->clip_names = s->clip_names;
+    out->mixtral_names = s->mixtral_names;
     out->arith = s->arith;
     out->planned_only = s->planned_only;
     out->frames_per_s = s->frames_per_s;

@@ -70,6 +70,7 @@ struct dt_shape {
     const char *planned_only; /* see dt_module */
     int patch, channels, class_tokens;
     bool patch_bias, pre_norm, final_norm, clip_names, class_attends;
+    bool mixtral_names;
     struct dt_module_arithmetic arith;
     struct dt_shape_unet unet;
     int resize, latent_scale;

@@ -17,6 +17,8 @@ const char *const dt_shape_projector_words[] = {"none", "linear", "mlp", NULL};
 const char *const dt_shape_projector_norm_words[] = {"none", "layernorm", "rmsnorm", NULL};
 static const char *const merge_words[] = {"concatenate", "mean", NULL}; /* of merge_mean */
 static const char *const names_words[] = {"vit", "clip", NULL};         /* of clip_names */
+static const char *const weight_words[] = {"sum", "none", NULL};        /* of top_k_raw */
+static const char *const expert_words[] = {"qwen", "mixtral", NULL};    /* of mixtral_names */
 
 /* LLM = Llama habits, encoder = ViT habits, U-Net = Stable Diffusion habits. */
 const struct dt_shape dt_shape_defaults[] = {
@@ -29,6 +31,7 @@ const struct dt_shape dt_shape_defaults[] = {
                       .latent_scale = 8,
                       .moe_every = 1,
                       .imbalance = 1,
+                      .arith = {.balance_loss = DT_BALANCE_LOSS},
                       .norms = 2,
                       .gated = true},
     [DT_SHAPE_ENCODER] = {.kind = DT_SHAPE_ENCODER,
@@ -357,6 +360,22 @@ static const struct dt_key llm_keys[] = {
      .min = 1,
      .max = 64,
      .help = "rows of the busiest rank of expert parallelism, over the mean"},
+    {.name = "expert_norm",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_shape, arith.top_k_raw),
+     .words = weight_words,
+     .help = "what the weights of a token's experts are divided by"},
+    {.name = "expert_names",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_shape, mixtral_names),
+     .words = expert_words,
+     .help = "what tensors of experts are called"},
+    {.name = "balance_loss",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct dt_shape, arith.balance_loss),
+     .min = 0,
+     .max = 100,
+     .help = "factor of the loss that asks for even routing when experts are trained; 0: without"},
     WINDOW_ROWS,
     {.name = "norms",
      .type = DT_KEY_INTEGER,

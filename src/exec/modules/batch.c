@@ -38,6 +38,7 @@ static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
         a->in_row = cut(c, max->in, 4);
         a->cond_row = cut(c, max->cond, 4);
         a->in_take = a->cond_take = a->begin = a->cu_keys = a->key_at = NULL;
+        a->cu_sample = f->experts ? cut(c, max->seqs + 1, 4) : NULL;
         if (max->gathered > 0) {
             a->in_take = cut(c, max->in, 4);
             a->cond_take = cut(c, max->cond, 4);
@@ -173,6 +174,11 @@ enum dt_status dt_batch_documents(struct dt_batch *b, const int32_t *doc_of, int
     b->host.cu[n] = (int32_t)rows;
     b->n_seq = n;
     b->rows = rows;
+    b->n_sample = rows > 0;
+    if (b->host.cu_sample) {
+        b->host.cu_sample[0] = 0;
+        b->host.cu_sample[b->n_sample] = (int32_t)rows;
+    }
     return DT_OK;
 }
 

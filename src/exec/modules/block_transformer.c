@@ -60,6 +60,8 @@ static void layout(struct dt_nn_call *c)
         t->rk = dt_nn_keep_f32(c, d.rows * d.kv_heads, true);
     }
     t->lse = dt_nn_keep_f32(c, d.rows * d.heads, false);
+    if (b->n_experts > 0)
+        t->prob = dt_nn_keep_f32(c, d.own * b->n_experts, false);
     t->n1 = dt_nn_keep_rows(c, d.own, d.hidden, true);
     t->qkv = dt_nn_keep_rows(c, d.rows, d.qkv, false);
     if (b->qk_norm)
@@ -67,6 +69,10 @@ static void layout(struct dt_nn_call *c)
     t->o = dt_nn_keep_rows(c, d.rows, d.q, false);
     t->x2 = dt_nn_keep_rows(c, d.own, d.hidden, false);
     t->n2 = dt_nn_keep_rows(c, d.own, d.hidden, true);
+    if (b->n_experts > 0) {
+        dt_nn_experts_layout(c);
+        return;
+    }
     t->h = dt_nn_keep_rows(c, d.rows, d.up, false);
     t->a = dt_nn_keep_rows(c, d.rows, d.ffn, true);
 }
@@ -174,6 +180,17 @@ static void join(struct dt_nn_call *c, const struct dims *d, const char *x, int 
     c->k->add(c->q, c->dtype, d->own * d->hidden, y, residual, y);
 }
 
+/* y = residual + drop(the experts' output) */
+static void join_experts(struct dt_nn_call *c, const struct dims *d, bool again)
+{
+    dt_nn_experts_forward(c, again ? NULL : c->y);
+    if (dt_nn_counting(c) || again)
+        return;
+    if (dt_nn_drops(c))
+        dt_nn_drop(c, DT_DROP_MLP, d->hidden, c->y, c->y);
+    c->k->add(c->q, c->dtype, d->own * d->hidden, c->y, c->act.tf.x2, c->y);
+}
+
 static void forward(struct dt_nn_call *c, bool again)
 {
     const struct dt_block *b = c->b;
@@ -187,6 +204,8 @@ static void forward(struct dt_nn_call *c, bool again)
     if (dt_nn_counting(c)) { /* the workspace that qk_norm takes */
         if (b->qk_norm)
             dt_nn_work_rows(c, d.rows, d.q + d.kv);
+        if (b->n_experts > 0)
+            join_experts(c, &d, again);
         return;
     }
     dt_nn_norm(c, &n, b->layernorm, c->x, TF_N1, TF_N1B, t->n1, t->mean1, t->rstd1);
@@ -198,6 +217,10 @@ static void forward(struct dt_nn_call *c, bool again)
     c->k->attention_fwd(c->q, &a, t->qkv, key, dt_nn_off(key, d.kv, c->es), t->o, t->lse);
     join(c, &d, t->o, TF_O, TF_OB, DT_DROP_ATTENTION, c->x, t->x2, room);
     dt_nn_norm(c, &n, b->layernorm, t->x2, TF_N2, TF_N2B, t->n2, t->mean2, t->rstd2);
+    if (b->n_experts > 0) {
+        join_experts(c, &d, again);
+        return;
+    }
     if (b->gated) {
         dt_nn_linear_col(c, d.rows, t->n2, TF_UP, TF_UPB, t->h, room);
         activate(c, &d);
@@ -219,7 +242,8 @@ static void cheap_again(struct dt_nn_call *c, const struct dims *d)
     dt_nn_norm(c, &n, c->b->layernorm, t->x2, TF_N2, TF_N2B, t->n2, t->mean2, t->rstd2);
     if (c->b->qk_norm)
         qk_norm(c, d, true);
-    activate(c, d);
+    if (c->b->n_experts == 0) /* else when the order of rows is known */
+        activate(c, d);
 }
 
 struct rooms { /* for all rows, where there are other members; own rows, where there is dropout */
@@ -237,11 +261,20 @@ static const char *branch_grad(struct dt_nn_call *c, const struct dims *d, int d
     return room->drop;
 }
 
-static void mlp_back(struct dt_nn_call *c, int what, const struct dims *d, const struct rooms *room,
-                     char *dh, char *dn2, char *dx2)
+static void experts_back(struct dt_nn_call *c, int what, const struct dims *d,
+                         const struct rooms *room, char *dn2, char *dx2)
+{
+    const char *dy = dt_nn_counting(c) ? NULL : branch_grad(c, d, DT_DROP_MLP, c->dy, room);
+
+    dt_nn_experts_backward(c, what, dy, dn2);
+    if (!dt_nn_counting(c) && (what & DT_BACKWARD_INPUT) && dx2 != c->dy)
+        dt_nn_copy(c, dx2, c->dy, (size_t)(d->own * d->hidden) * c->es);
+}
+
+static void dense_back(struct dt_nn_call *c, int what, const struct dims *d,
+                       const struct rooms *room, char *dh, char *dn2, char *dx2)
 {
     struct dt_nn_tf_act *t = &c->act.tf;
-    struct dt_kernel_norm n = norm_of(c);
     char *da = c->b->gated ? dt_nn_grad_rows(c, d->rows, d->ffn, false) : NULL;
     const char *dy;
 
@@ -258,6 +291,20 @@ static void mlp_back(struct dt_nn_call *c, int what, const struct dims *d, const
     if ((what & DT_BACKWARD_INPUT) && dx2 != c->dy)
         dt_nn_copy(c, dx2, c->dy, (size_t)(d->own * d->hidden) * c->es);
     dt_nn_linear_col_back(c, what, d->rows, t->n2, dh, TF_UP, TF_UPB, dn2, room->a, room->b);
+}
+
+static void mlp_back(struct dt_nn_call *c, int what, const struct dims *d, const struct rooms *room,
+                     char *dh, char *dn2, char *dx2)
+{
+    struct dt_nn_tf_act *t = &c->act.tf;
+    struct dt_kernel_norm n = norm_of(c);
+
+    if (c->b->n_experts > 0)
+        experts_back(c, what, d, room, dn2, dx2);
+    else
+        dense_back(c, what, d, room, dh, dn2, dx2);
+    if (dt_nn_counting(c))
+        return;
     dt_nn_norm_back(c, what, &n, c->b->layernorm, t->x2, TF_N2, TF_N2B, t->mean2, t->rstd2, dn2,
                     dx2, true);
 }
@@ -331,7 +378,7 @@ static void attention_back(struct dt_nn_call *c, int what, const struct dims *d,
 static void backward(struct dt_nn_call *c, int what)
 {
     struct dims d = dims_of(c);
-    char *dh = dt_nn_grad_rows(c, d.rows, d.up, true);
+    char *dh = c->b->n_experts > 0 ? NULL : dt_nn_grad_rows(c, d.rows, d.up, true);
     char *dn2 = dt_nn_grad_rows(c, d.own, d.hidden, true);
     char *dqkv = dt_nn_grad_rows(c, d.rows, d.qkv, true);
     char *dn1 = dt_nn_grad_rows(c, d.own, d.hidden, true);
@@ -358,9 +405,9 @@ static void backward(struct dt_nn_call *c, int what)
 
 static void note(struct dt_nn_shape_facts *f, const struct dt_block *b, int i)
 {
-    (void)b;
     (void)i;
     f->n_transformers++;
+    f->experts |= b->n_experts > 0;
 }
 
 const struct dt_nn_block_ops dt_nn_ops_transformer = {

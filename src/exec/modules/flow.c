@@ -19,11 +19,28 @@ static enum dt_status unsupported(struct dt_error *err, const struct dt_module *
                         m->name, what);
 }
 
+static const char *unknown_experts(const struct dt_block *b)
+{
+    if (b->capacity > 0)
+        return "experts that drop tokens (expert_capacity)";
+    if (b->shared_gate)
+        return "a gate of the shared experts";
+    if (b->router_bias)
+        return "a router that adds a bias to scores";
+    if (b->bias)
+        return "experts with biases";
+    if (b->layernorm && !b->gated && b->max_pos > 0)
+        return "experts in layers that are GPT-2's otherwise";
+    if (b->top_k > DT_KERNEL_TOP_K_MAX)
+        return "more than 64 experts per token";
+    return NULL;
+}
+
 /* What a transformer layer has beyond those that run. */
 static const char *unknown_layer(const struct dt_block *b)
 {
-    if (b->n_experts > 0)
-        return "a mixture of experts";
+    if (b->n_experts > 0 && unknown_experts(b))
+        return unknown_experts(b);
     if (b->kv_lora > 0)
         return "multi-head latent attention";
     if (b->window > 0)

@@ -26,6 +26,7 @@ struct dt_nn_weight {
     bool rounded, looked_up;    /* dt_param's */
     bool dealt;                 /* tensor parallelism: a slice; else the members hold the same */
     bool dealt_in;              /* a slice of its inputs, not of its outputs */
+    bool expert;                /* a routed expert's: not every rank of an expert group has it */
     bool partial;               /* its gradient is of own rows or heads: a summand */
     struct dt_device_weight *w; /* NULL for tables and vectors */
     bool written;               /* the gradient holds something of this iteration */
@@ -52,8 +53,20 @@ enum {
     TF_UPB,
     TF_DOWN,
     TF_DOWNB,
+    TF_ROUTER,
+    TF_SHARED_UP,
+    TF_SHARED_DOWN,
     TF_N
 };
+/* Matrices of the e-th expert here. */
+static inline int dt_nn_expert_up(int e)
+{
+    return TF_N + 2 * e;
+}
+static inline int dt_nn_expert_down(int e)
+{
+    return TF_N + 2 * e + 1;
+}
 enum { CONV_W, CONV_B, CONV_G, CONV_GB, CONV_N };
 enum {
     RES_N1,
@@ -183,6 +196,7 @@ struct dt_nn_shape_facts {
     int time_dim, context_dim, context_len;
     int in_channels, out_channels, levels, patch_width;
     int n_transformers;
+    bool experts; /* a block has some */
 };
 enum dt_status dt_nn_shape_facts(const struct dt_module *m, struct dt_error *err,
                                  struct dt_nn_shape_facts *out);
@@ -195,6 +209,8 @@ struct dt_stage {
     enum dt_dtype dtype;
     struct dt_tp *tp;              /* NULL: one member */
     struct dt_tp *cp;              /* context parallelism; NULL: one member */
+    struct dt_tp *ep;              /* the members that share its experts; NULL: all are here */
+    struct dt_nn_routing *routing; /* of experts (experts.c); NULL: it has none */
     bool seqpar;                   /* members hold their own rows between blocks */
     int chunks;                    /* of a collective and its product, under sequence parallelism */
     char *chunk_rows, *chunk_part; /* inside work: all rows, and a chunk of dealt columns */
@@ -241,6 +257,8 @@ static inline size_t dt_nn_round64(size_t n)
 struct dt_nn_tf_act {
     float *mean1, *rstd1, *mean2, *rstd2, *rq, *rk, *lse;
     char *n1, *qkv, *raw, *o, *x2, *n2, *h, *a;
+    float *prob;           /* experts: of every row's, fp32 */
+    char *taken, *sh, *sa; /* rows that experts here take, by expert; the shared experts' h and a */
 };
 struct dt_nn_sp_layer {
     float *mean[3], *rstd[3], *lse1, *lse2;
@@ -468,6 +486,21 @@ void dt_nn_context_scatter(struct dt_nn_call *c, const struct dt_nn_context *roo
                            const char *d_seen, void *dx, int64_t stride);
 /* What every member has filled own rows of, the others being zero: `whole` becomes the sum. */
 void dt_nn_context_join(struct dt_nn_call *c, int64_t n, void *whole);
+
+/* ---- experts (experts.c) ----
+ *
+ * The MLP of a layer with experts, from n2 on: what forward keeps, its output, and backwards.  layout, forward and
+ * backward take the same areas in the same order whether sizes are counted or not. */
+enum dt_status dt_nn_routing_new(struct dt_stage *s, struct dt_error *err);
+void dt_nn_routing_free(struct dt_stage *s);
+/* Experts of a block that are here, and the number of the first. */
+int dt_nn_experts_here(const struct dt_stage *s, const struct dt_block *b);
+int dt_nn_experts_first(const struct dt_stage *s, const struct dt_block *b);
+void dt_nn_experts_layout(struct dt_nn_call *c);
+/* y NULL: all but the output. */
+void dt_nn_experts_forward(struct dt_nn_call *c, char *y);
+/* dy: the gradient of y, whole rows; dn2 is overwritten. */
+void dt_nn_experts_backward(struct dt_nn_call *c, int what, const char *dy, char *dn2);
 
 /* A flow gradient as backward_weight finds it later: copied into the stash by backward_input. */
 char *dt_flow_kept(struct dt_nn_call *c, int what, const char *gradient, int64_t elems);

@@ -36,6 +36,7 @@ struct dt_batch_limits {
     int64_t cond;           /* LLM: rows handed to generators */
     int64_t max_len;        /* longest sequence in rows; 0 = rows */
     int64_t keys, gathered; /* context parallelism (dt_batch), else 0 */
+    int64_t routed;         /* expert parallelism (dt_batch), else 0 */
 };
 
 /* Context parallelism: which rows of every sequence a member of a lane holds.  A sequence of `len` rows is cut into
@@ -69,6 +70,7 @@ static inline void dt_batch_cut_half(int n, int member, int half, int64_t len, i
 struct dt_batch_arrays {
     int32_t *cu, *pos, *ids, *target, *in_row, *cond_row;
     int32_t *in_take, *cond_take, *begin, *cu_keys, *key_at; /* of a cut batch, else NULL */
+    int32_t *cu_sample; /* [seqs + 1], of an LLM with experts, else NULL */
     uint64_t *
         stream; /* [seqs]: of what is drawn for an image or document, e.g. its sample number: noise of a
                        * generator, dropout elsewhere */
@@ -105,7 +107,12 @@ struct dt_batch {
     struct dt_batch_cut cut;
     int64_t n_in_mine, n_cond_mine, keys, keys_early, gathered;
     int64_t max_keys; /* most that a sequence sees */
-    int32_t *doc_of;  /* host, [rows]: room for the caller, e.g. for dt_batch_documents */
+    /* LLM with experts: rows of this microbatch at all members of the expert group together (0: the same as here), and
+     * the samples, sample i being rows cu_sample[i] .. cu_sample[i + 1], in which routing is to be even:
+     * balance_scale times the sum over them of experts' loads times p (kernels.h, route_load) is a loss, too. */
+    int64_t routed, n_sample;
+    float balance_scale;
+    int32_t *doc_of; /* host, [rows]: room for the caller, e.g. for dt_batch_documents */
     struct dt_batch_arrays host, dev;
     void *host_memory, *dev_memory; /* what the arrays lie in */
     size_t upload_bytes;            /* of the host's, which are the device's first */
@@ -126,7 +133,7 @@ enum dt_status dt_batch_upload(struct dt_device_queue *q, struct dt_batch *b, st
 /* Work as the core counts it (sums over documents or images). */
 void dt_batch_work(const struct dt_batch *b, struct dt_work *out);
 
-/* LLM: rows of one document have one number and lie together; sets rows, n_seq, cu, pos. */
+/* LLM: rows of one document have one number and lie together; sets rows, n_seq, cu, pos, and all as one sample. */
 enum dt_status dt_batch_documents(struct dt_batch *b, const int32_t *doc_of, int64_t rows,
                                   struct dt_error *err);
 /* Encoder: appends an 8-bit RGB image [h][w][3] (channels 1: its red), cut into ceil(h/p) x
@@ -220,11 +227,12 @@ struct dt_param_run {
 int64_t dt_param_runs(const struct dt_param *p);
 struct dt_param_run dt_param_run(const struct dt_param *p, int64_t i);
 
-/* Where a block's parameters lie: decayed ones first, then the others.  Under tensor parallelism
+/* Where a block's parameters lie: those of experts, other decayed ones, then the others.  Under tensor parallelism
  * the replicated ones (with their padding) lie side by side across that border. */
 struct dt_param_range {
     size_t at, n_decay, n; /* floats */
     size_t replicated_at, n_replicated;
+    size_t n_experts; /* of them, at the beginning: those of experts */
 };
 
 struct dt_stage;
@@ -262,6 +270,16 @@ struct dt_stage_memory {
     void (*free)(void *arg, void *p);
 };
 
+/* How unevenly rows went to experts, summed over the forwards of blocks with experts since the last time that it was
+ * asked. */
+enum { DT_LOAD_EXPERT, DT_LOAD_EP2, DT_LOAD_EP4, DT_LOAD_EP8, DT_LOAD_N };
+struct dt_stage_load {
+    double forwards;
+    /* Rows of the busiest expert, or of the busiest of 2, 4 and 8 equal shares of the experts, over the mean; 0 where
+     * the experts do not divide. */
+    double busiest[DT_LOAD_N];
+    double balance; /* sums of route_load */
+};
 struct dt_stage_spec {
     const struct dt_model *model; /* NULL: the module stands alone */
     const struct dt_module *module;
@@ -280,6 +298,7 @@ struct dt_stage_spec {
     float dropout;
     struct dt_tp *tp; /* the members that share the stage; borrowed; NULL = this one alone */
     struct dt_tp *cp; /* the members that share its sequences; the same */
+    struct dt_tp *ep; /* the members that share its experts; the same */
     /* Where members have their own rows, a gather and the product behind it, or a product and the sum behind it, go
      * in that many chunks, at most DT_STAGE_CHUNKS_MAX, and no more than a member has rows; 0, 1: whole. */
     int chunks;
@@ -308,6 +327,12 @@ struct dt_stage_spec {
  * blocks, losses and best tokens are of own rows alone.  A layer's keys and values are gathered, their gradients
  * summed and scattered.  Gradients of parameters are summands, as replicas' are.  Features, conditioning states and
  * their gradients are whole at all members, as above.  Members of both kinds: these rows are dealt once more.
+ *
+ * ---- expert parallelism ----
+ *
+ * Members hold equal shares of the experts, in order, and all other parameters whole: their batches, losses and flows are
+ * their own.  Rows travel to their experts and back inside blocks, so members run the same blocks of as many
+ * microbatches in the same order.  Gradients of experts are of the rows of all members.
  * Failures of collectives
  * stick to the dt_tp (dt_tp_state). */
 
@@ -341,6 +366,9 @@ size_t dt_stage_block_bytes(const struct dt_stage *s, const struct dt_batch *b, 
 /* Device memory of the stage: parameters, gradients, workspace (packed weights are the device's).
  */
 size_t dt_stage_workspace_bytes(const struct dt_stage *s);
+
+/* Adds to `sum`, and begins anew.  The queue has passed. */
+void dt_stage_load_take(struct dt_stage *s, struct dt_stage_load *sum);
 
 /* The work of one microbatch in a stage. */
 struct dt_nn_run {

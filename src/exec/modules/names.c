@@ -14,7 +14,7 @@
 
 static bool gpt2(const struct dt_block *b)
 {
-    return b->causal && b->layernorm && !b->gated && b->max_pos > 0;
+    return b->n_experts == 0 && b->causal && b->layernorm && !b->gated && b->max_pos > 0;
 }
 
 /* Rows of a weight; of one that there was no memory for, none. */
@@ -196,6 +196,51 @@ enum dt_status dt_nn_name_head_norms(struct dt_nn_namer *m, const char *q, const
     return DT_OK;
 }
 
+/* A gate's or plain MLP's matrices, named PREFIX.gate_proj or the like; w: gate, up, down. */
+static enum dt_status name_mlp(struct dt_nn_namer *m, int up, int down, int64_t width,
+                               const char *at, const char *const w[3])
+{
+    const struct dt_block *b = m->n->b;
+    char text[3][64];
+    const char *both[2] = {text[0], text[1]};
+
+    for (int i = 0; i < 3; i++)
+        snprintf(text[i], sizeof(text[i]), "%s.%s", at, w[i]);
+    if (b->gated)
+        DT_TRY(dt_nn_name_packed(m, up, -1, 2, (int64_t[]){width, width}, b->hidden, 1, DT_INIT_STD,
+                                 both));
+    else
+        DT_TRY(dt_nn_name_linear(m, up, width, b->hidden, NULL, false, DT_INIT_STD, text[1]));
+    return dt_nn_name_linear(m, down, b->hidden, width, NULL, false, dt_nn_residual_std(m),
+                             text[2]);
+}
+
+/* Qwen2MoeForCausalLM's and Qwen3MoeForCausalLM's names, or MixtralForCausalLM's; DeepSeek's of shared experts. */
+static enum dt_status name_experts(struct dt_nn_namer *m)
+{
+    static const char *const qwen[] = {"gate_proj", "up_proj", "down_proj"};
+    static const char *const mixtral[] = {"w1", "w3", "w2"};
+    const struct dt_block *b = m->n->b;
+    bool other = m->s->module->mixtral_names;
+    const char *mlp = other ? "block_sparse_moe" : "mlp";
+    int first = dt_nn_experts_first(m->s, b);
+    char at[64];
+
+    snprintf(at, sizeof(at), "%s.gate", mlp);
+    DT_TRY(dt_nn_name_matrix(m, TF_ROUTER, b->n_experts, b->hidden, NULL, DT_INIT_STD, at));
+    for (int e = 0; e < dt_nn_experts_here(m->s, b); e++) {
+        snprintf(at, sizeof(at), "%s.experts.%d", mlp, first + e);
+        DT_TRY(name_mlp(m, dt_nn_expert_up(e), dt_nn_expert_down(e), b->ffn, at,
+                        other ? mixtral : qwen));
+        m->s->weights[m->n->weight[dt_nn_expert_up(e)]].expert =
+            m->s->weights[m->n->weight[dt_nn_expert_down(e)]].expert = true;
+    }
+    if (b->shared_ffn == 0)
+        return DT_OK;
+    snprintf(at, sizeof(at), "%s.shared_experts", mlp);
+    return name_mlp(m, TF_SHARED_UP, TF_SHARED_DOWN, b->shared_ffn, at, qwen);
+}
+
 static enum dt_status name_llama_layer(struct dt_nn_namer *m)
 {
     static const char *const qkv[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
@@ -211,6 +256,8 @@ static enum dt_status name_llama_layer(struct dt_nn_namer *m)
     DT_TRY(dt_nn_name_linear(m, TF_O, b->hidden, q, DT_BY_IN(b->heads, b->head_dim), b->bias,
                              dt_nn_residual_std(m), "self_attn.o_proj"));
     DT_TRY(dt_nn_name_norm(m, TF_N2, b->hidden, NULL, b->layernorm, "post_attention_layernorm"));
+    if (b->n_experts > 0)
+        return name_experts(m);
     if (b->gated)
         DT_TRY(dt_nn_name_packed(m, TF_UP, b->bias ? TF_UPB : -1, 2, (int64_t[]){b->ffn, b->ffn},
                                  b->hidden, 1, DT_INIT_STD, up));

@@ -145,12 +145,26 @@ struct dt_param_run dt_param_run(const struct dt_param *p, int64_t i)
         (row * held + before) * inner, (size_t)p->piece[piece].count * inner};
 }
 
+/* Those of experts, which an expert group has dealt, lie together. */
+static void place_experts(struct dt_stage *s, int block)
+{
+    for (int i = 0; i < s->n_weights; i++) {
+        struct dt_nn_weight *p = &s->weights[i];
+
+        if (p->block != block || !p->expert)
+            continue;
+        p->at = s->floats;
+        s->floats += (p->n + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
+    }
+}
+
 static void place_some(struct dt_stage *s, int block, bool decay, bool dealt, bool partial)
 {
     for (int i = 0; i < s->n_weights; i++) {
         struct dt_nn_weight *p = &s->weights[i];
 
-        if (p->block != block || p->decay != decay || p->dealt != dealt || p->partial != partial)
+        if (p->block != block || p->expert || p->decay != decay || p->dealt != dealt ||
+            p->partial != partial)
             continue;
         p->at = s->floats;
         s->floats += (p->n + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
@@ -163,6 +177,8 @@ static void place_block(struct dt_stage *s, struct dt_nn_node *n)
     size_t end;
 
     r->at = s->floats;
+    place_experts(s, n->index);
+    r->n_experts = s->floats - r->at;
     place_some(s, n->index, true, true, false);
     r->replicated_at = s->floats;
     place_some(s, n->index, true, false, false);

@@ -115,6 +115,7 @@ static enum dt_status make_nodes(struct dt_stage *s, const struct dt_stage_spec 
             snprintf(name, sizeof(name), "%s/dropout/%d/%d", s->module->name, p->index, j);
             p->drop_key[j] = dt_hash_text(DT_HASH_START, name);
         }
+        weights += 2 * p->b->n_experts;
         if (p->b->kind == DT_BLOCK_SPATIAL_TRANSFORMER)
             weights = SP_N + SPL_N * p->b->depth;
         p->weight = DT_ARENA_NEW(&s->arena, int, weights);
@@ -284,7 +285,8 @@ static enum dt_status make_workspace(struct dt_stage *s, struct dt_error *err)
                             .n_cond = s->max.cond,
                             .max_len = s->max.max_len,
                             .keys = s->max.keys,
-                            .gathered = s->max.gathered};
+                            .gathered = s->max.gathered,
+                            .routed = s->max.routed};
     const struct dt_nn_shape_facts *f = &s->facts;
     size_t es = dt_dtype_bytes(s->dtype), at = 0, where[DT_MAX_SKIPS], g_time, g_context, saved;
     size_t chunk_rows = 0, chunk_part = 0;
@@ -409,11 +411,25 @@ static bool sequence_parallel(const struct dt_stage *s)
 
 static enum dt_status check_members(const struct dt_stage *s, struct dt_error *err)
 {
-    int n = dt_tp_size(s->tp);
+    int n = dt_tp_size(s->tp), ep = dt_tp_size(s->ep);
 
+    if (s->facts.experts && n > 1)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "module \"%s\": tp %d of layers with experts is planned and simulated; "
+                            "training deals experts by ep: tp 1",
+                            s->module->name, n);
+    if (s->facts.experts && s->cp && s->numbers.balance_loss > 0)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "module \"%s\": balance_loss is a loss of whole samples, which cp %d "
+                            "cuts; set balance_loss 0, or cp 1",
+                            s->module->name, dt_tp_size(s->cp));
     for (int i = 0; i < s->module->n_blocks; i++) {
         const struct dt_block *b = &s->module->blocks[i];
 
+        if (b->n_experts % ep != 0)
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "module \"%s\": ep %d does not divide the %d experts of block %d",
+                                s->module->name, ep, b->n_experts, i);
         if (!dt_block_allows_tp(b, n))
             return dt_error_set(err, DT_ERR_INPUT,
                                 "module \"%s\": tp %d does not divide the %d heads (%d key/value "
@@ -456,6 +472,7 @@ static enum dt_status build(struct dt_stage *s, const struct dt_stage_spec *spec
     if (spec->layout_only)
         return DT_OK;
     DT_TRY(dt_params_allocate(s, err));
+    DT_TRY(dt_nn_routing_new(s, err));
     DT_TRY(make_rope(s, err));
     return make_workspace(s, err);
 }
@@ -491,6 +508,7 @@ enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_s
         s->gathered = *spec->gathered;
     s->tp = dt_tp_size(spec->tp) > 1 ? spec->tp : NULL;
     s->cp = dt_tp_size(spec->cp) > 1 ? spec->cp : NULL;
+    s->ep = dt_tp_size(spec->ep) > 1 ? spec->ep : NULL;
     s->upstream = spec->upstream_trained;
     s->split = spec->split_backward;
     s->dropout = spec->dropout;
@@ -527,6 +545,7 @@ void dt_stage_free(struct dt_stage *s)
     if (!s)
         return;
     dt_params_free(s);
+    dt_nn_routing_free(s);
     drop_rooms(s);
     dt_arena_free(&s->arena);
     dt_free(s);

@@ -92,6 +92,23 @@ static void draw_by_document(const struct dt_sequence *const *seqs, struct dt_ba
     }
 }
 
+/* Those samples that have rows. */
+static void mark_samples(const struct dt_sequence *const *seqs, int n, struct dt_batch *b)
+{
+    int32_t row = 0;
+
+    if (!b->host.cu_sample)
+        return;
+    b->n_sample = 0;
+    for (int k = 0; k < n; k++) {
+        if (seqs[k]->n_tokens == 0)
+            continue;
+        b->host.cu_sample[b->n_sample++] = row;
+        row += seqs[k]->n_tokens;
+    }
+    b->host.cu_sample[b->n_sample] = row;
+}
+
 static enum dt_status feed_llm(const struct dt_model *m, const struct dt_sequence *const *seqs,
                                int n, struct dt_batch *b, struct dt_error *err)
 {
@@ -126,6 +143,7 @@ static enum dt_status feed_llm(const struct dt_model *m, const struct dt_sequenc
         row += s->n_tokens;
     }
     DT_TRY(dt_batch_documents(b, doc_of, row, err));
+    mark_samples(seqs, n, b);
     if (n > 0)
         draw_by_document(seqs, b);
     return DT_OK;

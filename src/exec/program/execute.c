@@ -393,6 +393,7 @@ static void begin_iteration(struct dt_exec_iteration *it, const struct dt_exec_s
             memset(vs->finished, 0, (size_t)(vs->last - vs->first) * sizeof(*vs->finished));
             memset(vs->fresh, 0, (size_t)(vs->last - vs->first) * sizeof(*vs->fresh));
             dt_stage_grads_begin(vs->stage);
+            dt_stage_load_take(vs->stage, &(struct dt_stage_load){0}); /* of one that failed */
             /* an iteration that failed may have left some in use */
             dt_exec_microbatches_forget(vs);
             for (struct dt_exec_stash *k = vs->stashes; k; k = k->next)
@@ -574,6 +575,7 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
     else
         dt_exec_env_sync(&x->env, NULL);
     DT_TRY(st);
+    DT_TRY(dt_exec_load_take(&x->stages, err, &x->it.result));
     if (timeline)
         DT_TRY(dt_exec_read_timeline(x, err, timeline));
     dt_exec_read_shares(x, &x->it.result);

@@ -66,10 +66,16 @@ struct dt_exec_result {
     double compute_s,
         waited_s; /* of this rank: in compute ops; its compute queue stood still until others had
                                  * done something, by the device's clock */
+    /* Experts, else 0.  A forward is that of one layer for one microbatch (of all members of an expert group). */
+    double expert_forwards;
+    double
+        balance; /* mean of experts * sum of (share of choices) * (mean p): 1 where all is even */
+    double busiest
+        [DT_LOAD_N]; /* rows of the busiest over the mean (modules/module.h), mean over forwards */
 };
 
-/* Says whether the step is made, knowing what the iteration has come to: all of the result but its
- * last four members.  Every rank is asked once, with the same numbers to the bit, and must say the
+/* Says whether the step is made, knowing what the iteration has come to: all of the result from `loss`
+ * to `lr`.  Every rank is asked once, with the same numbers to the bit, and must say the
  * same. */
 typedef bool dt_exec_accept_fn(void *ctx, const struct dt_exec_result *r);
 

@@ -300,6 +300,7 @@ struct dt_exec_iteration {
     struct dt_sequence_item *view_items;
     size_t cap_views, cap_view_items;
     double text_scale, image_scale; /* of a target's loss, of an image's, in the sum */
+    double balance_scale;           /* of a row's part of the loss of uneven routing */
     uint64_t begin_ns, drained_ns;  /* the walk begins; all of other ranks has come */
     bool decided;
     struct dt_exec_result result; /* when decided; times excepted */
@@ -678,6 +679,9 @@ void dt_exec_loss_take(struct dt_exec_losses *losses, const struct dt_exec_itera
  * exchanged. */
 void dt_exec_loss_sum(struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
                       const struct dt_batch_cut *cut);
+/* How uneven the iteration's routing was, over all ranks.  Collective. */
+enum dt_status dt_exec_load_take(const struct dt_exec_stages *stages, struct dt_error *err,
+                                 struct dt_exec_result *out);
 void dt_exec_loss_end(const struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
                       const struct dt_exec_env *env, struct dt_exec_result *out);
 

@@ -126,6 +126,10 @@ enum dt_status dt_exec_loss_begin(struct dt_exec_losses *losses, struct dt_exec_
     DT_TRY(host_room(stages->env->dev, (void **)&losses->sse, &losses->cap_sse, (size_t)images,
                      sizeof(float), err));
     it->text_scale = targets > 0 ? stages->env->o.text_weight / (double)targets : 0;
+    it->balance_scale =
+        rows > 0 ? stages->env->o.model->modules[stages->env->o.model->llm].arith.balance_loss /
+                       (double)rows
+                 : 0;
     it->image_scale = images > 0 ? stages->env->o.image_weight / (double)images : 0;
     return DT_OK;
 }
@@ -235,6 +239,40 @@ void dt_exec_loss_end(const struct dt_exec_losses *losses, const struct dt_exec_
     out->loss_text = out->targets > 0 ? nll / (double)out->targets : 0;
     out->loss_image = out->images > 0 ? sse / (double)out->images : 0;
     out->loss = env->o.text_weight * out->loss_text + env->o.image_weight * out->loss_image;
+}
+
+/* Blocks with experts. */
+static int layers_with_experts(const struct dt_module *m)
+{
+    int n = 0;
+
+    for (int i = 0; i < m->n_blocks; i++)
+        n += m->blocks[i].n_experts > 0;
+    return n;
+}
+
+enum dt_status dt_exec_load_take(const struct dt_exec_stages *stages, struct dt_error *err,
+                                 struct dt_exec_result *out)
+{
+    int m = stages->env->o.model->llm,
+        layers = layers_with_experts(&stages->env->o.model->modules[m]);
+    struct dt_stage_load l = {0};
+    double v[2 + DT_LOAD_N];
+
+    if (layers == 0)
+        return DT_OK;
+    for (int i = 0; i < stages->env->dp[m] * stages->env->n_v[m]; i++)
+        if (stages->vs[m][i].stage)
+            dt_stage_load_take(stages->vs[m][i].stage, &l);
+    v[0] = l.forwards;
+    v[1] = l.balance;
+    memcpy(v + 2, l.busiest, sizeof(l.busiest));
+    DT_TRY(dt_exec_ranks_sum(stages->ranks, v, 2 + DT_LOAD_N, err));
+    out->expert_forwards = v[0];
+    out->balance = out->tokens > 0 ? v[1] / ((double)out->tokens * layers) : 0;
+    for (int i = 0; i < DT_LOAD_N; i++)
+        out->busiest[i] = v[0] > 0 ? v[2 + i] / v[0] : 0;
+    return DT_OK;
 }
 
 void dt_exec_losses_free(struct dt_exec_losses *losses, const struct dt_device *dev)

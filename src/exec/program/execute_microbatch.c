@@ -156,6 +156,8 @@ static enum dt_status fill(const struct dt_exec_stages *stages, struct dt_exec_i
     b->cut = stages->ranks->cut[vs->module];
     b->train = dt_stage_has_backward(vs->stage);
     b->noise_seed = env->o.seed;
+    b->routed = it->lim[vs->module][global].routed;
+    b->balance_scale = (float)it->balance_scale;
     b->loss_scale = (float)(role == DT_ROLE_LLM ? it->text_scale : it->image_scale);
     DT_TRY(dt_batching_fill(env->o.model, vs->module, it->mb_seqs, n, b, err));
     s->empty = b->cut.n > 1 ? b->gathered == 0 : b->rows == 0; /* members do the same */

@@ -343,6 +343,14 @@ static void own_arithmetic(const struct dt_module *m, char *text, size_t size)
     arithmetic_text(&habits, 0, habit, sizeof(habit));
     if (strcmp(text, habit) == 0)
         text[0] = '\0';
+    for (int i = 0; i < m->n_blocks; i++)
+        if (m->blocks[i].n_experts > 0) {
+            size_t at = strlen(text);
+
+            snprintf(text + at, size - at, " %d of %d experts%s;", m->blocks[i].top_k,
+                     m->blocks[i].n_experts, m->arith.top_k_raw ? ", weights as they are" : "");
+            return;
+        }
 }
 
 void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size)

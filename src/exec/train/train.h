@@ -72,6 +72,8 @@ struct dt_train_summary {
     int64_t tokens, samples;                /* of all processes together */
     double share_outside; /* of the time of this process's iterations between compute ops */
     double share_waited;  /* of the same: waiting for other ranks */
+    /* Experts: mean over the forwards of this process's iterations, as in the result of one; 0 without experts. */
+    double expert_forwards, balance, busiest[DT_LOAD_N];
     int ranks;
     int64_t memory_max_bytes;            /* of the rank that took most */
     struct dt_train_rank_memory *memory; /* [ranks]; NULL when no step was done */

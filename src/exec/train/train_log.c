@@ -142,6 +142,19 @@ static enum dt_status write_line(struct dt_train_log *l, struct dt_json *j, stru
                : DT_OK;
 }
 
+void dt_train_experts_json(struct dt_json *j, double balance, const double busiest[DT_LOAD_N])
+{
+    static const char *const keys[DT_LOAD_N] = {"busiest_expert", "busiest_rank_ep2",
+                                                "busiest_rank_ep4", "busiest_rank_ep8"};
+
+    dt_json_begin_object(j);
+    dt_json_kv_double(j, "balance", balance);
+    for (int i = 0; i < DT_LOAD_N; i++)
+        if (busiest[i] > 0)
+            dt_json_kv_double(j, keys[i], busiest[i]);
+    dt_json_end_object(j);
+}
+
 static enum dt_status write_json(struct dt_train_log *l, const struct dt_train_step *s,
                                  struct dt_error *err)
 {
@@ -164,6 +177,10 @@ static enum dt_status write_json(struct dt_train_log *l, const struct dt_train_s
     dt_json_kv_double(&j, "tokens_per_s", s->tokens_per_s);
     dt_json_kv_double(&j, "samples_per_s", s->samples_per_s);
     dt_json_kv_double(&j, "mfu", s->mfu);
+    if (s->r.expert_forwards > 0) {
+        dt_json_key(&j, "experts");
+        dt_train_experts_json(&j, s->r.balance, s->r.busiest);
+    }
     dt_json_kv_int(&j, "bad_documents", s->bad_documents);
     dt_json_kv_int(&j, "skipped_steps", s->trouble.skipped);
     dt_json_kv_int(&j, "spikes", s->trouble.spikes);
@@ -236,8 +253,8 @@ enum dt_status dt_train_log_mix(struct dt_train_log *l, int64_t step,
 enum dt_status dt_train_log_step(struct dt_train_log *l, const struct dt_train_step *s,
                                  struct dt_error *err)
 {
-    const char *tags[12];
-    float values[12];
+    const char *tags[14];
+    float values[14];
     int n = 0;
 
     if (!l)
@@ -250,6 +267,12 @@ enum dt_status dt_train_log_step(struct dt_train_log *l, const struct dt_train_s
     if (s->r.images > 0) {
         tags[n] = "loss/image";
         values[n++] = (float)s->r.loss_image;
+    }
+    if (s->r.expert_forwards > 0) {
+        tags[n] = "experts/balance";
+        values[n++] = (float)s->r.balance;
+        tags[n] = "experts/busiest";
+        values[n++] = (float)s->r.busiest[DT_LOAD_EXPERT];
     }
     tags[n] = "train/grad_norm";
     values[n++] = (float)s->r.grad_norm;

@@ -34,6 +34,7 @@ void DT_SIMD(dt_cpu_image)(struct dt_kernels *k);
 void DT_SIMD(dt_cpu_norm)(struct dt_kernels *k);
 void DT_SIMD(dt_cpu_optimizer)(struct dt_kernels *k);
 void DT_SIMD(dt_cpu_random)(struct dt_kernels *k);
+void DT_SIMD(dt_cpu_route)(struct dt_kernels *k);
 void DT_SIMD(dt_cpu_rows)(struct dt_kernels *k);
 void DT_SIMD(dt_cpu_softmax)(struct dt_kernels *k);
 

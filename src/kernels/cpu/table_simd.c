@@ -14,6 +14,7 @@ void DT_SIMD(dt_cpu_simd)(struct dt_kernels *k)
     DT_SIMD(dt_cpu_norm)(k);
     DT_SIMD(dt_cpu_optimizer)(k);
     DT_SIMD(dt_cpu_random)(k);
+    DT_SIMD(dt_cpu_route)(k);
     DT_SIMD(dt_cpu_rows)(k);
     DT_SIMD(dt_cpu_softmax)(k);
 }

@@ -338,6 +338,7 @@ void dt_cuda_loss(struct dt_kernels *k);
 void dt_cuda_norm(struct dt_kernels *k);
 void dt_cuda_optimizer(struct dt_kernels *k);
 void dt_cuda_random(struct dt_kernels *k);
+void dt_cuda_route(struct dt_kernels *k);
 void dt_cuda_rows(struct dt_kernels *k);
 
 #endif

@@ -24,6 +24,7 @@ static void fill_kernels(struct dt_kernels *k)
     dt_cuda_norm(k);
     dt_cuda_optimizer(k);
     dt_cuda_random(k);
+    dt_cuda_route(k);
     dt_cuda_rows(k);
 }
 

@@ -21,6 +21,7 @@ CUDA_FILES = \
 	src/kernels/cuda/products_act.cu \
 	src/kernels/cuda/queue.cu \
 	src/kernels/cuda/random.cu \
+	src/kernels/cuda/route.cu \
 	src/kernels/cuda/rows.cu \
 	src/kernels/cuda/search.cu \
 	src/kernels/cuda/weights.cu
