@@ -16,6 +16,13 @@
     "llm: {kind: llm, layers: 3, hidden: 32, ffn: 64, heads: 4, vocab: 61, tied: true, "           \
     "positions: 48, norm: layernorm, gated: false, bias: true"
 
+/* A dense layer, then two with experts. */
+#define EXPERTS(more)                                                                              \
+    EF_ENCODER                                                                                     \
+        ", llm: {kind: llm, layers: 3, hidden: 32, ffn: 48, heads: 4, kv_heads: 2, "               \
+        "vocab: 61, experts: 4, top_k: 2, expert_ffn: 24, shared_ffn: 16, dense_first: 1" more     \
+        "}, " EF_UNET
+
 #define HEARING                                                                                    \
     "encoder: {kind: encoder, modality: audio, mel_bins: 16, layers: 2, hidden: 24, ffn: 40, "     \
     "heads: 2, patch: 4, channels: 1, positions: 16}, " EF_LLM ", " EF_UNET
@@ -117,6 +124,24 @@ static const struct {
     {"cp 2, shared table, pp 2 dp 2", "1/2/2", "cp=2 gpt"},
     {"cp 4, shared table, tp 2 pp 2", "2/2/1", "cp=4 gpt full"},
     {"cp 2, tp 2, whole rows", "2/2/1", "cp=2 rows full"},
+    /* experts, here or dealt to replicas, whose microbatches differ in rows */
+    {"experts", "1/1/1 1/1/1 1/1/1", "moe"},
+    {"experts, pp 2, dp 2", "1/1/1 1/2/2 1/1/1", "moe mb=2"},
+    {"experts, cp 2", "1/1/1 1/1/1 1/1/1", "moe0 cp=2"},
+    {"ep 2", "1/1/1 1/1/2 1/1/1", "moe ep=2 mpi"},
+    {"ep 2, pp 2", "1/1/1 1/2/2 1/1/1", "moe ep=2"},
+    {"ep 2, dp 4", "1/1/1 1/1/4 1/1/1", "moe ep=2 reorder mpi"},
+    {"ep 4", "1/1/1 1/1/4 1/1/1", "moe ep=4 zero=0"},
+    {"ep 2, dp 4, zero 0", "1/1/1 1/1/4 1/1/1", "moe ep=2 zero=0"},
+    {"ep 2, dp 4, pp 2, no overlap", "1/1/2 1/2/4 1/1/1", "moe ep=2 apart full"},
+    {"ep 2, colocated", "1/1/2 1/1/2 1/1/2", "moe ep=2 colocated"},
+    {"ep 2, gpipe, selective", "1/1/1 1/2/2 1/1/1", "moe ep=2 gpipe mb=2 recompute=selective"},
+    {"ep 2, vpp 2", "1/1/1 1/2/2/2 1/1/1", "moe ep=2 interleaved full"},
+    {"ep 2, zb-h1, full recompute", "1/1/1 1/2/2 1/1/1", "moe ep=2 zb-h1 recompute=full"},
+    {"ep 2, dropout, encoder dp 4", "1/1/4 1/1/2 1/1/1", "moe ep=2 dropout=0.1 mb=2 full"},
+    {"ep 2, frozen encoder", "1/1/2 1/1/2 1/1/1", "moe ep=2 frozen=ftt full"},
+    {"ep 2, frozen LLM", "1/1/2 1/2/2 1/1/1", "moe ep=2 frozen=tft full"},
+    {"ep 2, one sample with pictures", "1/1/1 1/1/2 1/1/1", "moe ep=2 data=one full"},
     /* collectives and products in chunks */
     {"tp 2, 3 chunks", "2/1/1 2/1/1 2/1/1", "chunks=3 mpi"},
     {"tp 4 pp 2 of a table, 4 chunks", "4/2/1", "gpt chunks=4 mpi"},
@@ -389,6 +414,12 @@ static void read_option(const char *s, struct ranks_case *c)
         c->ranks = atoi(v);
     else if (word_is(s, "cp=", &v))
         c->cp = atoi(v);
+    else if (word_is(s, "ep=", &v))
+        c->ep = atoi(v);
+    else if (word_is(s, "moe", &v))
+        c->model = EXPERTS("");
+    else if (word_is(s, "moe0", &v)) /* even routing is not asked for */
+        c->model = EXPERTS(", balance_loss: 0");
     else if (word_is(s, "recompute=", &v))
         read_recompute(v, c);
     else if (word_is(s, "frozen=", &v))

@@ -18,6 +18,7 @@ struct ranks_case {
     struct ef_layout l[MODULES];
     int tp[MODULES];
     int cp; /* of the LLM */
+    int ep; /* the same */
     int microbatch;
     bool colocated;
     int with[MODULES]; /* 1 + the module on whose GPUs this one lies */

@@ -16,6 +16,8 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
     }
     if (c->cp > 1)
         f->plan.modules[f->model->llm].layout.cp = c->cp;
+    if (c->ep > 1)
+        f->plan.modules[f->model->llm].layout.ep = c->ep;
     dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
     dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
     f->dropout = c->dropout;
@@ -163,7 +165,7 @@ void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, st
         one.recompute[m] = DT_RECOMPUTE_NONE;
         one.zero_group[m] = 0;
     }
-    one.cp = 1;
+    one.cp = one.ep = 1;
     one.microbatch = 1;
     one.colocated = true;
     memset(one.with, 0, sizeof(one.with));

@@ -344,6 +344,7 @@ SHELL_TESTS = \
 	tests/test_train_audio.sh \
 	tests/test_train_cli.sh \
 	tests/test_train_cp.sh \
+	tests/test_train_ep.sh \
 	tests/test_train_groups.sh \
 	tests/test_train_mpi.sh \
 	tests/test_supervisor.sh \

@@ -55,6 +55,8 @@ static void same_curve(const char *name, const struct curve *a, const struct cur
         same_loss(name, i, "text loss", y->loss_text, x->loss_text, tol);
         same_loss(name, i, "image loss", y->loss_image, x->loss_image, tol);
         same_loss(name, i, "gradient norm", y->grad_norm, x->grad_norm, 10 * tol);
+        if (y->balance > 0) /* not where sequences are cut */
+            same_loss(name, i, "evenness of routing", y->balance, x->balance, tol);
         ck_assert_int_eq(x->targets, y->targets);
         ck_assert_int_eq(x->images, y->images);
     }

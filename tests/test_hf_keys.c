@@ -225,6 +225,7 @@ static const struct {
     {"qwen3_moe", "\"moe_intermediate_size\": 96"},
     {"qwen3_moe", "\"decoder_sparse_step\": 2"},
     {"qwen3_moe", "\"mlp_only_layers\": [0]"},
+    {"qwen3_moe", "\"norm_topk_prob\": true"},
     {"deepseek", "\"n_shared_experts\": 2"},
     {"deepseek", "\"first_k_dense_replace\": 1"},
     {"deepseek_v2", "\"q_lora_rank\": 12"},
@@ -283,6 +284,10 @@ START_TEST(defaults_are_the_librarys)
     dt_assert_ok(parse("mixtral", "", &s, &err), err);
     ck_assert_double_eq(s.arith.norm_eps, 1e-5);
     ck_assert_double_eq(s.arith.rope.theta, 1e6);
+    ck_assert(s.mixtral_names && !s.arith.top_k_raw);
+    ck_assert_double_eq(s.arith.balance_loss, 0.01);
+    dt_assert_ok(parse("qwen3_moe", "", &s, &err), err);
+    ck_assert(!s.mixtral_names && s.arith.top_k_raw); /* norm_topk_prob is false unless stated */
     dt_assert_ok(parse("gpt2", "", &s, &err), err);
     ck_assert_double_eq(s.arith.norm_eps, 1e-5);
     ck_assert_int_eq(s.arith.activation, DT_ACTIVATION_GELU_TANH);

@@ -27,6 +27,7 @@ nobase_dist_pkgdata_DATA += \
 	traces/jobs/mllm-audio-64.yaml \
 	traces/jobs/mllm-nano-audio.yaml \
 	traces/jobs/mllm-nano-local.yaml \
+	traces/jobs/mllm-nano-moe.yaml \
 	traces/jobs/mllm-nano-train.yaml \
 	traces/jobs/mllm-tiny-local.yaml \
 	traces/jobs/mllm-tiny-train.yaml \
@@ -48,6 +49,7 @@ nobase_dist_pkgdata_DATA += \
 	traces/models/mllm-9b.yaml \
 	traces/models/mllm-audio.yaml \
 	traces/models/mllm-nano-audio.yaml \
+	traces/models/mllm-nano-moe.yaml \
 	traces/models/mllm-nano.yaml \
 	traces/models/mllm-tiny.yaml \
 	traces/models/qwen2.5-vl-vit.yaml \

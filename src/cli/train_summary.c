@@ -235,8 +235,11 @@ static void print_experts(const struct dt_train_summary *s)
 {
     if (s->expert_forwards == 0)
         return;
-    printf("experts          %10.2f times the mean rows at the busiest (balance %.3f; even: 1)\n",
-           s->busiest[DT_LOAD_EXPERT], s->balance);
+    printf("experts          %10.2f times the mean rows at the busiest",
+           s->busiest[DT_LOAD_EXPERT]);
+    if (s->balance > 0)
+        printf(" (balance %.3f; even: 1)", s->balance);
+    printf("\n");
     for (int i = DT_LOAD_EP2; i < DT_LOAD_N; i++)
         if (s->busiest[i] > 0)
             printf("  %-14s %10.2f times at the busiest rank; to simulate it, set the LLM's "

@@ -124,7 +124,8 @@ void dt_memory_memo_free(struct dt_memory_memo *memo)
 static bool same_shard(const struct dt_block_shard *a, const struct dt_block_shard *b)
 {
     return a->tp == b->tp && a->cp == b->cp && a->ep == b->ep && a->ip == b->ip &&
-           a->seqpar == b->seqpar && a->recompute == b->recompute;
+           a->seqpar == b->seqpar && a->any_routing == b->any_routing &&
+           a->recompute == b->recompute;
 }
 
 static struct acts *place_of(const struct dt_memory_lane *s, const struct dt_block *b)
@@ -318,6 +319,7 @@ static void open_lane(struct dt_memory_lane *s, int stage, const struct dt_model
 
     s->mod = &m->modules[module];
     s->shard = dt_plan_shard(s->mp);
+    s->shard.any_routing = s->row != &gpu;
     s->elem = dt_plan_policy_elem_bytes(&s->p->policy);
     s->zero = s->row == &gpu || s->mp->zero < 1 ? s->mp->zero : 1;
     s->replicas = (double)dt_plan_shards(s->mp);

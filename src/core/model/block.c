@@ -53,6 +53,7 @@ void dt_block_share_init(struct dt_block_share *w, const struct dt_block *b,
     w->cp = s->cp > 1 ? s->cp : 1;
     w->ep = s->ep > 1 ? s->ep : 1;
     w->seqpar = s->seqpar && w->tp > 1 && !b->no_seqpar;
+    w->any_routing = s->any_routing;
     w->n = (double)work->n * part;
     if (work->n > 0 && w->n < 1)
         w->n = 1;

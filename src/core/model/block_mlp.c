@@ -35,6 +35,14 @@ static double crowding(const struct dt_block *b, const struct dt_block_share *w)
     return w->ep > 1 && b->imbalance > 1 ? b->imbalance : 1;
 }
 
+/* The same of the rows that there is room for: of all members' rows each may choose as many experts here as it can. */
+static double roominess(const struct dt_block *b, double ep)
+{
+    double here = b->n_experts / ep;
+
+    return ep > 1 ? ep * fmin(b->top_k, here) / b->top_k : 1;
+}
+
 /* `times` MLPs of `rows` each, `f` wide on this rank. */
 static void mlp(const struct dt_block *b, struct dt_kop_list *o, double rows, double f,
                 double times)
@@ -107,15 +115,24 @@ void dt_block_mlp_kernels(const struct dt_block *b, struct dt_kop_list *o)
 
 /* Forward: logits, what goes into `down` and what comes out.  Backward: logits' gradient, rows of the output's gradient,
  * of h's, weighed a and its gradient, rows of the input's gradient; of shared experts h's and a's.  Both: the order of
- * choices, four numbers and two weights each, which the backward has two gradients of besides (exec/modules/experts.c). */
+ * choices, four numbers and two weights each, which the backward has two gradients of besides; in an expert group rows
+ * and weights on their way, too (exec/modules/experts.c). */
 double dt_block_experts_temporaries(const struct dt_block *b, const struct dt_block_cpu *c)
 {
-    double up = b->gated ? 2.0 * b->ffn : b->ffn,
-           shared = b->gated ? 3.0 * b->shared_ffn : 2.0 * b->shared_ffn;
-    double row = 2.0 * b->n_experts + shared;
-    double choice = 3.0 * b->hidden + 3.0 * b->ffn + up;
+    double up = b->gated ? 2.0 * b->ffn : b->ffn;
+    double shared = b->gated ? 3.0 * b->shared_ffn : 2.0 * b->shared_ffn;
+    double row = 2.0 * b->n_experts + shared, choice = 0; /* of an own row, and of an own choice */
+    double taken = 3.0 * b->hidden + 3.0 * b->ffn + up;   /* of a row that experts here take */
+    double numbers = 13, weights = 1;                     /* of a choice, and of such a row */
 
-    return c->tokens * (c->e * (row + b->top_k * choice) + 4.0 * b->top_k * 14);
+    if (c->ep > 1) {
+        choice += 2.0 * b->hidden;
+        taken += 2.0 * b->hidden;
+        numbers = 14;
+        weights = 3;
+    }
+    return c->tokens * (c->e * row + b->top_k * (c->e * choice + 4 * numbers) +
+                        b->top_k * roominess(b, c->ep) * (c->e * taken + 4 * weights));
 }
 
 double dt_block_mlp_kept(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,
@@ -126,7 +143,7 @@ double dt_block_mlp_kept(const struct dt_block *b, const struct dt_block_share *
 
     if (b->n_experts == 0)
         return w->tokens * wide * f;
-    crowd = b->top_k * crowding(b, w);
+    crowd = b->top_k * (w->any_routing ? roominess(b, w->ep) : crowding(b, w));
     return w->tokens * crowd * wide * f +
            w->tokens * wide * ceil(b->shared_ffn / w->tp)
            /* the experts' own input, and what the router gives each, fp32 */

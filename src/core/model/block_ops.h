@@ -18,7 +18,7 @@ struct dt_block_share { /* what one rank of the lane processes, before tensor pa
     /* tokens of norms and residuals: divided by tp under sequence parallelism */
     double norm_tokens;
     double tp, cp, ep;
-    bool seqpar;
+    bool seqpar, any_routing;
 };
 
 struct dt_kop_list {
@@ -91,11 +91,11 @@ double dt_block_level_scale(int level);
 
 /* A block on a process of a CPU (core/cost/memory_cpu.c). */
 struct dt_block_cpu {
-    double e;      /* bytes of an element */
-    double tp, cp; /* at least 1 */
-    double tokens; /* of the process */
-    double own;    /* of them, between blocks */
-    double rows;   /* of them, at the block's level of a U-Net */
+    double e;          /* bytes of an element */
+    double tp, cp, ep; /* at least 1 */
+    double tokens;     /* of the process */
+    double own;        /* of them, between blocks */
+    double rows;       /* of them, at the block's level of a U-Net */
     double items;
     double params; /* of the block, on this process */
     int skip;      /* channels of the skip that it joins to its input */

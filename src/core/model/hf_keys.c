@@ -251,7 +251,7 @@ static const struct key idle_keys[] = {
     {"clip_qkv", DT_HF_OLMO, NULL, "element-wise; OLMo is planned"},
     {"output_router_logits", EXPERTS, NULL, "what the library's calls return"},
     {"router_aux_loss_coef", EXPERTS, NULL, "training takes balance_loss"},
-    {"router_jitter_noise", DT_HF_MIXTRAL, NULL, "of training; mixtures are planned, not run"},
+    {"router_jitter_noise", DT_HF_MIXTRAL, NULL, "noise of training, which adds none here"},
     {"scoring_func", DT_HF_DEEPSEEK, NULL, "element-wise; DeepSeek is planned"},
     {"topk_method", DT_HF_DEEPSEEK, NULL, "which experts, not how many"},
     {"topk_group", DT_HF_DEEPSEEK, NULL, "which experts, not how many"},

@@ -5,6 +5,8 @@
 
 #include "base/number.h"
 
+#include <string.h>
+
 enum dt_status dt_hf_mixtral(const struct dt_hf *hf, struct dt_shape *s)
 {
     DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-5, .theta = 1e6}, s));
@@ -93,8 +95,21 @@ static enum dt_status deepseek_experts(const struct dt_hf *hf, struct dt_shape *
     return weights(hf, false, s);
 }
 
+/* Scores other than a softmax, or scaled, are not what is run. */
+static enum dt_status plain_scores(const struct dt_hf *hf, struct dt_shape *s)
+{
+    const char *scores = dt_node_text(dt_hf_get(hf, "scoring_func"));
+    double factor = 1;
+
+    DT_TRY(dt_hf_double(hf, "routed_scaling_factor", 0, 1e6, 1, &factor));
+    if ((scores && strcmp(scores, "softmax") != 0) || factor != 1)
+        s->planned_only = "scores of experts other than a plain softmax";
+    return DT_OK;
+}
+
 enum dt_status dt_hf_deepseek(const struct dt_hf *hf, struct dt_shape *s)
 {
+    DT_TRY(plain_scores(hf, s));
     DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
     return deepseek_experts(hf, s);
 }

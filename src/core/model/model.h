@@ -299,6 +299,8 @@ struct dt_block_shard {
     int tp, cp, ep;
     int ip; /* image parallelism: whole images dealt to ip ranks of the lane (Megatron baseline) */
     bool seqpar; /* sequence parallelism of norms/residuals with tp (on whenever tp > 1) */
+    bool
+        any_routing; /* memory has room for any routing to dealt experts, as our executor's (else: for `imbalance`) */
     enum dt_block_recompute
         recompute; /* forward work that the backward repeats; no business of the list of kernels */
 };

@@ -32,16 +32,38 @@ static enum dt_status find_edges(struct dt_exec_iteration *it, const struct dt_e
     return DT_OK;
 }
 
+/* Expert groups, as far as they run. */
+static enum dt_status check_experts(const struct dt_exec_options *o, int m, struct dt_error *err)
+{
+    const struct dt_plan_layout *l = &o->plan->modules[m].layout;
+
+    if (l->ep <= 1)
+        return DT_OK;
+    if (l->cp > 1)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "module %s: cp %d with ep %d is planned and simulated; training deals "
+                            "experts over replicas: cp 1",
+                            o->plan->module_names[m], l->cp, l->ep);
+    if (o->plan->modules[m].zero_group > 0)
+        return dt_error_set(
+            err, DT_ERR_INPUT,
+            "module %s: zero_group %d with ep %d is planned and simulated; training "
+            "shards over all that hold the same parameters: leave zero_group out",
+            o->plan->module_names[m], o->plan->modules[m].zero_group, l->ep);
+    return DT_OK;
+}
+
 static enum dt_status check_layout(const struct dt_exec_options *o, struct dt_error *err)
 {
     for (int m = 0; m < o->plan->n_modules; m++) {
         const struct dt_plan_layout *l = &o->plan->modules[m].layout;
 
-        if (l->ep * l->ip != 1 || (l->cp > 1 && m != o->model->llm))
+        if (l->ip != 1 || (l->cp > 1 && m != o->model->llm))
             return dt_error_set(err, DT_ERR_INPUT,
-                                "module %s: cp %d, ep %d and ip %d are planned and simulated; "
-                                "training takes cp for the LLM, else 1 of each",
-                                o->plan->module_names[m], l->cp, l->ep, l->ip);
+                                "module %s: cp %d and ip %d are planned and simulated; training "
+                                "takes cp for the LLM, else 1 of each",
+                                o->plan->module_names[m], l->cp, l->ip);
+        DT_TRY(check_experts(o, m, err));
         if (l->cp > 1 && o->plan->policy.cp_comm != DT_CP_COMM_GATHER)
             return dt_error_set(err, DT_ERR_INPUT,
                                 "module %s: cp_comm %s is planned and simulated; training gathers "
@@ -127,6 +149,9 @@ static void free_iteration(struct dt_exec_iteration *it)
     dt_free(it->view_items);
     dt_free(it->order);
     dt_free(it->placed);
+    dt_free(it->nth);
+    dt_free(it->compute);
+    dt_free(it->lane_compute);
 }
 
 void dt_exec_free(struct dt_exec *x)
@@ -502,6 +527,8 @@ static enum dt_status do_op(struct dt_exec *x, uint32_t i, struct dt_error *err)
         st = dt_tp_state(dt_exec_tp(&x->ranks, op->module, op->replica, op->stage), err);
     if (st == DT_OK)
         st = dt_tp_state(dt_exec_cp(&x->ranks, op->module, op->replica, op->stage), err);
+    if (st == DT_OK)
+        st = dt_tp_state(dt_exec_ep(&x->ranks, op->module, op->replica, op->stage), err);
     return st == DT_OK ? DT_OK : dt_exec_error_at(x, i, st, err);
 }
 

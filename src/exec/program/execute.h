@@ -69,7 +69,7 @@ struct dt_exec_result {
     /* Experts, else 0.  A forward is that of one layer for one microbatch (of all members of an expert group). */
     double expert_forwards;
     double
-        balance; /* mean of experts * sum of (share of choices) * (mean p): 1 where all is even */
+        balance; /* mean of experts * sum of (share of choices) * (mean p): 1 where all is even; 0 with cp */
     double busiest
         [DT_LOAD_N]; /* rows of the busiest over the mean (modules/module.h), mean over forwards */
 };
@@ -147,7 +147,7 @@ struct dt_exec_part {
     float *master; /* host memory, laid out like `params`; NULL in parts to read into */
     float *exp_avg, *exp_avg_sq;  /* likewise; NULL, too, where nothing is trained */
     const unsigned char *trained; /* per parameter */
-    void *impl;
+    void *impl, *own;
 };
 struct dt_exec_whole {
     struct dt_exec_part *part; /* virtual stages in the order of modules */

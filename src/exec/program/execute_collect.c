@@ -40,19 +40,23 @@ static int by_place(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Of a member's masters, tensor by tensor. */
+/* Of a member's masters, tensor by tensor: it has those of the whole in their order, of experts some. */
 static enum dt_status find_spans(const struct dt_stage *member, const struct dt_exec_part *whole,
                                  struct dt_error *err, struct spans *out)
 {
     int n;
     const struct dt_param *p = dt_stage_params(member, &n), *q = whole->params;
 
-    for (int i = 0; i < n && i < whole->n_params; i++)
+    for (int i = 0, j = 0; i < n && j < whole->n_params; j++) {
+        if (strcmp(p[i].name, q[j].name) != 0)
+            continue;
         for (int64_t k = 0; k < dt_param_runs(&p[i]); k++) {
             struct dt_param_run r = dt_param_run(&p[i], k);
 
-            DT_TRY(add_span(out, p[i].at + r.at, q[i].at + r.whole, r.n, err));
+            DT_TRY(add_span(out, p[i].at + r.at, q[j].at + r.whole, r.n, err));
         }
+        i++;
+    }
     if (out->n > 1)
         qsort(out->s, out->n, sizeof(*out->s), by_place);
     return DT_OK;
@@ -201,6 +205,14 @@ static enum dt_status like_peer(const struct dt_exec_ranks *ranks, const struct 
     return st;
 }
 
+/* How many of the peers have moments to give: those of the first group that shards, else the first, or of an expert
+ * group each. */
+static int givers(const struct dt_exec_ranks *ranks, int m, int stage)
+{
+    return dt_exec_shards(ranks, m, stage) ? ranks->peers[m][stage].n_group
+                                           : dt_exec_ep_size(ranks->env, m);
+}
+
 static enum dt_status give_part(struct dt_exec_whole_impl *impl, int m, int v, int to,
                                 struct dt_error *err)
 {
@@ -210,10 +222,10 @@ static enum dt_status give_part(struct dt_exec_whole_impl *impl, int m, int v, i
 
     if (!vs)
         return DT_OK;
-    if (p->me == 0)
+    if (p->me < dt_exec_ep_size(stages->env, m)) /* of an expert group each, else the first */
         DT_TRY(give(impl, to, DT_EXEC_TAG_MASTER, dt_stage_master(vs->stage),
                     dt_stage_param_floats(vs->stage), err));
-    if (p->me > 0 && (!vs->opt.sharded || p->me >= p->n_group)) /* the first group's */
+    if (p->me >= givers(stages->ranks, m, v % stages->env->pp[m]))
         return DT_OK;
     DT_TRY(give(impl, to, DT_EXEC_TAG_AVG, vs->opt.exp_avg, vs->opt.moments, err));
     return give(impl, to, DT_EXEC_TAG_AVG_SQ, vs->opt.exp_avg_sq, vs->opt.moments, err);
@@ -221,12 +233,13 @@ static enum dt_status give_part(struct dt_exec_whole_impl *impl, int m, int v, i
 
 /* ---- taking ---- */
 
-struct member { /* of a part's tensor-parallel ones, on its way */
+struct member { /* of a part's tensor-parallel ones or of its expert group's, on its way */
     struct dt_exec_whole_impl *impl;
     const struct dt_exec_part *part;
     struct dt_stage *layout;
     struct spans masters;
     int t;
+    int k, ep; /* of the peers k, k + ep, ... */
 };
 
 /* The moments of the k-th rank of the replicas. */
@@ -258,16 +271,16 @@ static enum dt_status take_member(const struct member *m, struct dt_error *err)
 {
     const struct dt_exec_stages *stages = &m->impl->x->stages;
     int from, module = m->part->module, stage = m->part->v % stages->env->pp[module];
-    int n = dt_exec_shards(stages->ranks, module, stage)
-                ? stages->ranks->peers[module][stage].n_group
-                : 1;
+    int n = givers(stages->ranks, module, stage);
     struct putting masters = {&m->masters, 0, m->part->master};
 
     for (int k = 0; (from = peer_rank(stages->ranks, module, stage, m->t, k)) >= 0; k++) {
         const struct dt_exec_vstage *vs =
             from == stages->ranks->rank ? dt_exec_held(stages, module, m->part->v) : NULL;
 
-        if (k == 0)
+        if (k % m->ep != m->k)
+            continue;
+        if (k == m->k)
             DT_TRY(take(m->impl, from, DT_EXEC_TAG_MASTER, vs ? dt_stage_master(vs->stage) : NULL,
                         dt_stage_param_floats(m->layout), &masters, err));
         if (k < n)
@@ -280,14 +293,15 @@ static enum dt_status take_part(struct dt_exec_whole_impl *impl, const struct dt
                                 struct dt_error *err)
 {
     const struct dt_exec_env *env = &impl->x->env;
-    int size = env->o.plan->modules[p->module].layout.tp;
+    int size = env->o.plan->modules[p->module].layout.tp, n = dt_exec_ep_size(env, p->module);
     enum dt_status st = DT_OK;
 
-    for (int t = 0; st == DT_OK && t < size; t++) {
-        struct dt_tp tp = {.rank = t, .size = size};
-        struct member m = {.impl = impl, .part = p, .t = t};
+    for (int i = 0; st == DT_OK && i < size * n; i++) {
+        struct dt_tp tp = {.rank = i / n, .size = size}, ep = {.rank = i % n, .size = n};
+        struct member m = {.impl = impl, .part = p, .t = i / n, .k = i % n, .ep = n};
 
-        st = dt_exec_layout(env, p->module, p->v, size > 1 ? &tp : NULL, err, &m.layout);
+        st = dt_exec_layout(env, p->module, p->v, size > 1 ? &tp : NULL, n > 1 ? &ep : NULL, err,
+                            &m.layout);
         if (st == DT_OK)
             st = find_spans(m.layout, p, err, &m.masters);
         if (st == DT_OK)

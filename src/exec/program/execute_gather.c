@@ -27,6 +27,14 @@ static const struct dt_exec_peers *peers_of(const struct dt_exec_ranks *ranks,
     return &ranks->peers[vs->module][vs->v % ranks->env->pp[vs->module]];
 }
 
+/* Of a region. */
+static const struct dt_exec_peers *holders_of(const struct dt_exec_ranks *ranks,
+                                              const struct dt_exec_vstage *vs,
+                                              const struct dt_exec_region *u)
+{
+    return dt_exec_region_peers(ranks, vs->module, vs->v % ranks->env->pp[vs->module], u);
+}
+
 /* ---- what travels ---- */
 
 /* The part of a parameter that lies in [at, at + n). */
@@ -177,7 +185,7 @@ static enum dt_status pieces(const struct dt_exec_ranks *ranks, const struct dt_
                              const struct dt_exec_region *u, enum form form, struct dt_error *err,
                              size_t **out)
 {
-    int members = peers_of(ranks, vs)->n_group;
+    int members = holders_of(ranks, vs, u)->n_group;
     size_t *bytes = dt_malloc((size_t)members * sizeof(*bytes)), at, n;
 
     if (!bytes)
@@ -196,7 +204,7 @@ static enum dt_status pieces(const struct dt_exec_ranks *ranks, const struct dt_
 static void convert_region(const struct dt_exec_stages *stages, struct dt_device_queue *q,
                            struct dt_exec_vstage *vs, const struct dt_exec_region *u, bool pack)
 {
-    const struct dt_exec_peers *p = peers_of(stages->ranks, vs);
+    const struct dt_exec_peers *p = holders_of(stages->ranks, vs, u);
     size_t wire = u->wire_at;
 
     for (int k = 0; k < p->n_group; k++) {
@@ -220,7 +228,7 @@ static enum dt_status gather_region(const struct dt_exec_ranks *ranks, struct dt
     enum dt_status st;
 
     DT_TRY(pieces(ranks, vs, u, form, err, &bytes));
-    st = ranks->data->post_all_gather(peers_of(ranks, vs)->group, buf, bytes, q, err, req);
+    st = ranks->data->post_all_gather(holders_of(ranks, vs, u)->group, buf, bytes, q, err, req);
     dt_free(bytes);
     return st;
 }
@@ -244,7 +252,8 @@ enum dt_status dt_exec_gather_post(struct dt_exec *x, uint32_t i, struct dt_erro
     for (int k = 0; k < vs->n_regions; k++) {
         const struct dt_exec_region *u = &vs->regions[k];
 
-        if (u->whole || !peers_of(&x->ranks, vs)->group || !dt_exec_in_bucket(&x->stages, op, u))
+        if (u->whole || !holders_of(&x->ranks, vs, u)->group ||
+            !dt_exec_in_bucket(&x->stages, op, u))
             continue;
         if (!vs->wire) {
             DT_TRY(post(x, i, vs, u, MASTERS, err));
@@ -269,7 +278,7 @@ void dt_exec_gather_complete(struct dt_exec *x, uint32_t i)
 
         if (u->whole || !dt_exec_in_bucket(&x->stages, op, u))
             continue;
-        if (!peers_of(&x->ranks, vs)->group) /* each replica here has stepped all */
+        if (!holders_of(&x->ranks, vs, u)->group) /* each replica here has stepped all */
             continue;
         if (vs->wire)
             convert_region(&x->stages, q, vs, u, false);
@@ -293,7 +302,7 @@ enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)
             for (int k = 0; k < vs->n_regions; k++) {
                 struct dt_req *req;
 
-                if (vs->regions[k].whole)
+                if (vs->regions[k].whole || !holders_of(&x->ranks, vs, &vs->regions[k])->group)
                     continue;
                 DT_TRY(gather_region(&x->ranks, x->env.q, vs, &vs->regions[k], MASTERS, err, &req));
                 DT_TRY(dt_transport_wait(x->ranks.data, req, x->env.o.limit_s, "parameters", err));

@@ -79,6 +79,7 @@ struct dt_exec_region {
     int first, last; /* blocks */
     size_t at, n;
     bool whole;     /* every rank steps all of it (a table that two stages share) */
+    bool experts;   /* of the experts here, which only the ranks of expert_peers hold, too */
     size_t wire_at; /* where it lies in the stage's `wire` */
 };
 enum { DT_EXEC_PARTS = 4 /* buckets of a virtual stage at most (core/schedule/schedule_impl.h) */ };
@@ -266,12 +267,15 @@ struct dt_exec_ranks {
     struct dt_placement place;
     int *member[DT_MAX_MODULES]; /* [lane]: what this rank is in it; -1 = elsewhere */
     struct dt_exec_peers *peers[DT_MAX_MODULES]; /* [stage] */
-    struct dt_tp *tp[DT_MAX_MODULES];            /* [lane] */
-    struct dt_tp *cp[DT_MAX_MODULES];            /* the same, of context parallelism */
-    struct dt_batch_cut cut[DT_MAX_MODULES];     /* what this rank holds of sequences; n 1 = all */
-    struct dt_comm **tied;                       /* [replica of the LLM]; NULL entries: not here */
-    struct dt_comm *world;                       /* of host memory; NULL = alone */
-    struct dt_comm *training;                    /* NULL = alone, or nothing is trained */
+    /* The same of what is dealt over an expert group: those of the same place in all groups. */
+    struct dt_exec_peers *expert_peers[DT_MAX_MODULES];
+    struct dt_tp *tp[DT_MAX_MODULES];        /* [lane] */
+    struct dt_tp *cp[DT_MAX_MODULES];        /* the same, of context parallelism */
+    struct dt_tp *ep[DT_MAX_MODULES];        /* the same, of expert parallelism: over lanes */
+    struct dt_batch_cut cut[DT_MAX_MODULES]; /* what this rank holds of sequences; n 1 = all */
+    struct dt_comm **tied;                   /* [replica of the LLM]; NULL entries: not here */
+    struct dt_comm *world;                   /* of host memory; NULL = alone */
+    struct dt_comm *training;                /* NULL = alone, or nothing is trained */
 };
 
 /* Virtual stages and what their lanes have in memory (execute_lane.c, execute_message.c). */
@@ -289,6 +293,10 @@ struct dt_exec_iteration {
     uint32_t *order, n_order; /* ops whose lanes are here (execute_order.c) */
     unsigned char *placed;
     size_t cap_order, cap_placed;
+    /* Expert groups run an op together (execute_order.c): [op] which compute op of its lane it is; these of each lane. */
+    uint32_t *nth, *compute, *lane_compute;
+    size_t cap_nth, cap_compute, cap_lane_compute;
+    bool cyclic;     /* some cannot */
     bool late_steps; /* forwards come after a STEP here: steps are made at the end */
     struct dt_exec_edge edge[DT_EDGES];
     struct dt_batch_limits *lim[DT_MAX_MODULES]; /* per microbatch over all replicas */
@@ -376,10 +384,26 @@ static inline bool dt_exec_here(const struct dt_exec_ranks *ranks, const struct 
     return dt_exec_member(ranks, op) >= 0;
 }
 
-/* Do the ranks that hold a stage's replicas share out the optimizer's states? */
+static inline int dt_exec_ep_size(const struct dt_exec_env *env, int module)
+{
+    return env->o.plan->modules[module].layout.ep;
+}
+/* The ranks that hold a region of a stage. */
+static inline const struct dt_exec_peers *dt_exec_region_peers(const struct dt_exec_ranks *ranks,
+                                                               int module, int stage,
+                                                               const struct dt_exec_region *u)
+{
+    return u->experts ? &ranks->expert_peers[module][stage] : &ranks->peers[module][stage];
+}
+/* Do the ranks that hold the same parameters share out the optimizer's states? */
+static inline bool dt_exec_peers_shard(const struct dt_exec_ranks *ranks, int module,
+                                       const struct dt_exec_peers *p)
+{
+    return ranks->env->o.plan->modules[module].zero > 0 && p->n_group > 1;
+}
 static inline bool dt_exec_shards(const struct dt_exec_ranks *ranks, int module, int stage)
 {
-    return ranks->env->o.plan->modules[module].zero > 0 && ranks->peers[module][stage].n_group > 1;
+    return dt_exec_peers_shard(ranks, module, &ranks->peers[module][stage]);
 }
 
 /* The ranks that share a lane's parameters, or its sequences; NULL: it is one. */
@@ -396,6 +420,14 @@ static inline struct dt_tp *dt_exec_tp(const struct dt_exec_ranks *ranks, int mo
     struct dt_tp *tp = &ranks->tp[module][replica * ranks->env->pp[module] + stage];
 
     return tp->comm ? tp : NULL;
+}
+
+static inline struct dt_tp *dt_exec_ep(const struct dt_exec_ranks *ranks, int module, int replica,
+                                       int stage)
+{
+    struct dt_tp *ep = &ranks->ep[module][replica * ranks->env->pp[module] + stage];
+
+    return ep->comm ? ep : NULL;
 }
 
 /* What this thread allocates from now on is for the lane; give dev->memory_for what comes back. */
@@ -541,9 +573,10 @@ enum dt_status dt_exec_make_regions(const struct dt_exec_ranks *ranks, struct dt
 enum dt_status dt_exec_owned(const struct dt_exec_ranks *ranks, const struct dt_exec_vstage *vs,
                              int me, bool leads, struct dt_error *err,
                              struct dt_optimizer_owned **out, int *n);
-/* Where parameters lie in a stage, without any memory: of one tensor-parallel member, or NULL: whole. */
+/* Where parameters lie in a stage, without any memory: of one tensor-parallel member, or NULL: whole; and of one
+ * member of an expert group, or NULL: all experts. */
 enum dt_status dt_exec_layout(const struct dt_exec_env *env, int module, int v, struct dt_tp *tp,
-                              struct dt_error *err, struct dt_stage **out);
+                              struct dt_tp *ep, struct dt_error *err, struct dt_stage **out);
 /* First float and number of a member's piece of a region. */
 void dt_exec_piece(const struct dt_exec_region *u, int members, int member, size_t *at, size_t *n);
 /* The member of the sending lane that feeds member `t` of the receiving one, and both ranks. */

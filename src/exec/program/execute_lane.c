@@ -11,8 +11,9 @@ enum { SLACK = 16 }; /* limits grow by that share more than what asked for it */
 
 static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_exec_vstage *vs,
                                  const struct dt_batch_limits *max, struct dt_tp *tp,
-                                 struct dt_tp *cp, const struct dt_stage_memory *gathered,
-                                 bool layout_only, struct dt_error *err, struct dt_stage **out)
+                                 struct dt_tp *cp, struct dt_tp *ep,
+                                 const struct dt_stage_memory *gathered, bool layout_only,
+                                 struct dt_error *err, struct dt_stage **out)
 {
     const struct dt_module *mod = &env->o.model->modules[vs->module];
     unsigned char *trained = dt_malloc((size_t)mod->n_blocks + 1);
@@ -31,6 +32,7 @@ static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_
         .dropout = (float)env->o.dropout,
         .tp = tp,
         .cp = cp,
+        .ep = ep,
         .chunks = env->o.plan->policy.stepccl ? env->o.plan->policy.stepccl_chunks : 0,
         .gathered = gathered,
         .layout_only = layout_only,
@@ -54,14 +56,14 @@ static struct dt_batch_limits smallest(const struct dt_exec_env *env, int module
 }
 
 enum dt_status dt_exec_layout(const struct dt_exec_env *env, int module, int v, struct dt_tp *tp,
-                              struct dt_error *err, struct dt_stage **out)
+                              struct dt_tp *ep, struct dt_error *err, struct dt_stage **out)
 {
     const struct dt_plan_module *mp = &env->o.plan->modules[module];
     struct dt_batch_limits max = smallest(env, module);
     struct dt_exec_vstage vs = {
         .module = module, .v = v, .first = mp->split[v], .last = mp->split[v + 1]};
 
-    return make_stage(env, &vs, &max, tp, NULL, NULL, true, err, out);
+    return make_stage(env, &vs, &max, tp, NULL, ep, NULL, true, err, out);
 }
 
 static enum dt_status memory_new(void *arg, size_t bytes, struct dt_error *err, void **out)
@@ -87,6 +89,8 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
         dt_exec_tp(stages->ranks, vs->module, vs->replica, vs->v % stages->env->pp[vs->module]);
     struct dt_tp *cp =
         dt_exec_cp(stages->ranks, vs->module, vs->replica, vs->v % stages->env->pp[vs->module]);
+    struct dt_tp *ep =
+        dt_exec_ep(stages->ranks, vs->module, vs->replica, vs->v % stages->env->pp[vs->module]);
     struct dt_transport *data = stages->ranks->data;
     struct dt_stage_memory gathered = {data, data && data->memory_new ? memory_new : NULL,
                                        memory_free};
@@ -100,7 +104,7 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
     vs->fresh = dt_calloc(blocks, sizeof(*vs->fresh));
     if (!vs->finished || !vs->fresh)
         return dt_error_nomem(err, "a stage");
-    DT_TRY(make_stage(stages->env, vs, &vs->max, tp, cp,
+    DT_TRY(make_stage(stages->env, vs, &vs->max, tp, cp, ep,
                       gathered.alloc && dt_exec_gathers(stages, vs) ? &gathered : NULL, false, err,
                       &vs->stage));
     DT_TRY(dt_exec_make_regions(stages->ranks, vs, err));
@@ -307,6 +311,23 @@ static enum dt_status count_module(struct dt_exec_iteration *it, const struct dt
     return DT_OK;
 }
 
+/* Rows of the microbatches that the members of an expert group run together. */
+static void count_routed(struct dt_exec_iteration *it, const struct dt_exec_env *env, int m)
+{
+    const uint32_t *first = it->p->assignment->m[m].mb_first;
+    int ep = dt_exec_ep_size(env, m);
+
+    for (int r = 0; ep > 1 && r < env->dp[m]; r++)
+        for (uint32_t mb = first[r]; mb < first[r + 1]; mb++) {
+            int64_t sum = 0;
+
+            for (int k = r / ep * ep; k < r / ep * ep + ep; k++)
+                if (first[k] + mb - first[r] < first[k + 1])
+                    sum += it->lim[m][first[k] + mb - first[r]].rows;
+            it->lim[m][mb].routed = sum;
+        }
+}
+
 struct dt_batch dt_exec_counts(const struct dt_exec_env *env, const struct dt_exec_iteration *it,
                                int module, uint32_t mb)
 {
@@ -320,7 +341,8 @@ struct dt_batch dt_exec_counts(const struct dt_exec_env *env, const struct dt_ex
                              .n_cond = l->cond,
                              .max_len = l->max_len,
                              .keys = l->keys,
-                             .gathered = l->gathered};
+                             .gathered = l->gathered,
+                             .routed = l->routed};
 }
 
 enum dt_status dt_exec_reserve(const struct dt_exec_stages *stages, struct dt_exec_iteration *it,
@@ -328,6 +350,7 @@ enum dt_status dt_exec_reserve(const struct dt_exec_stages *stages, struct dt_ex
 {
     for (int m = 0; m < stages->env->o.model->n_modules; m++) {
         DT_TRY(count_module(it, stages->env, &stages->ranks->cut[m], m, err));
+        count_routed(it, stages->env, m);
         for (int k = 0; k < stages->env->dp[m] * stages->env->n_v[m]; k++) {
             struct dt_exec_vstage *vs = &stages->vs[m][k];
             const uint32_t *first = &it->p->assignment->m[m].mb_first[vs->replica];
@@ -343,6 +366,7 @@ enum dt_status dt_exec_reserve(const struct dt_exec_stages *stages, struct dt_ex
                 grown |= grow_limit(&max.cond, need->cond);
                 grown |= grow_limit(&max.keys, need->keys);
                 grown |= grow_limit(&max.gathered, need->gathered);
+                grown |= grow_limit(&max.routed, need->routed);
                 if (need->gathered > 0) /* else the rows are enough for any document */
                     grown |= grow_limit(&max.max_len, need->max_len);
             }

@@ -130,6 +130,11 @@ static enum dt_status count_here(const struct search *s, double key, struct dt_e
     return look_at(s, &w, err, c);
 }
 
+static bool deals_experts(const struct dt_exec_env *env, double key)
+{
+    return dt_exec_ep_size(env, (int)ldexp(key, -44)) > 1;
+}
+
 static enum dt_status least(struct search *s, double *key, int *owner, struct dt_error *err)
 {
     double *all = dt_calloc((size_t)s->stages->ranks->n, sizeof(*all));
@@ -175,7 +180,8 @@ static enum dt_status find(struct search *s, struct dt_error *err, struct dt_exe
     DT_TRY(least(s, &key, &owner, err));
     if (!isfinite(key))
         return DT_OK;
-    if (s->grads || s->stages->ranks->rank == owner)
+    /* where experts are dealt ranks number their parameters differently: the owner counts what it has */
+    if ((s->grads && !deals_experts(s->stages->env, key)) || s->stages->ranks->rank == owner)
         DT_TRY(count_here(s, key, err, out));
     return put_together(s, owner, err, out);
 }

@@ -4,16 +4,22 @@
  *
  * Compute ops and collectives follow the program's topological order.  Messages and fetches are
  * pulled in by whoever needs them, right before it, so that data waits in memory no longer than it
- * must; the dependencies of every op still come before it. */
+ * must; the dependencies of every op still come before it.
+ *
+ * Members of an expert group wait for each other inside their compute ops, so the n-th ones of their lanes have one
+ * place in the order, behind what any of them waits for: whoever is at such a place has behind it all that the others
+ * need to come there, too. */
 #include "exec/program/execute_impl.h"
 
 #include <string.h>
+
+enum { NOT_PLACED, PLACED, BEGUN };
 
 static void place(struct dt_exec_iteration *it, const struct dt_exec_ranks *ranks, uint32_t i);
 
 static void put(struct dt_exec_iteration *it, const struct dt_exec_ranks *ranks, uint32_t i)
 {
-    it->placed[i] = 1;
+    it->placed[i] = PLACED;
     if (dt_exec_here(ranks, &it->p->ops[i]))
         it->order[it->n_order++] = i;
 }
@@ -31,13 +37,101 @@ static void place_deps(struct dt_exec_iteration *it, const struct dt_exec_ranks 
         place(it, ranks, op->peer);
 }
 
+/* ---- expert groups ---- */
+
+static bool is_compute(const struct dt_op *op)
+{
+    return dt_op_resource(op->kind) == DT_RES_COMPUTE && op->kind != DT_OP_STEP;
+}
+
+/* Compute ops of each lane, in their order there. */
+static enum dt_status number_compute(struct dt_exec_iteration *it, struct dt_error *err)
+{
+    const struct dt_program *p = it->p;
+    uint32_t n = 0;
+
+    if (dt_grow((void **)&it->nth, &it->cap_nth, p->n_ops + 1u, sizeof(*it->nth)) ||
+        dt_grow((void **)&it->compute, &it->cap_compute, p->n_ops + 1u, sizeof(*it->compute)) ||
+        dt_grow((void **)&it->lane_compute, &it->cap_lane_compute, (size_t)p->n_lanes + 1,
+                sizeof(*it->lane_compute)))
+        return dt_error_nomem(err, "the order of a program");
+    for (int l = 0; l < p->n_lanes; l++) {
+        const struct dt_lane *lane = &p->lanes[l];
+
+        it->lane_compute[l] = n;
+        for (uint32_t i = lane->first; i < lane->first + lane->n; i++) {
+            it->nth[i] = n - it->lane_compute[l];
+            if (is_compute(&p->ops[i]))
+                it->compute[n++] = i;
+        }
+    }
+    it->lane_compute[p->n_lanes] = n;
+    return DT_OK;
+}
+
+/* The lane of a stage's replica. */
+static int lane_of(const struct dt_program *p, const struct dt_op *like, int replica)
+{
+    for (int l = 0; l < p->n_lanes; l++)
+        if (p->lanes[l].module == like->module && p->lanes[l].stage == like->stage &&
+            p->lanes[l].replica == replica)
+            return l;
+    return -1;
+}
+
+/* What member k of the op's expert group runs with it; DT_NONE: something else. */
+static uint32_t partner(const struct dt_exec_iteration *it, uint32_t i, int ep, int k)
+{
+    const struct dt_op *op = &it->p->ops[i], *other;
+    int lane = lane_of(it->p, op, op->replica / ep * ep + k);
+    uint32_t at;
+
+    if (lane < 0)
+        return DT_NONE;
+    at = it->lane_compute[lane] + it->nth[i];
+    if (at >= it->lane_compute[lane + 1])
+        return DT_NONE;
+    other = &it->p->ops[it->compute[at]];
+    return other->kind == op->kind && other->chunk == op->chunk && other->mb == op->mb &&
+                   other->part == op->part && other->parts == op->parts
+               ? it->compute[at]
+               : DT_NONE;
+}
+
+/* All members together, or: they do not run the same. */
+static void place_members(struct dt_exec_iteration *it, const struct dt_exec_ranks *ranks,
+                          uint32_t i, int ep)
+{
+    uint32_t at;
+
+    for (int k = 0; k < ep; k++) {
+        at = partner(it, i, ep, k);
+        it->cyclic |= at == DT_NONE || it->placed[at] != NOT_PLACED;
+    }
+    if (it->cyclic)
+        return;
+    for (int k = 0; k < ep; k++)
+        it->placed[partner(it, i, ep, k)] = BEGUN;
+    for (int k = 0; k < ep; k++)
+        place_deps(it, ranks, partner(it, i, ep, k));
+    for (int k = 0; k < ep; k++)
+        put(it, ranks, partner(it, i, ep, k));
+}
+
 /* Depth: chains of messages that nobody has asked for yet. */
 static void place(struct dt_exec_iteration *it, const struct dt_exec_ranks *ranks, uint32_t i)
 {
     const struct dt_op *op = &it->p->ops[i];
 
-    if (it->placed[i])
+    int ep = dt_exec_ep_size(ranks->env, op->module);
+
+    it->cyclic |= it->placed[i] == BEGUN; /* what the op waits for waits for another member's */
+    if (it->placed[i] || it->cyclic)
         return;
+    if (ep > 1 && is_compute(op)) {
+        place_members(it, ranks, i, ep);
+        return;
+    }
     if (dt_op_resource(op->kind) != DT_RES_COLL) {
         place_deps(it, ranks, i);
         put(it, ranks, i);
@@ -78,6 +172,8 @@ enum dt_status dt_exec_make_order(struct dt_exec_iteration *it, const struct dt_
         return dt_error_nomem(err, "the order of a program");
     memset(it->placed, 0, p->n_ops);
     it->n_order = 0;
+    it->cyclic = false;
+    DT_TRY(number_compute(it, err));
     DT_TRY(dt_timeline_topo_build(p, err, &topo));
     for (uint32_t k = 0; k < topo.n; k++) {
         enum dt_op_resource r = dt_op_resource(p->ops[topo.order[k]].kind);
@@ -88,6 +184,12 @@ enum dt_status dt_exec_make_order(struct dt_exec_iteration *it, const struct dt_
     for (uint32_t k = 0; k < topo.n; k++)
         place(it, ranks, topo.order[k]);
     dt_timeline_topo_free(&topo);
+    if (it->cyclic)
+        return dt_error_set(
+            err, DT_ERR_INPUT,
+            "the lanes of an expert group (ep) cannot run their microbatches side by "
+            "side in this program: use the same number of microbatches for each, "
+            "and modules that share no GPUs, or schedule 1f1b");
     it->late_steps = forward_after_step(it);
     return DT_OK;
 }

@@ -210,14 +210,16 @@ static enum dt_status sync_region(struct dt_exec *x, uint32_t i, const struct dt
                                   float *grads, struct dt_error *err)
 {
     const struct dt_op *op = &x->it.p->ops[i];
-    const struct dt_exec_peers *p = &x->ranks.peers[op->module][op->stage];
+    const struct dt_exec_peers *p = dt_exec_region_peers(&x->ranks, op->module, op->stage, u);
     size_t *count = NULL;
     struct dt_device_queue *q = x->comm.queue_of[i];
     struct dt_req *req;
     enum dt_status st;
 
     dt_exec_sum_here(&x->stages, q, op, u->at, u->n);
-    if (u->whole || !dt_exec_shards(&x->ranks, op->module, op->stage)) {
+    if (u->experts && !p->comm) /* nobody else has these */
+        return DT_OK;
+    if (u->whole || !dt_exec_peers_shard(&x->ranks, op->module, p)) {
         DT_TRY(x->ranks.data->post_all_reduce(p->comm, DT_REDUCE_F32, grads + u->at, u->n, q, err,
                                               &req));
         return dt_exec_request_add(&x->comm, i, x->ranks.data, req, NULL, err);

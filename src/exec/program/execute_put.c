@@ -61,15 +61,16 @@ enum dt_status dt_exec_put(const struct dt_exec_part *part, enum dt_param_what w
                            const float *values, struct dt_error *err)
 {
     struct dt_exec_whole_impl *impl = part->impl;
+    int here = ((const struct dt_exec_whole_own *)part->own)->here[param];
 
     for (int r = 0; r < impl->x->env.dp[part->module]; r++) {
         struct dt_exec_vstage *vs = dt_exec_vs(&impl->x->stages, part->module, r, part->v);
         const struct dt_param *p;
         int n;
 
-        if (!vs->stage)
+        if (!vs->stage || here < 0)
             continue;
-        p = &dt_stage_params(vs->stage, &n)[param];
+        p = &dt_stage_params(vs->stage, &n)[here];
         if (what == DT_PARAM_VALUE)
             DT_TRY(put_slice(impl, p, values, 0, p->n, dt_stage_master(vs->stage) + p->at, err));
         else

@@ -7,6 +7,8 @@
  *             groups, those of a group, and those of the same place in all groups
  *   tied      the two stages that share a table, per replica
  *   tp        members of a lane
+ *   ep        members of an expert group: lanes of a stage, neighbours among its replicas
+ *   expert_peers  of what these hold: those of the same place in all groups
  *   training  all, where anything is trained: the norm
  * Of host memory:
  *   world     all: losses */
@@ -61,8 +63,11 @@ static enum dt_status find_lanes(struct dt_exec_ranks *ranks, struct dt_error *e
         ranks->peers[m] = dt_calloc((size_t)l->pp, sizeof(*ranks->peers[m]));
         ranks->tp[m] = dt_calloc((size_t)(l->dp * l->pp), sizeof(*ranks->tp[m]));
         ranks->cp[m] = dt_calloc((size_t)(l->dp * l->pp), sizeof(*ranks->cp[m]));
+        ranks->ep[m] = dt_calloc((size_t)(l->dp * l->pp), sizeof(*ranks->ep[m]));
+        ranks->expert_peers[m] = dt_calloc((size_t)l->pp, sizeof(*ranks->expert_peers[m]));
         ranks->cut[m] = (struct dt_batch_cut){.n = l->cp};
-        if (!ranks->member[m] || !ranks->peers[m] || !ranks->tp[m] || !ranks->cp[m])
+        if (!ranks->member[m] || !ranks->peers[m] || !ranks->tp[m] || !ranks->cp[m] ||
+            !ranks->ep[m] || !ranks->expert_peers[m])
             return dt_error_nomem(err, "lanes");
         for (int r = 0; r < l->dp; r++)
             for (int s = 0; s < l->pp; s++)
@@ -188,6 +193,48 @@ static enum dt_status join_members(struct dt_exec_ranks *ranks, int m, bool *in,
     return DT_OK;
 }
 
+/* Replicas first, first + step, .. of a stage: n of them, a rank each (execute.c, check_layout). */
+static enum dt_status join_replicas(const struct dt_exec_ranks *ranks, int m, int s, int first,
+                                    int step, int n, bool *in, struct dt_error *err,
+                                    struct dt_comm **out)
+{
+    clear(ranks, in);
+    for (int k = 0; k < n; k++)
+        in[dt_placement_rank(&ranks->place, m, first + k * step, s, 0)] = true;
+    return comm_of(ranks, ranks->data, in, err, out);
+}
+
+static enum dt_status join_experts(struct dt_exec_ranks *ranks, int m, bool *in,
+                                   struct dt_error *err)
+{
+    int ep = dt_exec_ep_size(ranks->env, m), dp = ranks->env->dp[m], pp = ranks->env->pp[m];
+    struct dt_comm *c;
+
+    for (int s = 0; ep > 1 && s < pp; s++) {
+        struct dt_exec_peers *p = &ranks->expert_peers[m][s];
+
+        *p = (struct dt_exec_peers){
+            .n = dp / ep, .n_group = dp / ep, .leader = ranks->peers[m][s].leader};
+        for (int g = 0; g < dp; g += ep) {
+            DT_TRY(join_replicas(ranks, m, s, g, 1, ep, in, err, &c));
+            if (c)
+                ranks->ep[m][(g + dt_comm_member(c)) * pp + s] =
+                    (struct dt_tp){.comm = c,
+                                   .rank = dt_comm_member(c),
+                                   .size = ep,
+                                   .limit_s = ranks->env->o.limit_s};
+        }
+        for (int e = 0; e < ep; e++) {
+            DT_TRY(join_replicas(ranks, m, s, e, ep, dp / ep, in, err, &c));
+            if (c) {
+                p->comm = p->group = c;
+                p->me = dt_comm_member(c);
+            }
+        }
+    }
+    return DT_OK;
+}
+
 /* A rank sizes its microbatches for one share of their sequences. */
 static enum dt_status find_cut(struct dt_exec_ranks *ranks, int m, struct dt_error *err)
 {
@@ -244,6 +291,7 @@ static enum dt_status join_all(struct dt_exec_ranks *ranks, bool *in, struct dt_
     for (int m = 0; m < ranks->env->o.model->n_modules; m++) {
         DT_TRY(join_peers(ranks, m, in, err));
         DT_TRY(join_members(ranks, m, in, err));
+        DT_TRY(join_experts(ranks, m, in, err));
         DT_TRY(find_cut(ranks, m, err));
     }
     DT_TRY(join_tied(ranks, in, err));
@@ -307,6 +355,7 @@ void dt_exec_unplace(struct dt_exec_ranks *ranks)
             leave(p->group != p->comm ? p->group : NULL);
             leave(p->over);
             leave(p->comm);
+            leave(ranks->expert_peers[m] ? ranks->expert_peers[m][s].comm : NULL);
         }
         for (int k = 0; ranks->tp[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++) {
             dt_tp_beside_free(&ranks->tp[m][k]);
@@ -314,6 +363,10 @@ void dt_exec_unplace(struct dt_exec_ranks *ranks)
         }
         for (int k = 0; ranks->cp[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++)
             leave(ranks->cp[m][k].comm);
+        for (int k = 0; ranks->ep[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++)
+            leave(ranks->ep[m][k].comm);
+        dt_free(ranks->ep[m]);
+        dt_free(ranks->expert_peers[m]);
         dt_free(ranks->member[m]);
         dt_free(ranks->peers[m]);
         dt_free(ranks->tp[m]);
@@ -381,6 +434,28 @@ static enum dt_status add_run(struct dt_exec_vstage *vs, size_t *cap, int first,
     return add_region(vs, cap, u, err);
 }
 
+/* The same of one block, whose experts are a region of their own. */
+static enum dt_status add_expert_block(struct dt_exec_vstage *vs, size_t *cap, int block,
+                                       struct dt_error *err)
+{
+    struct dt_param_range r = dt_stage_range(vs->stage, block);
+    struct dt_exec_region u = {
+        .first = block, .last = block + 1, .at = r.at, .n = r.n_experts, .experts = true};
+
+    DT_TRY(add_region(vs, cap, u, err));
+    u.at = r.at + r.n_experts;
+    u.n = r.n - r.n_experts;
+    u.experts = false;
+    return add_region(vs, cap, u, err);
+}
+
+/* Do blocks have experts that are elsewhere? */
+static bool deals_experts(const struct dt_exec_env *env, const struct dt_exec_vstage *vs, int block)
+{
+    return dt_exec_ep_size(env, vs->module) > 1 &&
+           env->o.model->modules[vs->module].blocks[block].n_experts > 0;
+}
+
 enum dt_status dt_exec_make_regions(const struct dt_exec_ranks *ranks, struct dt_exec_vstage *vs,
                                     struct dt_error *err)
 {
@@ -399,7 +474,11 @@ enum dt_status dt_exec_make_regions(const struct dt_exec_ranks *ranks, struct dt
             e = b + 1;
             if (!dt_stage_trained(vs->stage, b))
                 continue;
-            while (e < hi && dt_stage_trained(vs->stage, e))
+            if (deals_experts(ranks->env, vs, b)) {
+                DT_TRY(add_expert_block(vs, &cap, b, err));
+                continue;
+            }
+            while (e < hi && dt_stage_trained(vs->stage, e) && !deals_experts(ranks->env, vs, e))
                 e++;
             DT_TRY(add_run(vs, &cap, b, e, table, err));
         }
@@ -422,27 +501,31 @@ enum dt_status dt_exec_owned(const struct dt_exec_ranks *ranks, const struct dt_
                              int me, bool leads, struct dt_error *err,
                              struct dt_optimizer_owned **out, int *n)
 {
-    int stage = vs->v % ranks->env->pp[vs->module];
-    int members = ranks->peers[vs->module][stage].n_group;
+    int stage = vs->v % ranks->env->pp[vs->module], ep = dt_exec_ep_size(ranks->env, vs->module);
     struct dt_optimizer_owned *o;
 
     *out = NULL;
     *n = 0;
-    if (!dt_exec_shards(ranks, vs->module, stage))
+    if (!dt_exec_shards(ranks, vs->module, stage) && ep <= 1)
         return DT_OK;
     o = dt_malloc(((size_t)vs->n_regions + 1) * sizeof(*o));
     if (!o)
         return dt_error_nomem(err, "pieces of a stage");
     for (int k = 0; k < vs->n_regions; k++) {
         const struct dt_exec_region *u = &vs->regions[k];
+        const struct dt_exec_peers *p = dt_exec_region_peers(ranks, vs->module, stage, u);
+        int mine =
+            u->experts ? me / ep : me; /* among those that hold it; expert groups are neighbours */
         struct dt_optimizer_owned *w = &o[*n];
 
-        *w = (struct dt_optimizer_owned){u->at, u->n, me == 0};
-        if (!u->whole) { /* one replica steps for the others of its rank */
+        *w = (struct dt_optimizer_owned){u->at, u->n, mine == 0};
+        if (!u->whole &&
+            dt_exec_peers_shard(ranks, vs->module,
+                                p)) { /* one replica steps for the others of its rank */
             if (!leads)
                 continue;
-            dt_exec_piece(u, members, me % members, &w->at, &w->n);
-            w->counted = me < members; /* of the first group */
+            dt_exec_piece(u, p->n_group, mine % p->n_group, &w->at, &w->n);
+            w->counted = mine < p->n_group; /* of the first group */
         }
         *n += w->n > 0;
     }

@@ -33,11 +33,29 @@ int dt_exec_writer(const struct dt_exec_ranks *ranks, int module, int v)
 static enum dt_status lay_out(const struct dt_exec_env *env, struct dt_exec_part *p,
                               struct dt_exec_whole_own *own, struct dt_error *err)
 {
-    DT_TRY(dt_exec_layout(env, p->module, p->v, NULL, err, &own->layout));
+    DT_TRY(dt_exec_layout(env, p->module, p->v, NULL, NULL, err, &own->layout));
     DT_TRY(dt_optimizer_layout(&own->moments, &env->o.model->modules[p->module], own->layout, 0,
                                NULL, 0, err));
     p->params = dt_stage_params(own->layout, &p->n_params);
     p->trained = own->moments.trained;
+    return DT_OK;
+}
+
+/* This rank has the tensors of the whole in their order, of experts some. */
+static enum dt_status find_here(const struct dt_exec_stages *stages, const struct dt_exec_part *p,
+                                struct dt_exec_whole_own *own, struct dt_error *err)
+{
+    struct dt_exec_vstage *vs = dt_exec_held(stages, p->module, p->v);
+    const struct dt_param *mine = NULL;
+    int n = 0, k = 0;
+
+    own->here = dt_malloc(((size_t)p->n_params + 1) * sizeof(*own->here));
+    if (!own->here)
+        return dt_error_nomem(err, "a checkpoint");
+    if (vs)
+        mine = dt_stage_params(vs->stage, &n);
+    for (int i = 0; i < p->n_params; i++)
+        own->here[i] = k < n && strcmp(mine[k].name, p->params[i].name) == 0 ? k++ : -1;
     return DT_OK;
 }
 
@@ -67,9 +85,10 @@ static enum dt_status open_parts(struct dt_exec *x, bool share, struct dt_error 
 
             if (share && x->ranks.t && dt_exec_writer(&x->ranks, m, v) != x->ranks.rank)
                 continue;
-            *p = (struct dt_exec_part){.module = m, .v = v, .impl = impl};
+            *p = (struct dt_exec_part){.module = m, .v = v, .impl = impl, .own = &impl->own[w->n]};
             w->n++;
             DT_TRY(lay_out(env, p, &impl->own[w->n - 1], err));
+            DT_TRY(find_here(&x->stages, p, &impl->own[w->n - 1], err));
             if (share)
                 DT_TRY(make_room(p, &impl->own[w->n - 1], err));
         }
@@ -116,6 +135,7 @@ void dt_exec_whole_free(struct dt_exec_whole *w)
     struct dt_exec_whole_impl *impl = w->impl;
 
     for (int k = 0; k < w->n; k++) {
+        dt_free(impl->own[k].here);
         dt_optimizer_free(&impl->own[k].moments);
         dt_stage_free(impl->own[k].layout);
         dt_free(w->part[k].master);

@@ -10,6 +10,7 @@
 struct dt_exec_whole_own { /* of a part */
     struct dt_stage *layout;
     struct dt_optimizer moments; /* a layout, too */
+    int *here; /* [parameters] their numbers in this rank's stage; -1: it has none of it */
 };
 struct dt_exec_whole_impl {
     struct dt_exec *x;

@@ -35,6 +35,22 @@ static enum dt_status used_gpus(struct dt_placement *p, struct dt_error *err)
     return DT_OK;
 }
 
+/* The replicas of an expert group wait for each other inside their ops. */
+static enum dt_status check_experts(const struct dt_placement *p, int m, struct dt_error *err)
+{
+    const struct dt_plan_layout *l = &p->plan->modules[m].layout;
+
+    for (int s = 0; s < l->pp; s++)
+        for (int r = 1; r < l->dp; r++)
+            if (dt_placement_rank(p, m, r, s, 0) == dt_placement_rank(p, m, r - 1, s, 0))
+                return dt_error_set(err, DT_ERR_INPUT,
+                                    "module %s: with ep %d replicas need a rank each; the plan has "
+                                    "%d GPUs, so start %d ranks, not %d",
+                                    p->plan->module_names[m], l->ep, p->n_gpus, p->n_gpus,
+                                    p->ranks);
+    return DT_OK;
+}
+
 static enum dt_status check_lanes(const struct dt_placement *p, struct dt_error *err)
 {
     for (int m = 0; m < p->plan->n_modules; m++) {
@@ -50,6 +66,8 @@ static enum dt_status check_lanes(const struct dt_placement *p, struct dt_error 
                                         p->plan->module_names[m], l->cp > 1 ? "" : "tp ",
                                         dt_plan_layout_lane_gpus(l), p->n_gpus, p->n_gpus,
                                         p->ranks);
+        if (l->ep > 1)
+            DT_TRY(check_experts(p, m, err));
     }
     return DT_OK;
 }
