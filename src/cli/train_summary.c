@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "exec/program/placement.h"
-#include "exec/train/train_log.h"
+#include "exec/train/train_experts.h"
 
 #include <stdio.h>
 #include <string.h>

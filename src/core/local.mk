@@ -190,6 +190,8 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/program.c \
 	src/core/schedule/program.h \
 	src/core/schedule/program_check.c \
+	src/core/schedule/program_partners.c \
+	src/core/schedule/program_partners.h \
 	src/core/schedule/program_check_data.c \
 	src/core/schedule/program_check_graph.c \
 	src/core/schedule/program_check_impl.h \

@@ -178,6 +178,8 @@ libdtexec_a_SOURCES = \
 	src/exec/train/train.h \
 	src/exec/train/train_agree.c \
 	src/exec/train/train_agree.h \
+	src/exec/train/train_experts.c \
+	src/exec/train/train_experts.h \
 	src/exec/train/train_folder.c \
 	src/exec/train/train_folder.h \
 	src/exec/train/train_log.c \

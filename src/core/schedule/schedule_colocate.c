@@ -25,7 +25,31 @@
  * itself: narrow guests would else take the GPUs of a wide lane in turn, and it would never run. */
 #include "core/schedule/schedule_turns.h"
 
+#include "base/mem.h"
+
 #include <string.h>
+
+/* ---- what a run leaves ---- */
+
+enum dt_status dt_sched_turns_new(const struct dt_program *p, struct dt_error *err,
+                                  struct dt_sched_turns *out)
+{
+    *out = (struct dt_sched_turns){.end_ns = INT64_MAX};
+    out->order = dt_malloc(((size_t)p->n_ops + 1) * sizeof(*out->order));
+    out->before_n = dt_calloc((size_t)p->n_ops + 1, sizeof(*out->before_n));
+    if (out->order && out->before_n)
+        return DT_OK;
+    dt_sched_turns_free(out);
+    return dt_error_nomem(err, "turns of colocated modules");
+}
+
+void dt_sched_turns_free(struct dt_sched_turns *t)
+{
+    dt_free(t->before);
+    dt_free(t->before_n);
+    dt_free(t->order);
+    *t = (struct dt_sched_turns){.end_ns = INT64_MAX};
+}
 
 /* ---- writing the dependencies ---- */
 

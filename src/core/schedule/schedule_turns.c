@@ -9,6 +9,7 @@
  * compares lies with the lane. */
 #include "core/schedule/schedule_turns.h"
 
+#include "core/schedule/program_partners.h"
 #include "core/schedule/schedule_phases.h"
 
 #include "base/heap.h"
@@ -66,7 +67,8 @@ struct dt_sched_turns_runs {
     struct lane *lane;
     struct island *island;
     struct gpu *gpu;
-    struct dt_sched_phases *phases; /* NULL: no module has phases */
+    struct dt_sched_phases *phases;      /* NULL: no module has phases */
+    struct dt_program_partners partners; /* ops that expert groups run together */
     uint32_t *lanes_of;
     uint32_t n_gpus, n_islands;
     /* a run */
@@ -91,26 +93,6 @@ static uint32_t of(const struct node *x)
 }
 
 /* ---- turns ---- */
-
-enum dt_status dt_sched_turns_new(const struct dt_program *p, struct dt_error *err,
-                                  struct dt_sched_turns *out)
-{
-    *out = (struct dt_sched_turns){.end_ns = INT64_MAX};
-    out->order = dt_malloc(((size_t)p->n_ops + 1) * sizeof(*out->order));
-    out->before_n = dt_calloc((size_t)p->n_ops + 1, sizeof(*out->before_n));
-    if (out->order && out->before_n)
-        return DT_OK;
-    dt_sched_turns_free(out);
-    return dt_error_nomem(err, "turns of colocated modules");
-}
-
-void dt_sched_turns_free(struct dt_sched_turns *t)
-{
-    dt_free(t->before);
-    dt_free(t->before_n);
-    dt_free(t->order);
-    *t = (struct dt_sched_turns){.end_ns = INT64_MAX};
-}
 
 static enum dt_status note(struct dt_sched_turns *t, uint32_t op, uint32_t waits_for,
                            struct dt_error *err)
@@ -163,7 +145,8 @@ static bool depends(const struct dt_sched_turns_runs *g, uint32_t i, uint32_t on
 static uint32_t class_and_of(const struct dt_sched_turns_runs *g, const struct dt_op *op,
                              int64_t ns)
 {
-    bool alone = g->island[g->lane[op->lane].island].n == 1 && ns > 0;
+    bool alone = g->island[g->lane[op->lane].island].n == 1 && ns > 0 &&
+                 g->p->plan->modules[op->module].layout.ep <= 1; /* else it begins with others */
 
     switch (dt_op_resource(op->kind)) {
     case DT_RES_COMPUTE:
@@ -314,7 +297,7 @@ struct dt_sched_turns_runs *dt_sched_turns_prepare(struct dt_sched *s, const str
     g->s = s;
     g->p = p;
     if (count_gpus(g, a) != 0 || find_islands(g, a) != 0 || link_all(g, ns, a) != 0 ||
-        count_phases(g, a) != 0)
+        count_phases(g, a) != 0 || dt_program_partners_find(p, a, NULL, &g->partners) != DT_OK)
         return NULL;
     g->group_waits = DT_ARENA_NEW(a, uint32_t, (size_t)p->n_groups + 1);
     g->heap = dt_arena_alloc_raw(a, (size_t)p->n_ops + 1, sizeof(*g->heap));
@@ -575,6 +558,25 @@ static bool are_free(const struct dt_sched_turns_runs *g, const struct lane *l)
     return true;
 }
 
+/* Could op i begin, and what runs with it?  `begins`: they do. */
+static enum dt_status together(struct dt_sched_turns_runs *g, uint32_t i, bool begins, bool *can,
+                               struct dt_error *err)
+{
+    int n = dt_program_partners_n(g->p, &g->partners, i);
+
+    *can = true;
+    for (int k = 0; k < n; k++) {
+        uint32_t j = dt_program_partner(g->p, &g->partners, i, k);
+        const struct lane *l = &g->lane[of(&g->node[j == DT_NONE ? i : j])];
+
+        if (begins && j != DT_NONE)
+            DT_TRY(start(g, j, err));
+        else if (j != DT_NONE)
+            *can &= l->ready == j && are_free(g, l);
+    }
+    return DT_OK;
+}
+
 /* The lanes of an island with an op that could begin, first by the rule first. */
 static uint32_t choices(struct dt_sched_turns_runs *g, const struct island *x)
 {
@@ -602,10 +604,17 @@ static enum dt_status choose(struct dt_sched_turns_runs *g, const struct island 
     for (uint32_t c = 0; c < n; c++) {
         const struct lane *l = &g->lane[g->choice[c]];
 
-        if (g->phases && !dt_sched_phases_allow(g->phases, l->ready, l->first_gpu, l->gpus))
+        bool can = l->ready != DT_NONE; /* else it began with another */
+
+        if (!can ||
+            (g->phases && !dt_sched_phases_allow(g->phases, l->ready, l->first_gpu, l->gpus)))
+            continue;
+        if (g->partners.any)
+            DT_TRY(together(g, l->ready, false, &can, err));
+        if (!can)
             continue;
         if (are_free(g, l))
-            DT_TRY(start(g, l->ready, err));
+            DT_TRY(together(g, l->ready, true, &can, err));
         else
             for (uint32_t k = l->first_gpu; g->rule.keeps && k < l->first_gpu + l->gpus; k++)
                 g->gpu[k].kept = g->looks;

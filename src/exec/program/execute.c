@@ -149,9 +149,7 @@ static void free_iteration(struct dt_exec_iteration *it)
     dt_free(it->view_items);
     dt_free(it->order);
     dt_free(it->placed);
-    dt_free(it->nth);
-    dt_free(it->compute);
-    dt_free(it->lane_compute);
+    dt_arena_free(&it->partners_of);
 }
 
 void dt_exec_free(struct dt_exec *x)

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "exec/program/execute.h"
 #include "exec/program/placement.h"
+#include "core/schedule/program_partners.h"
 #include "comm/supervisor.h"
 #include "kernels/kernels.h"
 
@@ -293,10 +294,9 @@ struct dt_exec_iteration {
     uint32_t *order, n_order; /* ops whose lanes are here (execute_order.c) */
     unsigned char *placed;
     size_t cap_order, cap_placed;
-    /* Expert groups run an op together (execute_order.c): [op] which compute op of its lane it is; these of each lane. */
-    uint32_t *nth, *compute, *lane_compute;
-    size_t cap_nth, cap_compute, cap_lane_compute;
-    bool cyclic;     /* some cannot */
+    struct dt_program_partners partners; /* ops that expert groups run together */
+    struct dt_arena partners_of;         /* its memory */
+    bool cyclic;                         /* some cannot */
     bool late_steps; /* forwards come after a STEP here: steps are made at the end */
     struct dt_exec_edge edge[DT_EDGES];
     struct dt_batch_limits *lim[DT_MAX_MODULES]; /* per microbatch over all replicas */

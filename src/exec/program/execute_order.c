@@ -39,83 +39,25 @@ static void place_deps(struct dt_exec_iteration *it, const struct dt_exec_ranks 
 
 /* ---- expert groups ---- */
 
-static bool is_compute(const struct dt_op *op)
-{
-    return dt_op_resource(op->kind) == DT_RES_COMPUTE && op->kind != DT_OP_STEP;
-}
-
-/* Compute ops of each lane, in their order there. */
-static enum dt_status number_compute(struct dt_exec_iteration *it, struct dt_error *err)
-{
-    const struct dt_program *p = it->p;
-    uint32_t n = 0;
-
-    if (dt_grow((void **)&it->nth, &it->cap_nth, p->n_ops + 1u, sizeof(*it->nth)) ||
-        dt_grow((void **)&it->compute, &it->cap_compute, p->n_ops + 1u, sizeof(*it->compute)) ||
-        dt_grow((void **)&it->lane_compute, &it->cap_lane_compute, (size_t)p->n_lanes + 1,
-                sizeof(*it->lane_compute)))
-        return dt_error_nomem(err, "the order of a program");
-    for (int l = 0; l < p->n_lanes; l++) {
-        const struct dt_lane *lane = &p->lanes[l];
-
-        it->lane_compute[l] = n;
-        for (uint32_t i = lane->first; i < lane->first + lane->n; i++) {
-            it->nth[i] = n - it->lane_compute[l];
-            if (is_compute(&p->ops[i]))
-                it->compute[n++] = i;
-        }
-    }
-    it->lane_compute[p->n_lanes] = n;
-    return DT_OK;
-}
-
-/* The lane of a stage's replica. */
-static int lane_of(const struct dt_program *p, const struct dt_op *like, int replica)
-{
-    for (int l = 0; l < p->n_lanes; l++)
-        if (p->lanes[l].module == like->module && p->lanes[l].stage == like->stage &&
-            p->lanes[l].replica == replica)
-            return l;
-    return -1;
-}
-
-/* What member k of the op's expert group runs with it; DT_NONE: something else. */
-static uint32_t partner(const struct dt_exec_iteration *it, uint32_t i, int ep, int k)
-{
-    const struct dt_op *op = &it->p->ops[i], *other;
-    int lane = lane_of(it->p, op, op->replica / ep * ep + k);
-    uint32_t at;
-
-    if (lane < 0)
-        return DT_NONE;
-    at = it->lane_compute[lane] + it->nth[i];
-    if (at >= it->lane_compute[lane + 1])
-        return DT_NONE;
-    other = &it->p->ops[it->compute[at]];
-    return other->kind == op->kind && other->chunk == op->chunk && other->mb == op->mb &&
-                   other->part == op->part && other->parts == op->parts
-               ? it->compute[at]
-               : DT_NONE;
-}
-
 /* All members together, or: they do not run the same. */
 static void place_members(struct dt_exec_iteration *it, const struct dt_exec_ranks *ranks,
-                          uint32_t i, int ep)
+                          uint32_t i, int n)
 {
+    const struct dt_program_partners *g = &it->partners;
     uint32_t at;
 
-    for (int k = 0; k < ep; k++) {
-        at = partner(it, i, ep, k);
+    for (int k = 0; k < n; k++) {
+        at = dt_program_partner(it->p, g, i, k);
         it->cyclic |= at == DT_NONE || it->placed[at] != NOT_PLACED;
     }
     if (it->cyclic)
         return;
-    for (int k = 0; k < ep; k++)
-        it->placed[partner(it, i, ep, k)] = BEGUN;
-    for (int k = 0; k < ep; k++)
-        place_deps(it, ranks, partner(it, i, ep, k));
-    for (int k = 0; k < ep; k++)
-        put(it, ranks, partner(it, i, ep, k));
+    for (int k = 0; k < n; k++)
+        it->placed[dt_program_partner(it->p, g, i, k)] = BEGUN;
+    for (int k = 0; k < n; k++)
+        place_deps(it, ranks, dt_program_partner(it->p, g, i, k));
+    for (int k = 0; k < n; k++)
+        put(it, ranks, dt_program_partner(it->p, g, i, k));
 }
 
 /* Depth: chains of messages that nobody has asked for yet. */
@@ -123,13 +65,13 @@ static void place(struct dt_exec_iteration *it, const struct dt_exec_ranks *rank
 {
     const struct dt_op *op = &it->p->ops[i];
 
-    int ep = dt_exec_ep_size(ranks->env, op->module);
+    int n = dt_program_partners_n(it->p, &it->partners, i);
 
     it->cyclic |= it->placed[i] == BEGUN; /* what the op waits for waits for another member's */
     if (it->placed[i] || it->cyclic)
         return;
-    if (ep > 1 && is_compute(op)) {
-        place_members(it, ranks, i, ep);
+    if (n > 1) {
+        place_members(it, ranks, i, n);
         return;
     }
     if (dt_op_resource(op->kind) != DT_RES_COLL) {
@@ -173,7 +115,8 @@ enum dt_status dt_exec_make_order(struct dt_exec_iteration *it, const struct dt_
     memset(it->placed, 0, p->n_ops);
     it->n_order = 0;
     it->cyclic = false;
-    DT_TRY(number_compute(it, err));
+    dt_arena_free(&it->partners_of);
+    DT_TRY(dt_program_partners_find(p, &it->partners_of, err, &it->partners));
     DT_TRY(dt_timeline_topo_build(p, err, &topo));
     for (uint32_t k = 0; k < topo.n; k++) {
         enum dt_op_resource r = dt_op_resource(p->ops[topo.order[k]].kind);

@@ -5,6 +5,7 @@
 #include "core/model/shape.h"
 #include "base/clock.h"
 #include "exec/train/train_agree.h"
+#include "exec/train/train_experts.h"
 #include "exec/train/train_folder.h"
 #include "exec/train/train_log.h"
 #include "exec/train/train_memory.h"
@@ -274,24 +275,6 @@ static enum dt_status take_batch(struct train *t, struct dt_error *err,
     return st;
 }
 
-/* Sums, which become means at the end. */
-static void account_experts(struct train *t, const struct dt_exec_result *r)
-{
-    t->sum.expert_forwards += r->expert_forwards;
-    t->sum.balance += r->balance * r->expert_forwards;
-    for (int i = 0; i < DT_LOAD_N; i++)
-        t->sum.busiest[i] += r->busiest[i] * r->expert_forwards;
-}
-
-static void finish_experts(struct dt_train_summary *s)
-{
-    double n = s->expert_forwards > 0 ? s->expert_forwards : 1;
-
-    s->balance /= n;
-    for (int i = 0; i < DT_LOAD_N; i++)
-        s->busiest[i] /= n;
-}
-
 static void account(struct train *t, const struct dt_prefetch_batch *b, struct dt_train_step *s)
 {
     double both = s->step_s + s->data_s;
@@ -303,7 +286,7 @@ static void account(struct train *t, const struct dt_prefetch_batch *b, struct d
     t->compute_s += s->r.compute_s;
     t->waited_s += s->r.waited_s;
     t->step_s += s->step_s;
-    account_experts(t, &s->r);
+    dt_train_experts_add(&t->sum, &s->r);
     t->model_flops += b->model_flops;
     s->mfu = b->model_flops / s->step_s / t->sum.gemm_peak_flops;
     s->tokens_per_s = (double)s->r.tokens / both;
@@ -663,7 +646,7 @@ static enum dt_status finish(struct train *t, struct dt_error *err)
     t->sum.samples = t->state.samples;
     t->sum.mean_step_s = steps > 0 ? t->step_s / steps : 0;
     t->sum.mfu = t->step_s > 0 ? t->model_flops / t->step_s / t->sum.gemm_peak_flops : 0;
-    finish_experts(&t->sum);
+    dt_train_experts_end(&t->sum);
     t->sum.share_outside = t->step_s > 0 ? 1 - t->compute_s / t->step_s : 0;
     t->sum.share_waited = t->step_s > 0 ? t->waited_s / t->step_s : 0;
     dt_prefetch_report(t->prefetch, &t->sum.loading);

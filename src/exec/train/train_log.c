@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "exec/train/train_log.h"
 
+#include "exec/train/train_experts.h"
+
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/clock.h"
@@ -140,20 +142,6 @@ static enum dt_status write_line(struct dt_train_log *l, struct dt_json *j, stru
     dt_free(text);
     return bad ? dt_error_at(err, DT_ERR_IO, l->path, 0, 0, "cannot write: %s", strerror(errno))
                : DT_OK;
-}
-
-void dt_train_experts_json(struct dt_json *j, double balance, const double busiest[DT_LOAD_N])
-{
-    static const char *const keys[DT_LOAD_N] = {"busiest_expert", "busiest_rank_ep2",
-                                                "busiest_rank_ep4", "busiest_rank_ep8"};
-
-    dt_json_begin_object(j);
-    if (balance > 0) /* not with context parallelism, which cuts samples */
-        dt_json_kv_double(j, "balance", balance);
-    for (int i = 0; i < DT_LOAD_N; i++)
-        if (busiest[i] > 0)
-            dt_json_kv_double(j, keys[i], busiest[i]);
-    dt_json_end_object(j);
 }
 
 static enum dt_status write_json(struct dt_train_log *l, const struct dt_train_step *s,

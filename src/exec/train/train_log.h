@@ -5,7 +5,6 @@
 #ifndef DT_EXEC_TRAIN_TRAIN_LOG_H
 #define DT_EXEC_TRAIN_TRAIN_LOG_H
 
-#include "base/json.h"
 #include "exec/train/train.h"
 
 struct dt_train_log;
@@ -14,8 +13,6 @@ struct dt_train_log;
  * log goes on where it ended. */
 enum dt_status dt_train_log_open(const char *dir, bool anew, const struct dt_warn *warn,
                                  struct dt_error *err, struct dt_train_log **out);
-/* An object: how uneven the routing was (execute.h). */
-void dt_train_experts_json(struct dt_json *j, double balance, const double busiest[DT_LOAD_N]);
 enum dt_status dt_train_log_step(struct dt_train_log *l, const struct dt_train_step *s,
                                  struct dt_error *err);
 /* A line of its own, whatever log_interval is. */
