@@ -19,9 +19,9 @@
 /* A dense layer, then two with experts. */
 #define EXPERTS(more)                                                                              \
     EF_ENCODER                                                                                     \
-        ", llm: {kind: llm, layers: 3, hidden: 32, ffn: 48, heads: 4, kv_heads: 2, "               \
-        "vocab: 61, experts: 4, top_k: 2, expert_ffn: 24, shared_ffn: 16, dense_first: 1" more     \
-        "}, " EF_UNET
+    ", llm: {kind: llm, layers: 3, hidden: 32, ffn: 48, heads: 4, kv_heads: 2, "                   \
+    "vocab: 61, experts: 4, top_k: 2, expert_ffn: 24, shared_ffn: 16, dense_first: 1" more         \
+    "}, " EF_UNET
 
 #define HEARING                                                                                    \
     "encoder: {kind: encoder, modality: audio, mel_bins: 16, layers: 2, hidden: 24, ffn: 40, "     \

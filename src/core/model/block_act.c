@@ -100,6 +100,13 @@ double dt_block_stash_bytes(const struct dt_block *b, const struct dt_block_shar
     for (int i = 0; i < n; i++)
         if (k[i].has_weight)
             sum += k[i].count * output_elems(&k[i]);
+    if (b->n_experts > 0 &&
+        b->shared_ffn == 0) { /* of the output itself, too: experts have copies of its rows */
+        struct dt_block_share w;
+
+        dt_block_share_init(&w, b, s, work);
+        sum += w.norm_tokens * b->hidden;
+    }
     return elem_bytes * sum;
 }
 
