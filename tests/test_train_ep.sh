@@ -74,8 +74,9 @@ near() { # N RANKS
         END { exit bad || k != n }'
 }
 memory() { # RANKS PRECISION PLAN
+    ranks=$1
     train 2 memory "$3" --ranks $1 run.precision=$2 train.microbatch=1 train.seq_len=256 "$wide" "$llm" "$unet"
-    check "memory of $1 ranks, $2" 'near $1'
+    check "memory of $ranks ranks" 'near $ranks'
     rm -rf memory
 }
 memory 1 fp32 '{colocated: true}'
