@@ -51,6 +51,7 @@ check_PROGRAMS += \
 	tests/test_finite \
 	tests/test_frames \
 	tests/test_guard \
+	tests/test_hashtable \
 	tests/test_hf_keys \
 	tests/test_hf_models \
 	tests/test_hf_numbers \

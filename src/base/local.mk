@@ -16,6 +16,8 @@ libdtbase_a_SOURCES = \
 	src/base/finite.c \
 	src/base/finite.h \
 	src/base/hash.h \
+	src/base/hashtable.c \
+	src/base/hashtable.h \
 	src/base/heap.h \
 	src/base/json.c \
 	src/base/json.h \

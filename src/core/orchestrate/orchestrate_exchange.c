@@ -3,13 +3,10 @@
  * What ZeRO 2 and 3 exchange at every microbatch, for the formula: on a lane these collectives follow each other, as its
  * computations do, so a slot takes the longer of the two.  Answers are remembered, as a search asks again for every
  * recomputation and every layout around. */
-#include "base/hash.h"
-#include "base/mem.h"
 #include "core/orchestrate/orchestrate_internal.h"
 #include "core/schedule/schedule.h"
 
-#include <math.h>
-#include <string.h>
+enum { EXCHANGE_LEAST = 256 }; /* entries that the table begins with */
 
 /* Of module m of a plan whose LLM takes `slots` slots of `slot` samples. */
 static double exchange_s(const struct dt_search_input *in, const struct dt_plan *p, int m,
@@ -30,32 +27,6 @@ double dt_orch_plan_exchange_s(const struct dt_search_input *in, const struct dt
                       dt_plan_slots(p, in->model->llm));
 }
 
-static struct dt_orch_exchange *entry_of(struct dt_orch_exchange *table, size_t cap,
-                                         const uint64_t key[2])
-{
-    size_t i = (size_t)dt_hash_spread(dt_hash_word(key[0], key[1])) & (cap - 1);
-
-    while (table[i].key[0] && (table[i].key[0] != key[0] || table[i].key[1] != key[1]))
-        i = (i + 1) & (cap - 1);
-    return &table[i];
-}
-
-static bool grow(struct dt_orch_table *t)
-{
-    size_t cap = t->exchange_cap ? 2 * t->exchange_cap : 256;
-    struct dt_orch_exchange *bigger = dt_calloc(cap, sizeof(*bigger));
-
-    if (!bigger)
-        return false;
-    for (size_t i = 0; i < t->exchange_cap; i++)
-        if (t->exchange[i].key[0])
-            *entry_of(bigger, cap, t->exchange[i].key) = t->exchange[i];
-    dt_free(t->exchange);
-    t->exchange = bigger;
-    t->exchange_cap = cap;
-    return true;
-}
-
 double dt_orch_choice_exchange_s(struct dt_orch_table *t, int m, const struct dt_orch_choice *c,
                                  int pipe, int microbatch, int dp_lm)
 {
@@ -68,15 +39,16 @@ double dt_orch_choice_exchange_s(struct dt_orch_table *t, int m, const struct dt
     int64_t slot = (int64_t)dp_lm * t->space.microbatch[microbatch];
     struct dt_plan_module was;
     struct dt_orch_exchange *e;
+    bool isnew;
 
     if (t->space.of[m].zero[c->zero] < 2)
         return 0;
-    if ((t->exchange_n + 1) * 2 > t->exchange_cap && !grow(t)) {
+    e = dt_hash_table_of(&t->exchange, sizeof(*e), EXCHANGE_LEAST, key, &isnew);
+    if (!e) {
         t->nomem = true;
         return 0;
     }
-    e = entry_of(t->exchange, t->exchange_cap, key);
-    if (e->key[0])
+    if (!isnew)
         return e->seconds;
     was = t->scratch.modules[m]; /* others ask about the plan as it is */
     if (!dt_orch_table_set(t, m, c, microbatch, &t->space.pipe[pipe])) {
@@ -84,8 +56,6 @@ double dt_orch_choice_exchange_s(struct dt_orch_table *t, int m, const struct dt
         t->nomem = true;
         return 0;
     }
-    memcpy(e->key, key, sizeof(e->key));
-    t->exchange_n++;
     e->seconds = exchange_s(t->in, &t->scratch, m, slot, t->in->policy.global_batch / slot);
     t->scratch.modules[m] = was;
     return e->seconds;

@@ -4,6 +4,7 @@
 #ifndef DT_CORE_ORCHESTRATE_ORCHESTRATE_INTERNAL_H
 #define DT_CORE_ORCHESTRATE_ORCHESTRATE_INTERNAL_H
 
+#include "base/hashtable.h"
 #include "core/cost/memory.h"
 #include "core/orchestrate/orchestrate.h"
 
@@ -115,13 +116,13 @@ struct dt_orch_rejects {
 };
 
 struct dt_orch_mem_entry {
-    uint64_t key[2]; /* 0: free */
+    uint64_t key[2];
     /* the most replicas seen with which it does not fit, and the fewest with which it does (0: none) */
     uint32_t over_dp, fits_dp;
 };
 
 struct dt_orch_exchange { /* of a module in a layout */
-    uint64_t key[2];      /* 0: free */
+    uint64_t key[2];
     double seconds;
 };
 
@@ -140,12 +141,9 @@ struct dt_orch_table {
     bool uneven;   /* nothing fits otherwise: splits that do are looked for all over the space */
     double sigmas; /* spread that the largest microbatch is taken to have */
     struct dt_memory_memo *acts;
-    struct dt_orch_mem_entry *mem;
-    size_t mem_cap, mem_n;
-    struct dt_orch_region *regions; /* orchestrate_memory.c: what follows from other answers */
-    size_t regions_cap, regions_n;
-    struct dt_orch_exchange *exchange; /* orchestrate_exchange.c */
-    size_t exchange_cap, exchange_n;
+    struct dt_hash_table mem;      /* of struct dt_orch_mem_entry */
+    struct dt_hash_table regions;  /* orchestrate_memory.c: what follows from other answers */
+    struct dt_hash_table exchange; /* of struct dt_orch_exchange */
     struct dt_orch_rejects rejects;
     int64_t simulated, ops, untimed; /* as in struct dt_search_stats */
     bool nomem;                      /* sticky: an allocation inside the search failed */

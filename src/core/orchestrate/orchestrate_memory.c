@@ -2,14 +2,14 @@
  *
  * The planner's memory questions: asked of the memory model once per distinct situation and
  * remembered. */
-#include "base/hash.h"
-#include "base/mem.h"
 #include "base/number.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { MEM_LEAST = 4096, REGIONS_LEAST = 1024 }; /* entries that the tables begin with */
 
 void dt_orch_largest_work(const struct dt_orch_work_stats *s, double samples, double sigmas,
                           struct dt_work *out)
@@ -115,33 +115,7 @@ double dt_orch_table_min_gpus(const struct dt_orch_table *t, int m, int lane, in
     return fmax(lane, lanes) * (m == t->in->model->llm ? dp : 1);
 }
 
-/* ---- the cache ---- */
-
-static struct dt_orch_mem_entry *entry_of(struct dt_orch_mem_entry *table, size_t cap,
-                                          const uint64_t key[2])
-{
-    size_t i = (size_t)dt_hash_spread(dt_hash_word(key[0], key[1])) & (cap - 1);
-
-    while (table[i].key[0] && (table[i].key[0] != key[0] || table[i].key[1] != key[1]))
-        i = (i + 1) & (cap - 1);
-    return &table[i];
-}
-
-static bool grow(struct dt_orch_table *t)
-{
-    size_t cap = t->mem_cap ? 2 * t->mem_cap : 4096;
-    struct dt_orch_mem_entry *bigger = dt_calloc(cap, sizeof(*bigger));
-
-    if (!bigger)
-        return false;
-    for (size_t i = 0; i < t->mem_cap; i++)
-        if (t->mem[i].key[0])
-            *entry_of(bigger, cap, t->mem[i].key) = t->mem[i];
-    dt_free(t->mem);
-    t->mem = bigger;
-    t->mem_cap = cap;
-    return true;
-}
+/* ---- questions ---- */
 
 void dt_orch_note_reject(struct dt_orch_table *t, const struct dt_plan *p, int m, int stage,
                          const struct dt_memory *mem)
@@ -310,20 +284,12 @@ static void make_key(const struct dt_orch_table *t, const struct dt_orch_questio
     key[1] = (uint64_t)q->of.dp | slot << 24 | around << 48;
 }
 
-/* The entry of the key, new ones zero but for it; NULL when out of memory.  Valid until the next call. */
+/* Of one situation; NULL when out of memory.  Valid until the next call. */
 static struct dt_orch_mem_entry *look_up(struct dt_orch_table *t, const uint64_t key[2])
 {
-    struct dt_orch_mem_entry *e;
+    struct dt_orch_mem_entry *e = dt_hash_table_of(&t->mem, sizeof(*e), MEM_LEAST, key, NULL);
 
-    if ((t->mem_n + 1) * 2 > t->mem_cap && !grow(t)) {
-        t->nomem = true;
-        return NULL;
-    }
-    e = entry_of(t->mem, t->mem_cap, key);
-    if (!e->key[0]) {
-        memcpy(e->key, key, sizeof(e->key));
-        t->mem_n++;
-    }
+    t->nomem |= !e;
     return e;
 }
 
@@ -406,8 +372,8 @@ struct situation {
     uint32_t samples, slots, behind, dp;
 };
 
-struct dt_orch_region {              /* of one module in one mode and depth, in all situations */
-    uint64_t key[2];                 /* 0: free */
+struct dt_orch_region { /* of one module in one mode and depth, in all situations */
+    uint64_t key[2];
     uint32_t n[2], next;             /* answers kept; the one that gives way to a newcomer */
     struct situation at[2][ANSWERS]; /* where it did not fit, and where it did */
 };
@@ -418,46 +384,12 @@ static bool is_harder(const struct situation *a, const struct situation *b)
            a->dp <= b->dp;
 }
 
-static struct dt_orch_region *region_at(struct dt_orch_region *table, size_t cap,
-                                        const uint64_t key[2])
-{
-    size_t i = (size_t)dt_hash_spread(dt_hash_word(key[0], key[1])) & (cap - 1);
-
-    while (table[i].key[0] && (table[i].key[0] != key[0] || table[i].key[1] != key[1]))
-        i = (i + 1) & (cap - 1);
-    return &table[i];
-}
-
-static bool grow_regions(struct dt_orch_table *t)
-{
-    size_t cap = t->regions_cap ? 2 * t->regions_cap : 1024;
-    struct dt_orch_region *bigger = dt_calloc(cap, sizeof(*bigger));
-
-    if (!bigger)
-        return false;
-    for (size_t i = 0; i < t->regions_cap; i++)
-        if (t->regions[i].key[0])
-            *region_at(bigger, cap, t->regions[i].key) = t->regions[i];
-    dt_free(t->regions);
-    t->regions = bigger;
-    t->regions_cap = cap;
-    return true;
-}
-
 /* The region of the key; NULL when out of memory.  Valid until the next call. */
 static struct dt_orch_region *region_of(struct dt_orch_table *t, const uint64_t key[2])
 {
-    struct dt_orch_region *r;
+    struct dt_orch_region *r = dt_hash_table_of(&t->regions, sizeof(*r), REGIONS_LEAST, key, NULL);
 
-    if ((t->regions_n + 1) * 2 > t->regions_cap && !grow_regions(t)) {
-        t->nomem = true;
-        return NULL;
-    }
-    r = region_at(t->regions, t->regions_cap, key);
-    if (!r->key[0]) {
-        memcpy(r->key, key, sizeof(r->key));
-        t->regions_n++;
-    }
+    t->nomem |= !r;
     return r;
 }
 
@@ -580,10 +512,6 @@ bool dt_orch_cand_fits(struct dt_orch_table *t, const struct dt_orch_cand *c)
 
 void dt_orch_table_forget(struct dt_orch_table *t)
 {
-    dt_free(t->mem);
-    t->mem = NULL;
-    t->mem_cap = t->mem_n = 0;
-    dt_free(t->regions);
-    t->regions = NULL;
-    t->regions_cap = t->regions_n = 0;
+    dt_hash_table_free(&t->mem);
+    dt_hash_table_free(&t->regions);
 }

@@ -12,6 +12,7 @@
 enum {
     AROUND = 4, /* surroundings of an LLM that are looked at */
     ALL_MODULES = 3,
+    SEEN_LEAST = 4096, /* entries that the table of spots begins with */
 };
 /* How many times as slow as others a neighbour of other chunks may seem: the formula knows neither their transfers nor a last
  * group of fewer microbatches. */
@@ -207,45 +208,27 @@ double dt_orch_spot_formula_s(struct dt_orch_moves *w, const struct dt_orch_spot
 
 /* ---- proposals ---- */
 
-/* False where it was there before. */
 bool dt_orch_spot_remember(struct dt_orch_moves *w, const struct dt_orch_spot *s)
 {
-    uint64_t h = dt_hash_bytes(DT_HASH_START, &s->c.pipe, sizeof(s->c.pipe));
-    size_t i;
+    /* no two spots that are seen share both hashes, or as good as none */
+    uint64_t key[2] = {DT_HASH_START, (uint64_t)s->c.pipe << 56 | (uint64_t)s->c.microbatch << 48 |
+                                          (uint64_t)s->set};
+    bool isnew;
 
-    h = dt_hash_number(h, (uint64_t)s->c.microbatch << 32 | s->set);
     for (int m = 0; m < w->in->model->n_modules; m++) {
         const struct dt_orch_choice *of = &s->c.of[m];
+        uint64_t word = (uint64_t)of->lane | (uint64_t)of->recompute << 8 |
+                        (uint64_t)of->zero << 12 | (uint64_t)of->pp << 16 | (uint64_t)of->dp << 32;
 
-        h = dt_hash_number(h, (uint64_t)of->lane | (uint64_t)of->recompute << 8 |
-                                  (uint64_t)of->zero << 12 | (uint64_t)of->pp << 16 |
-                                  (uint64_t)of->dp << 32);
+        key[0] = dt_hash_number(key[0], word);
+        key[1] = dt_hash_spread(key[1] ^ word);
     }
-    h |= 1; /* 0: free */
-    if ((w->n_seen + 1) * 2 > w->seen_cap) {
-        size_t cap = w->seen_cap ? 2 * w->seen_cap : 4096;
-        uint64_t *bigger = dt_calloc(cap, sizeof(*bigger));
-
-        if (!bigger) {
-            w->nomem = true;
-            return false;
-        }
-        for (size_t k = 0; k < w->seen_cap; k++) {
-            for (i = w->seen[k] & (cap - 1); w->seen[k] && bigger[i]; i = (i + 1) & (cap - 1))
-                ;
-            if (w->seen[k])
-                bigger[i] = w->seen[k];
-        }
-        dt_free(w->seen);
-        w->seen = bigger;
-        w->seen_cap = cap;
+    key[0] |= 1; /* of a table's keys the first word is not 0 */
+    if (!dt_hash_table_of(&w->seen, sizeof(key), SEEN_LEAST, key, &isnew)) {
+        w->nomem = true;
+        return false;
     }
-    for (i = h & (w->seen_cap - 1); w->seen[i]; i = (i + 1) & (w->seen_cap - 1))
-        if (w->seen[i] == h)
-            return false;
-    w->seen[i] = h;
-    w->n_seen++;
-    return true;
+    return isnew;
 }
 
 /* Of the space, but for memory. */

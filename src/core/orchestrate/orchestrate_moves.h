@@ -35,9 +35,8 @@ struct dt_orch_moves {
     bool few;     /* GPUs: nothing near is left out */
     double reach; /* how much slower than the plan at hand a neighbour may be expected to be */
     struct dt_orch_hand *hand; /* the one whose neighbours are listed */
-    uint64_t *seen;            /* what has been tried */
-    size_t n_seen, seen_cap;
-    bool nomem; /* sticky */
+    struct dt_hash_table seen; /* what has been tried */
+    bool nomem;                /* sticky */
 };
 
 /* False where the space does not hold the plan. */

@@ -417,7 +417,7 @@ static enum dt_status descend(struct dt_orch_table *t, const double *cap,
     st = polish(w, err, out);
     for (int i = 0; i < FEW_SEEDS; i++)
         dt_free(w->all[i].hand.moves);
-    dt_free(w->moves.seen);
+    dt_hash_table_free(&w->moves.seen);
     dt_free(w);
     return st;
 }

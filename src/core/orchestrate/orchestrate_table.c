@@ -272,7 +272,7 @@ void dt_orch_table_free(struct dt_orch_table *t)
     dt_arena_free(&t->arena);
     dt_memory_memo_free(t->acts);
     dt_orch_table_forget(t);
-    dt_free(t->exchange);
+    dt_hash_table_free(&t->exchange);
     dt_free(t);
 }
 
