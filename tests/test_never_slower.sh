@@ -21,6 +21,10 @@ mllm-9b-96 train.global_batch=128 search.gpus=48|train.schedule=1f1b|train.sched
 mllm-72b-96 train.global_batch=128 search.gpus=96|cluster.nic_bandwidth=200 Gb/s|cluster.nic_bandwidth=300 Gb/s
 mllm-15b-96 train.global_batch=64 search.gpus=24|train.microbatch=2|train.microbatch=auto
 mllm-9b-96 train.global_batch=32 search.gpus=48|train.reorder=intra|train.reorder=auto
+mllm-9b-96 train.global_batch=48 search.gpus=32|train.zero=2|train.zero=auto
+mllm-9b-96 train.global_batch=48 search.gpus=32|train.reorder=inter|train.reorder=auto
+mllm-15b-96 train.global_batch=64 search.gpus=40|train.recompute={llm: none}|train.recompute=auto
+mllm-15b-96 train.global_batch=32 search.gpus=40|cluster.nic_efficiency=0.5|cluster.nic_efficiency=0.7
 EOF2
 fixed=$(wc -l <cases)
 awk -v seed="$seed" -v cases="${DT_CASES:-6}" '

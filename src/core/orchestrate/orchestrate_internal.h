@@ -61,6 +61,8 @@ struct dt_orch_effort {
         most_ops; /* programs of more, shares of replicas included, are not timed once another plan is */
     int hosts;            /* layouts of the LLM of a schedule that guests are tried on */
     int64_t guest_budget; /* of the budget */
+    double
+        guest_work; /* as `work` below: budgets that plans with guests may take where layouts were found in no time */
     int polish; /* times the budget that the neighbours of the best plans may take beyond it, */
     double together; /* and with all that was timed before, at most; 0: no matter */
     /* They may take longer where the layouts were found in no time: as many budgets as this together with all that was timed
@@ -351,7 +353,7 @@ bool dt_orch_split_to_fit(struct dt_orch_table *t, const struct dt_orch_cand *c,
 struct dt_plan *dt_orch_plan_listed(struct dt_plan *plans, int n, const struct dt_plan *p);
 /* Is there such a one that has the same splits, too? */
 bool dt_orch_plan_listed_split(const struct dt_plan *plans, int n, const struct dt_plan *p);
-/* Of one kind: schedule, guests, microbatch and the LLM's TP are the same. */
+/* Of one kind: schedule, guests, whether these have several stages, microbatch and the LLM's TP are the same. */
 bool dt_orch_plans_alike(const struct dt_plan *p, const struct dt_plan *q, int llm);
 /* Memory against the microbatches to be expected, where none are assigned. */
 enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p,
@@ -368,6 +370,9 @@ enum dt_status dt_orch_time_plan(struct dt_orch_table *t, struct dt_plan *p, dou
                                  struct dt_error *err, bool *closer);
 /* Ops of the program that this times. */
 double dt_orch_look_ops(const struct dt_orch_table *t, const struct dt_plan *p, double samples);
+/* Does memory hold all of its microbatches, as they are assigned?  DT_ERR_INFEASIBLE: it does not. */
+enum dt_status dt_orch_check_whole(const struct dt_search_input *in, const struct dt_plan *p,
+                                   struct dt_error *err);
 /* The timeline of the program of `run`, which stands for plan p or is p; memory is checked for p. */
 enum dt_orch_look {
     DT_ORCH_EXACT,  /* dt_sched_makespan() */

@@ -119,11 +119,20 @@ struct dt_plan *dt_orch_plan_listed(struct dt_plan *plans, int n, const struct d
     return NULL;
 }
 
+static bool has_deep_guests(const struct dt_plan *p)
+{
+    for (int m = 0; m < p->n_modules; m++)
+        if (p->modules[m].with > 0 && p->modules[m].layout.pp > 1)
+            return true;
+    return false;
+}
+
 bool dt_orch_plans_alike(const struct dt_plan *p, const struct dt_plan *q, int llm)
 {
     bool alike = p->policy.schedule == q->policy.schedule &&
                  p->policy.microbatch == q->policy.microbatch &&
-                 p->modules[llm].layout.tp == q->modules[llm].layout.tp;
+                 p->modules[llm].layout.tp == q->modules[llm].layout.tp &&
+                 has_deep_guests(p) == has_deep_guests(q);
 
     for (int m = 0; m < p->n_modules; m++)
         alike = alike && p->modules[m].with == q->modules[m].with;

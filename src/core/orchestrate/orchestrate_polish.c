@@ -129,6 +129,17 @@ static void pass_over(struct polish *w, const struct dt_orch_spot *at, double s)
     w->n_passed = end + 1;
 }
 
+/* Of many replicas some were looked at; the largest microbatch may be another one's. */
+static enum dt_status fits_whole(const struct polish *w, const struct dt_plan *p,
+                                 struct dt_error *err, bool *fits)
+{
+    struct dt_error why;
+    enum dt_status st = dt_orch_check_whole(w->moves.in, p, &why);
+
+    *fits = st == DT_OK;
+    return st == DT_OK || st == DT_ERR_INFEASIBLE ? DT_OK : dt_error_pass(err, &why);
+}
+
 /* Tries a neighbour; *better: it is the plan at hand now. */
 static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct dt_error *err,
                                bool *better)
@@ -136,7 +147,7 @@ static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct 
     struct dt_plan p;
     struct dt_error why;
     double s, closer;
-    bool share, more;
+    bool share, more, fits = true;
     enum dt_status st;
 
     *better = false;
@@ -158,6 +169,10 @@ static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct 
     if (share)
         DT_TRY(glance(w, &p, 0, err, &closer, &more));
     if (closer <= 0 || closer > w->d->plan.predicted.timeline_s * (1 - GAIN))
+        return DT_OK;
+    if (share)
+        DT_TRY(fits_whole(w, &p, err, &fits));
+    if (!fits)
         return DT_OK;
     settle(w, &to, &p, s);
     *better = true;
@@ -211,14 +226,16 @@ static enum dt_status start(struct polish *w, const struct dt_plan *p, struct dt
     struct dt_plan again = *p;
     struct dt_orch_spot at;
     double s;
-    bool share;
+    bool share, fits = true;
 
     if ((!w->moves.few && is_known(w, p)) || !dt_orch_spot_of(&w->moves, p, &at) ||
         !dt_orch_spot_remember(&w->moves, &at))
         return DT_OK;
     w->d = &w->all[w->n];
     DT_TRY(glance(w, &again, SAMPLES, err, &s, &share));
-    if (s <= 0)
+    if (share)
+        DT_TRY(fits_whole(w, &again, err, &fits));
+    if (s <= 0 || !fits)
         return DT_OK;
     w->n++;
     w->d->start = *p;
@@ -374,11 +391,10 @@ static enum dt_status polish(struct polish *w, struct dt_error *err, struct dt_s
 
     if (w->moves.in->near)
         DT_TRY(add_near(w, err, out));
-    for (int i = 0; i < out->n && w->n < seeds; i++) {
-        double s = out->plans[i].predicted.timeline_s;
+    for (int i = 0; i < out->n && w->n < seeds; i++) { /* the best of those that may start first */
+        double s = out->plans[i].predicted.timeline_s, best = w->all[0].start.predicted.timeline_s;
 
-        if (s > 0 &&
-            s <= out->plans[0].predicted.timeline_s * (1 + (w->moves.few ? FAR_REACH : FAR_SEED)))
+        if (s > 0 && (w->n == 0 || s <= best * (1 + (w->moves.few ? FAR_REACH : FAR_SEED))))
             DT_TRY(start(w, &out->plans[i], err));
     }
     DT_TRY(look_around(w, out->stats.candidates, err));

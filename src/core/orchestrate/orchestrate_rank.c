@@ -42,6 +42,19 @@ static enum dt_status check_assigned(const struct dt_search_input *in, const str
     return st;
 }
 
+enum dt_status dt_orch_check_whole(const struct dt_search_input *in, const struct dt_plan *p,
+                                   struct dt_error *err)
+{
+    struct dt_assignment *a;
+    double bytes;
+    enum dt_status st;
+
+    DT_TRY(dt_assign(p, in->model, in->cost, in->samples, 0, err, &a));
+    st = check_assigned(in, p, a, err, &bytes);
+    dt_assign_free(a);
+    return st;
+}
+
 enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
                                       const struct dt_plan *run, enum dt_orch_look look,
                                       int64_t first_sample, struct dt_error *err, double *seconds,

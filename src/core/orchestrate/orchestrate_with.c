@@ -5,10 +5,11 @@
  * The plans of the other search give every module GPUs of its own.  Here, for every set of guests,
  *
  *   hosts      all layouts of the LLM that fit, by the staged formula with the guests' work spread over the LLM's GPUs;
- *              the modules that are no guests need the GPUs that are left
+ *              the modules that are no guests need the GPUs that are left.  Once with the least ZeRO with which the LLM
+ *              alone fits, and once with more, which makes room for guests, or for less recomputation of theirs
  *   the rest   the fastest layouts on the GPUs that the LLM leaves
  *   guests     lanes and replicas over the host's GPUs, the least loaded first, of which the memory of the GPUs, LLM and
- *              all guests together, decides
+ *              all guests together, decides; of one stage, and of as many as the host, which lie where its stages do
  *
  * and the timelines of the best of them, until their bounds reach the best timeline or the budget is spent.  The
  * formula only says what is looked at first. */
@@ -31,7 +32,8 @@ enum {
     SWIFT_SLOTS = 8,
     SETS_MAX = 32,
     HOST_LISTS = 2,
-    PLANS_MAX = 240,
+    LISTS = HOST_LISTS * DT_SCHED_N * DT_ORCH_RECOMPUTE_N,
+    PLANS_MAX = 480, /* half of them with more ZeRO than the LLM alone needs */
     FEW_PLANS_MAX = 1200,
     FEW_GPUS = 16,        /* on so few every number of replicas is tried */
     LONG_PROGRAM = 40000, /* ops of 256 samples: such plans would take the time of many others */
@@ -46,6 +48,9 @@ struct host {
      * for them.  Of each order, combinations that have had their turn. */
     bool swift;
     int tried[2];
+    bool deep;          /* guests have as many stages as the LLM */
+    bool legal;         /* such a host is of the space */
+    uint8_t least_zero; /* with which the LLM alone fits */
 };
 
 struct option { /* one layout of a guest */
@@ -63,14 +68,16 @@ struct placing {
     unsigned set[SETS_MAX];
     bool few;       /* GPUs: nearly everything is tried */
     bool few_looks; /* only what is most likely to pay */
+    bool thorough;  /* other levels of ZeRO and depths of guests, and all recomputations alike */
     double limit;   /* what the formula may come to */
-    /* By schedule: the formula is off by another factor for each.  Of LLMs that only differ in their chunks the first
-     * list has the best by the formula, which makes room for others; the second has them all, as fewer chunks leave
-     * wider gaps to guests. */
+    /* By schedule: the formula is off by another factor for each.  By recomputation of the LLM: those with less of it are faster
+     * by the formula and leave no memory to guests, so they would crowd out those that guests fit beside.  Of LLMs that only
+     * differ in their chunks the first list has the best by the formula, which makes room for others; the second has them all,
+     * as fewer chunks leave wider gaps to guests. */
     struct hosts {
         int n;
         struct host h[FEW_HOSTS_MAX];
-    } hosts[HOST_LISTS][DT_SCHED_N];
+    } hosts[HOST_LISTS][DT_SCHED_N][DT_ORCH_RECOMPUTE_N];
 };
 
 /* ---- sets of guests ---- */
@@ -109,7 +116,9 @@ struct view { /* a layout of the LLM */
 
 static struct hosts *hosts_of(struct placing *w, int list, const struct view *v)
 {
-    return &w->hosts[list][w->t->space.pipe[v->pipe].schedule];
+    int recompute = w->thorough ? v->of.recompute : 0;
+
+    return &w->hosts[list][w->t->space.pipe[v->pipe].schedule][recompute];
 }
 
 /* Of the first list, the scores of which reach further. */
@@ -160,6 +169,7 @@ static void keep_host(struct placing *w, int list, unsigned set, const struct vi
     h[at].c.pipe = (uint8_t)v->pipe;
     h[at].c.microbatch = (uint8_t)v->microbatch;
     h[at].c.of[w->llm] = v->of;
+    h[at].least_zero = v->of.zero;
     h[at].c.gpus = v->gpus;
     h[at].c.lower_bound_s = v->bound;
 }
@@ -349,7 +359,7 @@ static double load_of(int64_t batch, int64_t slot, int64_t dp, double sample_s)
     return (double)(mbs + first) * sample_s;
 }
 
-/* Guests have one stage and the ZeRO that is preferred. */
+/* Guests of a list have as many stages and the ZeRO that is preferred. */
 static bool same_option(const struct dt_orch_choice *a, const struct dt_orch_choice *b)
 {
     return a->lane == b->lane && a->recompute == b->recompute && a->dp == b->dp;
@@ -405,11 +415,13 @@ static int options_of(struct placing *w, const struct host *h, int m, struct opt
     for (int l = 0; l < s->of[m].n_lanes; l++)
         for (int r = 0; r < s->of[m].n_recompute; r++) {
             struct dt_orch_times *x = dt_orch_times_of(w->t, m, l, r, 0, s->pipe[h->c.pipe].split);
-            int most = h->c.gpus / dt_orch_lane_gpus(&s->of[m].lane[l]);
-            struct option y = {.of = {.lane = (uint8_t)l, .recompute = (uint8_t)r, .pp = 1}};
+            int pp = h->deep ? llm->pp : 1;
+            int most = h->c.gpus / (dt_orch_lane_gpus(&s->of[m].lane[l]) * pp);
+            struct option y = {
+                .of = {.lane = (uint8_t)l, .recompute = (uint8_t)r, .pp = (int16_t)pp}};
 
-            if (x && most > 0)
-                replicas_of(w, most, slot, llm->pp, &y, x->sample_s, o, &n);
+            if (x && most > 0 && pp <= w->in->model->modules[m].n_blocks)
+                replicas_of(w, most, slot, llm->pp / pp, &y, x->sample_s / pp, o, &n);
         }
     return n;
 }
@@ -508,20 +520,50 @@ static bool is_long(const struct placing *w, const struct dt_plan *p)
     return share * dt_orch_plan_ops(p, w->llm) > LONG_PROGRAM;
 }
 
-/* Two plans of every host, on few GPUs more; plans[] has room for plans_max. */
-static enum dt_status list_plans(struct placing *w, struct dt_error *err, struct dt_plan *plans,
-                                 int *n)
+/* The host once more from its first combination, with the least ZeRO of the LLM, or the next level that divides more than that does;
+ * false where there is none. */
+static bool set_host(const struct placing *w, struct host *h, bool deep, bool more_zero)
 {
+    const struct dt_orch_modes *o = &w->t->space.of[w->llm];
+    int z = h->least_zero;
+
+    while (more_zero && ++z < o->n_zero && o->zero[z] < 2)
+        ;
+    if (z >= o->n_zero || (deep && h->c.of[w->llm].pp < 2) ||
+        (more_zero && w->t->space.pipe[h->c.pipe].split && o->zero[z] > 2))
+        return false;
+    h->c.of[w->llm].zero = (uint8_t)z;
+    h->deep = deep;
+    h->tried[0] = h->tried[1] = 0;
+    return true;
+}
+
+/* The best hosts of all lists, then the second best ...; NULL behind the last one. */
+static struct host *host_at(struct placing *w, int i)
+{
+    struct hosts *o = &w->hosts[i % HOST_LISTS][i / HOST_LISTS % DT_SCHED_N]
+                               [i / HOST_LISTS / DT_SCHED_N % DT_ORCH_RECOMPUTE_N];
+
+    return i / LISTS < o->n ? &o->h[i / LISTS] : NULL;
+}
+
+/* Two plans of every host, on few GPUs more, behind the *n of plans[], which has room for plans_max. */
+static enum dt_status list_plans(struct placing *w, bool deep, bool more_zero, struct dt_error *err,
+                                 struct dt_plan *plans, int *n)
+{
+    int most = w->thorough && !more_zero ? w->plans_max / 2 : w->plans_max;
     int rounds = !w->few ? 2 : dt_orch_effort_of(w->in)->coarse ? QUICK_COMBOS : COMBOS_MAX;
 
     for (int k = 0; k < rounds; k++)
-        for (int i = 0; i < w->hosts_max * HOST_LISTS * DT_SCHED_N && *n < w->plans_max; i++) {
-            struct hosts *o = &w->hosts[i % HOST_LISTS][i / HOST_LISTS % DT_SCHED_N];
-            int place = i / HOST_LISTS / DT_SCHED_N;
-            struct host *h = &o->h[place];
+        for (int i = 0; i < w->hosts_max * LISTS && *n < most; i++) {
+            struct host *h = host_at(w, i);
             bool found;
 
-            if (place >= o->n)
+            if (!h)
+                continue;
+            if (k == 0)
+                h->legal = set_host(w, h, deep, more_zero);
+            if (!h->legal)
                 continue;
             h->swift = k % 2;
             DT_TRY(next_plan(w, h, err, &plans[*n], &found));
@@ -534,10 +576,11 @@ static enum dt_status list_plans(struct placing *w, struct dt_error *err, struct
 }
 
 /* Ranks them beside the best plan so far, which says when one need not be timed; of the budget, so much is theirs. */
-static enum dt_status rank_plans(struct placing *w, struct dt_plan *plans, int *n,
+static enum dt_status rank_plans(struct placing *w, bool deep, struct dt_plan *plans, int *n,
                                  struct dt_error *err)
 {
-    int64_t budget = dt_orch_budget(w->in), theirs = dt_orch_effort_of(w->in)->guest_budget;
+    int64_t budget = dt_orch_budget(w->in),
+            theirs = dt_orch_effort_of(w->in)->guest_budget / (deep ? 2 : 1);
     int64_t spent = w->t->ops, begin = budget > theirs ? budget - theirs : 0;
     enum dt_status st;
 
@@ -557,25 +600,35 @@ static enum dt_status merge_plans(struct dt_search_result *out, const struct dt_
         return dt_error_nomem(err, "plans");
     out->plans = all;
     for (int i = 0; i < n; i++)
-        if (dt_plan_shares(&plans[i]))
+        if (dt_plan_shares(&plans[i]) && !dt_orch_plan_listed(all, out->n, &plans[i]))
             all[out->n++] = plans[i];
     return out->n > 1 ? dt_orch_sort(all, out->n, err) : DT_OK;
 }
 
-static enum dt_status place(struct placing *w, struct dt_plan *plans, struct dt_error *err)
+/* The plans of one depth of guests, and what was the best before. */
+static enum dt_status place_depth(struct placing *w, bool deep, struct dt_plan *plans,
+                                  struct dt_error *err)
 {
     int n = 0, others;
 
-    list_sets(w);
-    find_hosts(w);
     if (w->out->n > 0)
         plans[n++] = w->out->plans[0];
     others = n;
-    DT_TRY(list_plans(w, err, plans, &n));
+    DT_TRY(list_plans(w, deep, false, err, plans, &n));
+    if (w->thorough)
+        DT_TRY(list_plans(w, deep, true, err, plans, &n));
     if (n == others)
         return DT_OK;
-    DT_TRY(rank_plans(w, plans, &n, err));
+    DT_TRY(rank_plans(w, deep, plans, &n, err));
     return merge_plans(w->out, plans, n, err);
+}
+
+static enum dt_status place(struct placing *w, struct dt_plan *plans, struct dt_error *err)
+{
+    list_sets(w);
+    find_hosts(w);
+    DT_TRY(place_depth(w, false, plans, err));
+    return w->thorough ? place_depth(w, true, plans, err) : DT_OK;
 }
 
 enum dt_status dt_orch_place_guests(struct dt_orch_table *t, enum dt_plan_strategy strategy,
@@ -599,6 +652,7 @@ enum dt_status dt_orch_place_guests(struct dt_orch_table *t, enum dt_plan_strate
         w->llm = t->in->model->llm;
         w->few = few;
         w->few_looks = effort->coarse && !few && out->n > 0;
+        w->thorough = !effort->coarse && !few;
         w->hosts_max = few ? FEW_HOSTS_MAX : effort->hosts;
         w->plans_max = few ? FEW_PLANS_MAX : PLANS_MAX;
         w->limit = out->n > 0 ? (few ? 2 : SLACK) * out->plans[0].predicted.timeline_s : HUGE_VAL;
