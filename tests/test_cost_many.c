@@ -98,12 +98,15 @@ static void any_works(struct dt_rng *rng, struct dt_work *w)
     }
 }
 
+/* Over tokens, as in older profiles, or over equivalent ones. */
 static void measure_whole(struct fixture *f, const struct dt_block *b,
-                          const struct dt_block_shard *s)
+                          const struct dt_block_shard *s, bool older)
 {
+    int64_t key = older ? dt_block_key(b, s) : dt_block_work_key(b, s);
+
     for (int phase = 0; phase < DT_PHASE_N; phase++)
         for (int64_t t = 128; t <= 4096; t *= 2)
-            fx_row(f, DT_KOP_BLOCK, phase, DT_ROW_MEASURED, (int64_t[]){t, dt_block_key(b, s)}, 2,
+            fx_row(f, DT_KOP_BLOCK, phase, DT_ROW_MEASURED, (int64_t[]){t, key}, 2,
                    5e3 + 311.7 * (double)t);
 }
 
@@ -131,7 +134,7 @@ static void one_case(uint64_t seed, int nr)
     shard.ip = pick(&rng, 1, 1, 4);
     shard.recompute = (enum dt_block_recompute)dt_rng_below(&rng, 3);
     if (coin(&rng))
-        measure_whole(&f, &f.model.modules[0].blocks[2], &shard);
+        measure_whole(&f, &f.model.modules[0].blocks[2], &shard, coin(&rng));
     fx_profile(&f, coin(&rng));
     dt_assert_ok(dt_cost_new(&f.model, &f.cluster, &f.profile, &o, &err, &fast), err);
     dt_assert_ok(dt_cost_new(&f.model, &f.cluster, &f.profile, &o, &err, &slow), err);

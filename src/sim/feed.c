@@ -3,10 +3,14 @@
 
 #include "base/mem.h"
 
+struct kept {            /* of an iteration that has run */
+    int64_t *release_ns; /* of FETCHes; NULL before */
+    struct dt_sched_supplied made;
+};
 struct dt_sim_feed {
     struct dt_sched_stream *stream;
     int iterations;
-    int64_t **kept; /* [iterations], of FETCHes; NULL before it has run */
+    struct kept *kept; /* [iterations] */
 };
 
 enum dt_status dt_sim_feed_open(const struct dt_job *job, int iterations, struct dt_error *err,
@@ -54,30 +58,33 @@ void dt_sim_feed_ran(struct dt_sim_feed *f, int64_t iteration_ns)
 }
 
 enum dt_status dt_sim_feed_keep(struct dt_sim_feed *f, int iteration, const struct dt_program *p,
-                                struct dt_error *err)
+                                const struct dt_sched_supplied *made, struct dt_error *err)
 {
+    struct kept *k = &f->kept[iteration];
     size_t n = 0;
 
     for (uint32_t i = 0; i < p->n_ops; i++)
         n += p->ops[i].kind == DT_OP_FETCH;
-    f->kept[iteration] = dt_malloc((n + 1) * sizeof **f->kept);
-    if (!f->kept[iteration])
+    k->release_ns = dt_malloc((n + 1) * sizeof *k->release_ns);
+    if (!k->release_ns)
         return dt_error_nomem(err, "releases of input");
+    k->made = *made;
     n = 0;
     for (uint32_t i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == DT_OP_FETCH)
-            f->kept[iteration][n++] = p->release_ns[i];
+            k->release_ns[n++] = p->release_ns[i];
     return DT_OK;
 }
 
 enum dt_status dt_sim_feed_again(const struct dt_sim_feed *f, int iteration, struct dt_program *p,
-                                 struct dt_error *err)
+                                 struct dt_error *err, struct dt_sched_supplied *made)
 {
-    const int64_t *kept = f->kept[iteration];
+    const int64_t *kept = f->kept[iteration].release_ns;
 
     DT_TRY(set(p, err));
     for (uint32_t i = 0; i < p->n_ops; i++)
         p->release_ns[i] = p->ops[i].kind == DT_OP_FETCH ? *kept++ : 0;
+    *made = f->kept[iteration].made;
     return DT_OK;
 }
 
@@ -86,7 +93,7 @@ void dt_sim_feed_close(struct dt_sim_feed *f)
     if (!f)
         return;
     for (int i = 0; f->kept && i < f->iterations; i++)
-        dt_free(f->kept[i]);
+        dt_free(f->kept[i].release_ns);
     dt_free(f->kept);
     dt_sched_stream_free(f->stream);
     dt_free(f);

@@ -18,11 +18,11 @@ enum dt_status dt_sim_feed_next(struct dt_sim_feed *f, struct dt_program *p,
                                 struct dt_sched_supplied *out);
 /* That iteration took so long. */
 void dt_sim_feed_ran(struct dt_sim_feed *f, int64_t iteration_ns);
-/* Keeps its releases as those of this number; sets the same again. */
+/* Keeps its releases and what was made as those of this number; sets the same again. */
 enum dt_status dt_sim_feed_keep(struct dt_sim_feed *f, int iteration, const struct dt_program *p,
-                                struct dt_error *err);
+                                const struct dt_sched_supplied *made, struct dt_error *err);
 enum dt_status dt_sim_feed_again(const struct dt_sim_feed *f, int iteration, struct dt_program *p,
-                                 struct dt_error *err);
+                                 struct dt_error *err, struct dt_sched_supplied *made);
 void dt_sim_feed_close(struct dt_sim_feed *f);
 
 #endif

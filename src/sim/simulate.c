@@ -242,7 +242,7 @@ static enum dt_status run_fed(struct sim *s, const struct batch *b, int number, 
     s->exposed_ns += (double)(with_ns - s->timeline.makespan_ns);
     s->core_s += b->supplied.core_s;
     dt_sim_feed_ran(s->feed, with_ns);
-    return dt_sim_feed_keep(s->feed, number / s->draws, b->program, err);
+    return dt_sim_feed_keep(s->feed, number / s->draws, b->program, &b->supplied, err);
 }
 
 /* All draws of one iteration; draw 0 of iteration 0 leaves its timeline in *first. */
@@ -308,7 +308,8 @@ static enum dt_status report_median(struct sim *s, const struct batch *first,
         struct batch b = *first;
         if (iteration > 0)
             DT_TRY(batch_open(s, iteration, err, &b));
-        enum dt_status st = s->feed ? dt_sim_feed_again(s->feed, iteration, b.program, err) : DT_OK;
+        enum dt_status st =
+            s->feed ? dt_sim_feed_again(s->feed, iteration, b.program, err, &b.supplied) : DT_OK;
         if (st == DT_OK)
             st = run(s, &b, number, &s->timeline, err);
         if (st == DT_OK)

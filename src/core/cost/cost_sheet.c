@@ -219,9 +219,11 @@ static void open_sheet(const struct batch *q, struct sheet *s, const struct dt_w
 static const struct dt_cost_block_times *block_of(const struct batch *q, struct sheet *s,
                                                   const struct dt_work *work)
 {
-    bool same = s->made && s->work.tokens == work->tokens &&
-                (!s->by_items || s->work.n == work->n) &&
-                (q->shard.ip <= 1 || s->work.tokens_max == work->tokens_max);
+    bool same =
+        s->made && s->work.tokens == work->tokens && (!s->by_items || s->work.n == work->n) &&
+        /* what was measured as one has no kernels to change: its place depends on all of the work */
+        (!s->whole || memcmp(&s->work, work, sizeof(*work)) == 0) &&
+        (q->shard.ip <= 1 || s->work.tokens_max == work->tokens_max);
 
     if (!same)
         open_sheet(q, s, work);

@@ -38,12 +38,15 @@ static int repeats(double units)
     return 1 + (int)(ENOUGH / units);
 }
 
+static void note(struct rates *r, enum dt_kop_cpu_prep what, double ns, double units)
+{
+    r->t[what][r->n[what]++] = (struct timed){ns * UNITS / units, units};
+}
+
 static void took(struct rates *r, enum dt_kop_cpu_prep what, uint64_t since_ns, int times,
                  double units)
 {
-    double ns = (double)(dt_clock_process_ns() - since_ns) / times;
-
-    r->t[what][r->n[what]++] = (struct timed){ns * UNITS / units, units};
+    note(r, what, (double)(dt_clock_process_ns() - since_ns) / times, units);
 }
 
 static int by_ns(const void *va, const void *vb)
@@ -76,32 +79,58 @@ static void statistics(struct timed *t, int n, struct dt_profile_row *row)
     row->p90_ns = quantile(t, n, 0.9);
 }
 
-/* Reading counts as decoding, and nothing is warm that would not be when each sample is made once. */
-static void time_image(struct rates *r, const struct place *at, int member)
+static size_t bytes_of(const struct dt_shard_sample *s)
 {
-    struct dt_image img = {0}, out = {0};
-    uint64_t begin = dt_clock_process_ns();
+    size_t sum = 1;
+
+    for (int k = 0; k < s->n_members; k++)
+        sum += s->member[k].len;
+    return sum;
+}
+
+/* Decodes it as often as takes a while, each time read anew; an image has its share of what the sample's reading takes. */
+static bool decode(struct rates *r, const struct place *at, int member, struct dt_image *img)
+{
+    double reading = 0, decoding = 0, px = 1;
     int times = 1;
-    double px;
 
     for (int k = 0; k < times; k++) {
         const struct dt_shard_member *m = &at->s->member[member];
+        uint64_t begin = dt_clock_process_ns(), read_ns;
 
-        dt_image_free(&img);
-        if (dt_shard_read(at->ix, at->sample, SAMPLE_BYTES_MAX, NULL, at->s) != DT_OK ||
-            dt_image_decode(m->data, m->len, &r->o->limits, NULL, &img) != DT_OK)
-            return;
-        times = repeats((double)img.w * img.h);
+        dt_image_free(img);
+        if (dt_shard_read(at->ix, at->sample, SAMPLE_BYTES_MAX, NULL, at->s) != DT_OK)
+            return false;
+        read_ns = dt_clock_process_ns();
+        if (dt_image_decode(m->data, m->len, &r->o->limits, NULL, img) != DT_OK)
+            return false;
+        decoding += (double)(dt_clock_process_ns() - read_ns);
+        reading += (double)(read_ns - begin) * (double)m->len / (double)bytes_of(at->s);
+        px = (double)img->w * img->h;
+        times = repeats(px);
     }
-    px = (double)img.w * img.h;
-    took(r, DT_CPU_PREP_DECODE, begin, times, px);
+    note(r, DT_CPU_PREP_DECODE, (reading + decoding) / times, px);
+    return true;
+}
+
+static void time_image(struct rates *r, const struct place *at, int member)
+{
+    struct dt_image img = {0}, out = {0};
+    uint64_t begin;
+    int times;
+
+    if (!decode(r, at, member, &img)) {
+        dt_image_free(&img);
+        return;
+    }
+    times = repeats((double)img.w * img.h);
     begin = dt_clock_process_ns();
     for (int k = 0; k < times; k++) {
         dt_image_free(&out);
         if (dt_image_apply(&img, &r->o->image, NULL, &out) != DT_OK)
             break;
     }
-    took(r, DT_CPU_PREP_RESIZE, begin, times, px);
+    took(r, DT_CPU_PREP_RESIZE, begin, times, (double)img.w * img.h);
     dt_image_free(&out);
     dt_image_free(&img);
 }
