@@ -90,8 +90,9 @@ while read -r line; do
     shown=$(sed -n ${n}p raw | grep -o 'data value="[^"]*" data-key="next' | sed 's/data value="\([^"]*\)".*/\1/')
     echo "$line" | awk -F'|' -f rows.awk >keys
     set --; while read -r k; do set -- "$@" "$k"; done <keys
+    # blocks may be split a little otherwise, and then need more memory; the estimate of the untimed one is off by a quarter
+    set -- "$@" cluster.memory="200 GB"
     expect 0 "" "$DISTTRAIN" simulate --no-runs --json mllm-9b-96 search.strategy=manual "$@"
-    # blocks may be split a little otherwise; the estimate of the untimed one is off by a quarter
     check "plan $n takes $shown s: $(member iteration_s out)" \
         "awk -v a='$shown' -v b='$(member iteration_s out)' 'BEGIN { exit !(a > 0.99 * b && a < 1.01 * b) }'"
     # its samples are reordered as is best for it
@@ -125,13 +126,13 @@ check "a title cannot be a script" '[ "$(grep -c "<script" evil.html)" = 1 ] && 
 check "what was not worked out is said" 'grep -q "not on this page: the page shows what the run keeps" evil.html'
 
 # 1,296 GPUs: within bounds
-expect 0 "" "$DISTTRAIN" simulate --json mllm-72b-1296
+expect 0 "" "$DISTTRAIN" simulate --timeline all --json mllm-72b-1296
 cp out 72b.json
 expect 0 "" "$DISTTRAIN" report 2 -o 72b.html --kept-only
 well_formed 72b.html
 check "less than 3 MB" '[ "$(wc -c <72b.html)" -lt 3000000 ]'
 check "the iteration is that of the JSON" "same '$(value iteration_s 72b.html)' '$(member iteration_s 72b.json)'"
-check "rows say what they stand for" 'grep -q "[0-9]* of 1,280 GPUs, replica 0 of [0-9]*, with encoder" 72b.html'
+check "rows say what they stand for" 'grep -q "[0-9]* of 1,280 GPUs, replica 0 of [0-9]" 72b.html'
 
 # several runs
 expect 0 "" "$DISTTRAIN" simulate -s megatron-lm mllm-nano-local

@@ -59,7 +59,7 @@ for precision in fp32 auto; do
 done
 
 # --- what is refused ---
-expect 2 "module encoder: cp 2, ep 1 and ip 1 are planned and simulated; training takes cp for the LLM" \
+expect 2 "module encoder: cp 2 and ip 1 are planned and simulated; training takes cp for the LLM" \
     "$DISTTRAIN" train --ranks 4 --no-runs job.yaml run.steps=2 'plan={encoder: {cp: 2}, llm: {}, generator: {}}'
 expect 2 "module llm: the 2 members of a lane need a rank each" \
     "$DISTTRAIN" train --ranks 2 --no-runs job.yaml run.steps=2 "plan=$cp2"
