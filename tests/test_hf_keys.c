@@ -157,6 +157,9 @@ static const struct {
     {"qwen2_moe", "\"n_routed_experts\": 4", "n_routed_experts: this key of a qwen2_moe config"},
     {"deepseek", "\"moe_layer_freq\": 2", "moe_layer_freq: 2 is not supported"},
     {"deepseek", "\"attention_bias\": true", "attention_bias: true is not supported"},
+    {"deepseek",
+     "\"scoring_func\": \"sigmoid\", \"rope_scaling\": {\"type\": \"twisted\", \"factor\": 2}",
+     "\"twisted\" is not"},
     {"deepseek_v2", "\"n_shared_experts\": 65", "n_shared_experts"},
     {"olmo", "\"attention_bias\": true", "attention_bias: true is not supported"},
     {"gemma", "\"hidden_activation\": \"mish\"", "hidden_activation: \"mish\""},
@@ -366,6 +369,35 @@ static enum dt_status model(const char *config, const char *ignore, struct dt_mo
     return st;
 }
 
+/* A choice of experts that is not run may be planned only; the plain one, stated or not, is run. */
+START_TEST(choices_of_experts_that_are_not_run)
+{
+    static const struct {
+        const char *key, *why;
+    } of[] = {
+        {"", NULL},
+        {"\"topk_method\": \"greedy\", \"n_group\": 1, \"topk_group\": 1", NULL},
+        {"\"n_group\": null", NULL},
+        {"\"scoring_func\": \"softmax\", \"routed_scaling_factor\": 1.0", NULL},
+        {"\"topk_method\": \"group_limited_greedy\"", "groups"},
+        {"\"topk_method\": \"noaux_tc\"", "groups"},
+        {"\"n_group\": 2", "groups"},
+        {"\"scoring_func\": \"sigmoid\"", "scores"},
+        {"\"routed_scaling_factor\": 2.5", "scores"},
+    };
+
+    for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++) {
+        struct dt_error err = {0};
+        struct dt_shape s;
+
+        dt_assert_ok(parse("deepseek", of[i].key, &s, &err), err);
+        ck_assert_msg(!s.planned_only == !of[i].why, "%s", of[i].key);
+        if (of[i].why)
+            dt_assert_has(s.planned_only, of[i].why);
+    }
+}
+END_TEST
+
 START_TEST(keys_are_ignored_on_request_alone)
 {
     struct dt_error err = {0};
@@ -486,6 +518,7 @@ int main(void)
     tcase_add_loop_test(t, a_key_that_is_read_shows, 0, sizeof(changes) / sizeof(changes[0]));
     tcase_add_test(t, defaults_are_the_librarys);
     tcase_add_test(t, rope_is_read_where_either_version_puts_it);
+    tcase_add_test(t, choices_of_experts_that_are_not_run);
     tcase_add_test(t, keys_are_ignored_on_request_alone);
     tcase_add_test(t, model_files_say_it_too);
     tcase_add_test(t, presets_keep_their_habits);

@@ -75,6 +75,23 @@ enum dt_status dt_hf_qwen3_moe(const struct dt_hf *hf, struct dt_shape *s)
 
 /* ---- DeepSeek ---- */
 
+/* Scores other than a softmax, scaled, or of groups of which only the best are chosen from, are not what is run. */
+static enum dt_status plain_scores(const struct dt_hf *hf, struct dt_shape *s)
+{
+    const char *scores = dt_node_text(dt_hf_get(hf, "scoring_func"));
+    const char *method = dt_node_text(dt_hf_get(hf, "topk_method"));
+    double factor = 1;
+    int groups = 1;
+
+    DT_TRY(dt_hf_double(hf, "routed_scaling_factor", 0, 1e6, 1, &factor));
+    DT_TRY(dt_hf_int(hf, "n_group", DT_LIM_EXPERTS, 1, &groups));
+    if ((scores && strcmp(scores, "softmax") != 0) || factor != 1)
+        s->planned_only = "scores of experts other than a plain softmax";
+    else if ((method && strcmp(method, "greedy") != 0) || groups > 1)
+        s->planned_only = "experts that are chosen by groups";
+    return DT_OK;
+}
+
 /* n_shared_experts as wide together as that many experts. */
 static enum dt_status deepseek_experts(const struct dt_hf *hf, struct dt_shape *s)
 {
@@ -92,24 +109,12 @@ static enum dt_status deepseek_experts(const struct dt_hf *hf, struct dt_shape *
         return dt_node_error(hf->map, hf->err, "n_shared_experts: %d of %d are too wide", shared,
                              s->expert_ffn);
     s->shared_ffn = shared * s->expert_ffn;
+    DT_TRY(plain_scores(hf, s));
     return weights(hf, false, s);
-}
-
-/* Scores other than a softmax, or scaled, are not what is run. */
-static enum dt_status plain_scores(const struct dt_hf *hf, struct dt_shape *s)
-{
-    const char *scores = dt_node_text(dt_hf_get(hf, "scoring_func"));
-    double factor = 1;
-
-    DT_TRY(dt_hf_double(hf, "routed_scaling_factor", 0, 1e6, 1, &factor));
-    if ((scores && strcmp(scores, "softmax") != 0) || factor != 1)
-        s->planned_only = "scores of experts other than a plain softmax";
-    return DT_OK;
 }
 
 enum dt_status dt_hf_deepseek(const struct dt_hf *hf, struct dt_shape *s)
 {
-    DT_TRY(plain_scores(hf, s));
     DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
     return deepseek_experts(hf, s);
 }

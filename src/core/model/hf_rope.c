@@ -62,16 +62,18 @@ static bool only_planned(const struct dt_hf *hf, struct dt_node node, struct dt_
                  {"su", "longrope rotary positions"},
                  {"dynamic", "dynamic rotary positions"},
                  {"mrope", "multimodal rotary positions"}};
-    const char *type = dt_node_text(dt_map_get(node, "rope_type"));
+    const char *type = dt_node_text(dt_map_get(node, "rope_type")), *what = NULL;
 
     if (!type)
         type = dt_node_text(dt_map_get(node, "type"));
     for (size_t i = 0; hf->planned && type && i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (strcmp(kinds[i].name, type) == 0)
-            s->planned_only = kinds[i].what;
+            what = kinds[i].what;
     if (hf->planned && dt_node_present(dt_map_get(node, "mrope_section")))
-        s->planned_only = "multimodal rotary positions";
-    return s->planned_only != NULL;
+        what = "multimodal rotary positions";
+    if (what)
+        s->planned_only = what;
+    return what != NULL;
 }
 
 enum dt_status dt_hf_rope(const struct dt_hf *hf, double theta, struct dt_shape *s)
