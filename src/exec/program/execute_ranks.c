@@ -514,14 +514,13 @@ enum dt_status dt_exec_owned(const struct dt_exec_ranks *ranks, const struct dt_
     for (int k = 0; k < vs->n_regions; k++) {
         const struct dt_exec_region *u = &vs->regions[k];
         const struct dt_exec_peers *p = dt_exec_region_peers(ranks, vs->module, stage, u);
-        int mine =
-            u->experts ? me / ep : me; /* among those that hold it; expert groups are neighbours */
+        /* among those that hold it; expert groups are neighbours */
+        int mine = u->experts ? me / ep : me;
         struct dt_optimizer_owned *w = &o[*n];
 
         *w = (struct dt_optimizer_owned){u->at, u->n, mine == 0};
-        if (!u->whole &&
-            dt_exec_peers_shard(ranks, vs->module,
-                                p)) { /* one replica steps for the others of its rank */
+        /* one replica steps for the others of its rank */
+        if (!u->whole && dt_exec_peers_shard(ranks, vs->module, p)) {
             if (!leads)
                 continue;
             dt_exec_piece(u, p->n_group, mine % p->n_group, &w->at, &w->n);
