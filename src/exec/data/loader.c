@@ -413,9 +413,9 @@ static enum dt_status same_reader(const struct dt_data_cursor *c, struct dt_erro
         return DT_OK;
     return dt_error_set(err, DT_ERR_INPUT,
                         "the checkpoint's data was read by an earlier version of this program "
-                        "(reader %d; this one is %d); since then other are: %s; if none of the "
-                        "data is such, or it shall be read as it is now, --changed-data goes on "
-                        "at the same place",
+                        "(reader %d; this one is %d); since then these are read "
+                        "differently: %s; if the data has none of these, or should be read as it "
+                        "is now, --changed-data goes on at the same place",
                         c->reader, DT_LOADER_READER, dt_loader_reader_since(c->reader));
 }
 
