@@ -62,7 +62,7 @@ static enum dt_status parse_state(struct dt_node root, struct dt_error *err,
     DT_TRY(dt_get_string(root, "job_digest", s->job_digest, sizeof(s->job_digest), err));
     DT_TRY(dt_ckpt_get_hex(c, "fingerprint", 16, err, &s->cursor.fingerprint));
     s->cursor.reader = 1; /* of a time before readers were counted */
-    DT_TRY(dt_get_i32(c, "reader", 0, INT32_MAX, &s->cursor.reader, err));
+    DT_TRY(dt_get_i32(c, "reader", 1, INT32_MAX, &s->cursor.reader, err));
     DT_TRY(dt_get_int(c, "epoch", 0, INT64_MAX, &s->cursor.epoch, err));
     DT_TRY(dt_get_int(c, "position", 0, INT64_MAX, &s->cursor.position, err));
     DT_TRY(dt_get_int(c, "bad", 0, INT64_MAX, &s->cursor.bad, err));
