@@ -61,8 +61,6 @@ struct dt_orch_effort {
         most_ops; /* programs of more, shares of replicas included, are not timed once another plan is */
     int hosts;            /* layouts of the LLM of a schedule that guests are tried on */
     int64_t guest_budget; /* of the budget */
-    double
-        guest_work; /* as `work` below: budgets that plans with guests may take where layouts were found in no time */
     int polish; /* times the budget that the neighbours of the best plans may take beyond it, */
     double together; /* and with all that was timed before, at most; 0: no matter */
     /* They may take longer where the layouts were found in no time: as many budgets as this together with all that was timed
