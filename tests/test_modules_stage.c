@@ -654,6 +654,74 @@ START_TEST(what_does_not_fit_is_refused)
 }
 END_TEST
 
+static struct dt_device_gate *never;
+static const struct dt_device *failing;
+
+static void fail_sort(struct dt_device_queue *q, const struct dt_kernel_route *r,
+                      const int32_t *expert, int32_t *count, int32_t *place, int32_t *choice,
+                      int32_t *row)
+{
+    (void)r, (void)expert, (void)count, (void)place, (void)choice, (void)row;
+    failing->gate_wait(q, never, 1); /* of a queue that nothing runs beside: it fails */
+}
+
+/* A queue that failed before the host waits for experts' counts has failed after the pass, too. */
+START_TEST(failures_before_experts_stay)
+{
+    struct dt_device_queue *q = NULL;
+    struct dt_batch *b = NULL;
+    struct dt_kernels k;
+    struct dt_stage_spec spec;
+    struct dt_nn_run run = {0};
+    const struct dt_kernels *works;
+    void *in;
+    struct rig r;
+    struct mu u;
+
+    mu_open(&u, MU_MOE, 1);
+    spec = (struct dt_stage_spec){.module = &u.m, .last = u.m.n_blocks, .max = u.max};
+    rig_open(&r, &spec);
+    if (!r.dev->info.gates) {
+        k = *r.dev->k;
+        k.route_sort = fail_sort;
+        failing = r.dev;
+        dt_assert_ok(r.dev->gate_new(r.dev, &r.err, &never), r.err);
+        dt_assert_ok(r.dev->queue_new(r.dev, false, &r.err, &q), r.err);
+        dt_assert_ok(dt_batch_new(r.dev, &u.m, &u.max, &r.err, &b), r.err);
+        dt_assert_ok(dt_batch_documents(b, u.llm.doc, u.llm.rows, &r.err), r.err);
+        b->n_in = u.llm.n_in;
+        memcpy(b->host.in_row, u.llm.in_row, (size_t)u.llm.n_in * 4);
+        memcpy(b->host.ids, u.llm.ids, (size_t)u.llm.rows * 4);
+        memcpy(b->host.target, u.llm.target, (size_t)u.llm.rows * 4);
+        dt_assert_ok(dt_batch_upload(q, b, &r.err), r.err);
+        dt_stage_init(q, r.stage, 1);
+        dt_assert_ok(r.dev->queue_sync(q, &r.err), r.err);
+        run.batch = b;
+        dt_assert_ok(r.dev->alloc(r.dev, dt_stage_saved_bytes(r.stage, b), &r.err, &run.saved),
+                     r.err);
+        dt_assert_ok(r.dev->alloc(r.dev, dt_stage_in_bytes(r.stage, b) + 64, &r.err, &in), r.err);
+        dt_assert_ok(r.dev->alloc(r.dev, dt_stage_out_bytes(r.stage, b) + 64, &r.err, &run.out),
+                     r.err);
+        run.in = in;
+        works = r.dev->k;
+        r.dev->k = &k;
+        dt_stage_forward(q, r.stage, &run, 0, u.m.n_blocks);
+        r.dev->k = works;
+        ck_assert_int_eq(r.dev->queue_state(q), DT_ERR_INTERNAL);
+        ck_assert_int_eq(r.dev->queue_sync(q, &r.err), DT_ERR_INTERNAL);
+        dt_assert_has(r.err.message, "waits for what comes after it");
+        r.dev->free(r.dev, run.saved);
+        r.dev->free(r.dev, run.out);
+        r.dev->free(r.dev, in);
+        dt_batch_free(b);
+        r.dev->queue_free(q);
+        r.dev->gate_free(never);
+    }
+    rig_close(&r);
+    mu_close(&u);
+}
+END_TEST
+
 /* What members of other groups than an expert group cannot share yet. */
 START_TEST(experts_with_members_are_refused)
 {
@@ -706,5 +774,6 @@ int main(void)
     tcase_add_test(c, a_spectrogram_is_cut_into_patches);
     tcase_add_test(c, what_does_not_fit_is_refused);
     tcase_add_test(c, experts_with_members_are_refused);
+    tcase_add_test(c, failures_before_experts_stay);
     return dt_test_run(s);
 }

@@ -52,13 +52,15 @@ enum dt_status dt_nn_routing_new(struct dt_stage *s, struct dt_error *err)
                               &p));
     r->balance = p;
     r->count = (int32_t *)(void *)(r->balance + 1);
-    return DT_OK;
+    return s->dev->event_new(s->dev, err, &r->counted);
 }
 
 void dt_nn_routing_free(struct dt_stage *s)
 {
-    if (s->routing)
-        s->dev->host_free(s->dev, s->routing->balance);
+    if (!s->routing)
+        return;
+    s->dev->event_free(s->routing->counted);
+    s->dev->host_free(s->dev, s->routing->balance);
 }
 
 /* ---- sizes ---- */
@@ -160,13 +162,29 @@ static void weigh_evenness(struct dt_nn_call *c, const struct dt_nn_experts *d,
     c->s->dev->copy(c->q, c->s->routing->balance, v->total, sizeof(*v->total), DT_COPY_TO_HOST);
 }
 
+/* Waits for the counts.  A failure stays with the queue, so that what is issued from here on does nothing and the step
+ * says why; queue_sync would clear it. */
+static bool have_come(struct dt_nn_call *c)
+{
+    const struct dt_device *dev = c->s->dev;
+    struct dt_tp *ep = c->s->ep;
+    enum dt_status st;
+
+    dev->event_record(c->q, c->s->routing->counted);
+    st = dev->event_sync(c->s->routing->counted, NULL);
+    if (st == DT_OK)
+        st = dev->queue_state(c->q);
+    if (st != DT_OK && ep && dt_tp_state(ep, NULL) == DT_OK)
+        dt_error_set(&ep->error, st, "the device failed before experts' rows were counted");
+    return st == DT_OK && dt_tp_state(ep, NULL) == DT_OK;
+}
+
 /* Rows that each expert here takes, after the device has counted them. */
 static void count_rows(struct dt_nn_call *c, const struct dt_nn_experts *d)
 {
     struct dt_nn_routing *r = c->s->routing;
-    struct dt_error err;
     int64_t sum = 0;
-    bool well = c->s->dev->queue_sync(c->q, &err) == DT_OK && dt_tp_state(c->s->ep, NULL) == DT_OK;
+    bool well = have_come(c);
 
     for (int e = 0; e < d->here; e++) {
         r->rows[e] = 0;

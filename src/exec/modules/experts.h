@@ -12,6 +12,7 @@ struct dt_nn_routing {
     double *balance; /* the same */
     int64_t *rows;   /* of every expert here: what it takes */
     bool well;       /* the counts have come */
+    struct dt_device_event *counted;
     struct dt_kernel_copy_part *parts;
     size_t *send, *recv; /* bytes, by member */
     struct dt_stage_load load;
