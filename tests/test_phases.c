@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Encoders in phases (DIP's schedule): order on every GPU, what is held, closed forms, and what does not go with them. */
-#include "sched_fixture.h"
+#include "random_plan.h"
 
 static struct sched_fixture s;
 
@@ -122,6 +122,23 @@ START_TEST(takes_what_three_pipelines_take)
 END_TEST
 
 /* A turn in which a backward of the encoder comes before the LLM's last work is not taken for right. */
+/* The LLM's replicas exchange rows of experts, so what one of them begins, the other does, too: also where the encoder's
+ * phases on the other's GPU are not as far. */
+START_TEST(phases_beside_an_expert_group)
+{
+    for (int t = 0; t < 24; t++) {
+        enum dt_pipe_schedule schedule = t / 2 % 2 ? DT_SCHED_GPIPE : DT_SCHED_1F1B;
+
+        build(1 + t % 3, 2, 2 + t % 7, schedule);
+        sf_experts(&s, 1, 4, 2, 1);
+        ck_assert_int_eq(s.plan.modules[1].layout.ep, 2);
+        sf_layout(&s, 0, 1, 1, 1, 1 + t % 2);
+        sf_compile(&s); /* and checks it */
+        sf_free(&s);
+    }
+}
+END_TEST
+
 START_TEST(check_finds_other_phases)
 {
     build(1, 1, 4, DT_SCHED_1F1B);
@@ -191,6 +208,7 @@ int main(void)
     tcase_add_test(tc, holds_every_microbatch);
     tcase_add_test(tc, takes_what_three_pipelines_take);
     tcase_add_test(tc, check_finds_other_phases);
+    tcase_add_test(tc, phases_beside_an_expert_group);
     tcase_add_test(tc, what_does_not_go_together);
     tcase_add_test(tc, files_say_it);
     return dt_test_run(suite);

@@ -558,21 +558,47 @@ static bool are_free(const struct dt_sched_turns_runs *g, const struct lane *l)
     return true;
 }
 
-/* Could op i begin, and what runs with it?  `begins`: they do. */
-static enum dt_status together(struct dt_sched_turns_runs *g, uint32_t i, bool begins, bool *can,
-                               struct dt_error *err)
+/* Has the turn of op i, and of what runs with it, come?  Their GPUs may be busy yet. */
+static bool may_begin(const struct dt_sched_turns_runs *g, uint32_t i)
 {
     int n = dt_program_partners_n(g->p, &g->partners, i);
 
-    *can = true;
     for (int k = 0; k < n; k++) {
         uint32_t j = dt_program_partner(g->p, &g->partners, i, k);
         const struct lane *l = &g->lane[of(&g->node[j == DT_NONE ? i : j])];
 
-        if (begins && j != DT_NONE)
+        if (j != DT_NONE &&
+            (l->ready != j ||
+             (g->phases && !dt_sched_phases_allow(g->phases, j, l->first_gpu, l->gpus))))
+            return false;
+    }
+    return true;
+}
+
+/* Are the GPUs of op i, and of what runs with it, free? */
+static bool have_gpus(const struct dt_sched_turns_runs *g, uint32_t i)
+{
+    int n = dt_program_partners_n(g->p, &g->partners, i);
+
+    for (int k = 0; k < n; k++) {
+        uint32_t j = dt_program_partner(g->p, &g->partners, i, k);
+
+        if (j != DT_NONE && !are_free(g, &g->lane[of(&g->node[j])]))
+            return false;
+    }
+    return true;
+}
+
+static enum dt_status start_together(struct dt_sched_turns_runs *g, uint32_t i,
+                                     struct dt_error *err)
+{
+    int n = dt_program_partners_n(g->p, &g->partners, i);
+
+    for (int k = 0; k < n; k++) {
+        uint32_t j = dt_program_partner(g->p, &g->partners, i, k);
+
+        if (j != DT_NONE)
             DT_TRY(start(g, j, err));
-        else if (j != DT_NONE)
-            *can &= l->ready == j && are_free(g, l);
     }
     return DT_OK;
 }
@@ -604,17 +630,10 @@ static enum dt_status choose(struct dt_sched_turns_runs *g, const struct island 
     for (uint32_t c = 0; c < n; c++) {
         const struct lane *l = &g->lane[g->choice[c]];
 
-        bool can = l->ready != DT_NONE; /* else it began with another */
-
-        if (!can ||
-            (g->phases && !dt_sched_phases_allow(g->phases, l->ready, l->first_gpu, l->gpus)))
+        if (l->ready == DT_NONE || !may_begin(g, l->ready)) /* none: it began with another */
             continue;
-        if (g->partners.any)
-            DT_TRY(together(g, l->ready, false, &can, err));
-        if (!can)
-            continue;
-        if (are_free(g, l))
-            DT_TRY(together(g, l->ready, true, &can, err));
+        if (have_gpus(g, l->ready))
+            DT_TRY(start_together(g, l->ready, err));
         else
             for (uint32_t k = l->first_gpu; g->rule.keeps && k < l->first_gpu + l->gpus; k++)
                 g->gpu[k].kept = g->looks;
