@@ -2,10 +2,11 @@
  *
  * Whose turn it is: over a transport that is on_queue, everything is put there in one order.
  *
- * Two threads of a rank post: the main thread within ops of lanes that are divided (tensor and context parallelism),
- * the communication thread all others.  Which of them comes first must not depend on how fast they are: a library
- * whose kernels wait for those of other ranks wants the same order in every run, and orders of ranks that do not
- * contradict one another.  So both take turns, in the order of execute_order.c, which all ranks cut from the same one.
+ * Two threads of a rank post: the main thread within ops of lanes that are divided (tensor and context parallelism) or
+ * in an expert group, the communication thread all others.  Which of them comes first must not depend on how fast they
+ * are: a library whose kernels wait for those of other ranks wants the same order in every run, and orders of ranks
+ * that do not contradict one another.  So both take turns, in the order of execute_order.c, which all ranks cut from
+ * the same one.
  *
  * Nobody waits for ever: what has its turn waits for ops that are before it in that order, here or on other ranks,
  * and posts wait for nobody.  Ops that post nothing take no turns; a STEP, which waits for losses of all ranks, is one
@@ -18,7 +19,8 @@ static bool posts_in_main(const struct dt_exec *x, const struct dt_op *op)
 {
     return dt_op_resource(op->kind) == DT_RES_COMPUTE && op->kind != DT_OP_STEP &&
            (dt_exec_tp(&x->ranks, op->module, op->replica, op->stage) ||
-            dt_exec_cp(&x->ranks, op->module, op->replica, op->stage));
+            dt_exec_cp(&x->ranks, op->module, op->replica, op->stage) ||
+            dt_exec_ep(&x->ranks, op->module, op->replica, op->stage));
 }
 
 static bool takes_turns(const struct dt_exec *x, uint32_t i)
