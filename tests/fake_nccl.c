@@ -280,6 +280,7 @@ SHOWN int ncclCommGetAsyncError(struct dt_nccl_comm *c, int *error)
         fake_nccl_stop("CommGetAsyncError on a communicator that another thread is in");
     if (fake_nccl_fails()) {
         atomic_fetch_sub(&c->inside, 1);
+        fake_nccl_question_failed();
         return SYSTEM;
     }
     pthread_mutex_lock(&fake_nccl_lock);

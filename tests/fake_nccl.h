@@ -37,6 +37,7 @@ typedef int fake_nccl_living_fn(void);     /* fake_nccl_living: communicators th
  * registered, and gathers: all, those between what is registered, and those that take no thread blocks. */
 struct fake_nccl_memory {
     int living, windows, buffers, gathers, registered_gathers, zero_cta_gathers;
+    int failed_questions; /* CommGetAsyncError that failed, as the test wanted */
 };
 typedef struct fake_nccl_memory fake_nccl_memory_fn(void);
 /* fake_nccl_callers: threads that have made communicators since it was called last, while there are none; *order: a

@@ -82,6 +82,7 @@ void *fake_nccl_zeroed(size_t bytes);
 void fake_nccl_stop(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 /* Does this call fail? */
 bool fake_nccl_fails(void);
+void fake_nccl_question_failed(void);
 /* Nobody else is in the communicator, and it is the caller's. */
 void fake_nccl_enter(struct dt_nccl_comm *c, const char *what);
 void fake_nccl_leave(struct dt_nccl_comm *c);

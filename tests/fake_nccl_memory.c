@@ -221,6 +221,13 @@ SHOWN int ncclCommWindowDeregister(struct dt_nccl_comm *c, void *window)
     return result;
 }
 
+void fake_nccl_question_failed(void)
+{
+    pthread_mutex_lock(&fake_nccl_lock);
+    count.failed_questions++;
+    pthread_mutex_unlock(&fake_nccl_lock);
+}
+
 SHOWN fake_nccl_memory_fn fake_nccl_memory;
 SHOWN struct fake_nccl_memory fake_nccl_memory(void)
 {

@@ -118,17 +118,22 @@ static void work_or_give_up(struct nf_rank *r)
 START_TEST(every_call_fails)
 {
     uint64_t step = getenv("DT_CHECK_FULL") ? 1 : 5;
-    bool failed = true;
+    bool failed = true, may_be_well;
     int failures = 0;
 
     for (uint64_t at = 1 + dt_test_seed() % step; failed; at += step) {
+        struct fake_nccl_memory m;
+
         begin(2, "0.2");
         nf_fail_at(at);
         nf_together(2, work_or_give_up, NULL);
         failed = nf_calls() >= at;
         failures += failed;
-        ck_assert_msg(!failed || why[0].status != DT_OK || why[1].status != DT_OK, "call %d",
-                      (int)at);
+        /* a rank does without the library's memory; or the watch asked when all was done */
+        m = nf_memory();
+        may_be_well = m.living < 2 || m.failed_questions > 0;
+        ck_assert_msg(!failed || may_be_well || why[0].status != DT_OK || why[1].status != DT_OK,
+                      "call %d", (int)at);
         for (int k = 0; k < 2; k++)
             ck_assert(why[k].status == DT_OK || why[k].message[0]);
         nf_fail_at(0);
@@ -267,16 +272,16 @@ START_TEST(gathers_where_memory_lies)
         const char *version, *refuses, *note;
         struct fake_nccl_memory want;
     } is[] = {
-        {"22809", "", "", {0, 2, 0, 2, 2, 2}},
+        {"22809", "", "", {0, 2, 0, 2, 2, 2, 0}},
         {"22703",
          "",
          "NCCL 2.27.3 gathers by way of thread blocks: 2.28 is the first",
-         {0, 2, 0, 2, 2, 0}},
-        {"22809", "windows", "NCCL 2.28.9 registers no buffers: it cannot", {0, 0, 0, 2, 0, 0}},
+         {0, 2, 0, 2, 2, 0, 0}},
+        {"22809", "windows", "NCCL 2.28.9 registers no buffers: it cannot", {0, 0, 0, 2, 0, 0, 0}},
         {"22809",
          "memory",
          "NCCL 2.28.9 gives no memory for buffers: unhandled cuda error",
-         {0, 0, 0, 2, 0, 0}},
+         {0, 0, 0, 2, 0, 0, 0}},
     };
     struct fake_nccl_memory seen;
 

@@ -57,6 +57,12 @@ static void also(struct call *k, int result)
         k->result = result != DT_NCCL_SUCCESS ? result : k->result;
 }
 
+/* After a call that failed the others of its group would be others than those of the members. */
+static bool well(const struct call *k)
+{
+    return k->result == DT_NCCL_SUCCESS || k->result == DT_NCCL_IN_PROGRESS;
+}
+
 static int type_of(enum dt_reduce_type t)
 {
     switch (t) {
@@ -139,7 +145,7 @@ static void reduce_each(struct call *k)
 
     also(k, k->f->GroupStart());
     for (int m = 0; m < k->c->n; at += k->counts[m++] * dt_reduce_bytes(k->type))
-        if (k->counts[m] > 0)
+        if (k->counts[m] > 0 && well(k))
             also(k, k->f->Reduce(k->buf + at, k->buf + at, k->counts[m], type_of(k->type),
                                  op_of(k->type), m, k->h, k->stream));
     also(k, k->f->GroupEnd());
@@ -172,7 +178,7 @@ static void broadcast_each(struct call *k)
 
     also(k, k->f->GroupStart());
     for (int m = 0; m < k->c->n; at += k->counts[m++])
-        if (k->counts[m] > 0)
+        if (k->counts[m] > 0 && well(k))
             also(k, k->f->Broadcast(k->buf + at, k->buf + at, k->counts[m], DT_NCCL_INT8, m, k->h,
                                     k->stream));
     also(k, k->f->GroupEnd());
@@ -220,9 +226,9 @@ static void exchange_each(struct call *k)
     for (int m = 0; m < k->c->n; from += k->send_bytes[m], to += k->counts[m], m++) {
         if (m == me)
             continue;
-        if (k->send_bytes[m] > 0)
+        if (k->send_bytes[m] > 0 && well(k))
             also(k, k->f->Send(k->send + from, k->send_bytes[m], DT_NCCL_INT8, m, k->h, k->stream));
-        if (k->counts[m] > 0)
+        if (k->counts[m] > 0 && well(k))
             also(k, k->f->Recv(k->buf + to, k->counts[m], DT_NCCL_INT8, m, k->h, k->stream));
     }
     also(k, k->f->GroupEnd());
