@@ -33,7 +33,12 @@ static struct dt_block_shard shard_of(const struct dt_op *op)
     const struct dt_plan_module *mp = &s.plan.modules[op->module];
     const struct dt_plan_layout *l = &mp->layout;
 
-    return (struct dt_block_shard){l->tp, l->cp, l->ep, l->ip, l->tp > 1, mp->recompute};
+    return (struct dt_block_shard){.tp = l->tp,
+                                   .cp = l->cp,
+                                   .ep = l->ep,
+                                   .ip = l->ip,
+                                   .seqpar = l->tp > 1,
+                                   .recompute = mp->recompute};
 }
 
 START_TEST(durations_are_the_costs)
