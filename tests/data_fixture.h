@@ -10,13 +10,13 @@
 #include "exec/data/pack.h"
 #include "exec/data/shard.h"
 #include "exec/data/tokenizer.h"
+#include "jpeg_file.h"
 #include "test_util.h"
 
 #include <dirent.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include <jpeglib.h>
 #include <webp/encode.h>
 
 /* Smooth, coloured, not symmetric. */
@@ -47,31 +47,7 @@ static inline uint8_t *fixture_png(const struct dt_image *img, size_t *len)
 
 static inline uint8_t *fixture_jpeg(const struct dt_image *img, bool progressive, size_t *len)
 {
-    struct jpeg_compress_struct c;
-    struct jpeg_error_mgr mgr;
-    unsigned char *bytes = NULL;
-    unsigned long n = 0;
-
-    c.err = jpeg_std_error(&mgr);
-    jpeg_create_compress(&c);
-    jpeg_mem_dest(&c, &bytes, &n);
-    c.image_width = (JDIMENSION)img->w;
-    c.image_height = (JDIMENSION)img->h;
-    c.input_components = 3;
-    c.in_color_space = JCS_RGB;
-    jpeg_set_defaults(&c);
-    jpeg_set_quality(&c, 95, TRUE);
-    if (progressive)
-        jpeg_simple_progression(&c);
-    jpeg_start_compress(&c, TRUE);
-    while (c.next_scanline < c.image_height) {
-        JSAMPROW row = img->px + (size_t)c.next_scanline * (size_t)img->w * 3;
-        jpeg_write_scanlines(&c, &row, 1);
-    }
-    jpeg_finish_compress(&c);
-    jpeg_destroy_compress(&c);
-    *len = n;
-    return bytes; /* free() */
+    return jpeg_file(img, 95, progressive, len);
 }
 
 static inline uint8_t *fixture_webp(const struct dt_image *img, size_t *len)

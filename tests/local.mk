@@ -369,6 +369,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/golden \
 	tests/data/tokenizer \
 	tests/data_fixture.h \
+	tests/jpeg_file.h \
 	tests/feed_fixture.h \
 	tests/data_tokens_compare.py \
 	tests/hf_compare.py \

@@ -6,11 +6,10 @@
 
 #include "exec/data/image.h"
 #include "exec/data/shard.h"
+#include "../jpeg_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <jpeglib.h>
 
 static struct dt_error err;
 
@@ -30,28 +29,10 @@ struct bench_file {
 /* Of quality 90; `bytes` is the C library's (free). */
 static inline struct bench_file bench_jpeg(const struct dt_image *img)
 {
-    struct jpeg_compress_struct c;
-    struct jpeg_error_mgr mgr;
-    unsigned char *bytes = NULL;
-    unsigned long n = 0;
+    struct bench_file f;
 
-    c.err = jpeg_std_error(&mgr);
-    jpeg_create_compress(&c);
-    jpeg_mem_dest(&c, &bytes, &n);
-    c.image_width = (JDIMENSION)img->w;
-    c.image_height = (JDIMENSION)img->h;
-    c.input_components = 3;
-    c.in_color_space = JCS_RGB;
-    jpeg_set_defaults(&c);
-    jpeg_set_quality(&c, 90, TRUE);
-    jpeg_start_compress(&c, TRUE);
-    while (c.next_scanline < c.image_height) {
-        JSAMPROW row = img->px + (size_t)c.next_scanline * (size_t)img->w * 3;
-        jpeg_write_scanlines(&c, &row, 1);
-    }
-    jpeg_finish_compress(&c);
-    jpeg_destroy_compress(&c);
-    return (struct bench_file){bytes, n};
+    f.bytes = jpeg_file(img, 90, false, &f.len);
+    return f;
 }
 
 /* The k-th sample: "KEY.ext" and a caption. */

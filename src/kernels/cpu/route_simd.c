@@ -232,16 +232,6 @@ struct rows {
     bool add;
 };
 
-#define BLOCK_FN(name, inner)                                                                      \
-    static void name(void *arg, int64_t block, int thread)                                         \
-    {                                                                                              \
-        const struct rows *a = arg;                                                                \
-        int64_t begin = block * a->per, end = dt_cpu_min64(begin + a->per, a->n);                  \
-                                                                                                   \
-        (void)thread;                                                                              \
-        DT_BY_TYPE(a->t, inner, a, begin, end);                                                    \
-    }
-
 static void run_rows(struct dt_device_queue *q, struct rows *a, dt_cpu_block_fn *fn)
 {
     a->per = dt_cpu_block_rows(a->width);
@@ -261,7 +251,7 @@ DT_INLINE void weigh(const struct rows *a, int64_t begin, int64_t end, enum dt_d
             dt_st(y, i, w * dt_ld(x, i, t), t);
     }
 }
-BLOCK_FN(weigh_block, weigh)
+DT_ROWS_BLOCK_FN(weigh_block, weigh)
 
 static void rows_weigh(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
                        const float *w, const void *x, void *y)
@@ -292,7 +282,7 @@ DT_INLINE void weigh_back(const struct rows *a, int64_t begin, int64_t end, enum
             dt_st(dx, i, w * dt_ld(dy, i, t), t);
     }
 }
-BLOCK_FN(weigh_back_block, weigh_back)
+DT_ROWS_BLOCK_FN(weigh_back_block, weigh_back)
 
 static void rows_weigh_bwd(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
                            int64_t width, const float *w, const void *x, const void *dy, void *dx,
@@ -319,7 +309,7 @@ DT_INLINE void join(const struct rows *a, int64_t begin, int64_t end, enum dt_dt
         }
     }
 }
-BLOCK_FN(join_block, join)
+DT_ROWS_BLOCK_FN(join_block, join)
 
 static void rows_join(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int k,
                       int64_t width, const void *x, const int32_t *place, void *y, bool add)

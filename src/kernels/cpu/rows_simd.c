@@ -15,16 +15,6 @@ struct rows {
     bool add;
 };
 
-#define BLOCK_FN(name, inner)                                                                      \
-    static void name(void *arg, int64_t block, int thread)                                         \
-    {                                                                                              \
-        const struct rows *a = arg;                                                                \
-        int64_t begin = block * a->per, end = dt_cpu_min64(begin + a->per, a->n);                  \
-                                                                                                   \
-        (void)thread;                                                                              \
-        DT_BY_TYPE(a->t, inner, a, begin, end);                                                    \
-    }
-
 static void run(struct dt_device_queue *q, struct rows *a, dt_cpu_block_fn *fn)
 {
     a->per = dt_cpu_block_rows(a->width);
@@ -55,7 +45,7 @@ DT_INLINE void embed_rows(const struct rows *a, int64_t begin, int64_t end, enum
         }
     }
 }
-BLOCK_FN(embed_block, embed_rows)
+DT_ROWS_BLOCK_FN(embed_block, embed_rows)
 
 static void embedding_fwd(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
                           int64_t width, int64_t vocab, const int32_t *id, const float *table,
@@ -135,7 +125,7 @@ DT_INLINE void copy_rows(const struct rows *a, int64_t begin, int64_t end, enum 
         }
     }
 }
-BLOCK_FN(copy_block, copy_rows)
+DT_ROWS_BLOCK_FN(copy_block, copy_rows)
 
 static void rows_copy(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, int64_t width,
                       const void *src, const int32_t *src_row, void *dst, const int32_t *dst_row,

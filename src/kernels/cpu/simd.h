@@ -47,6 +47,17 @@ void DT_SIMD(dt_cpu_softmax)(struct dt_kernels *k);
             f(__VA_ARGS__, DT_F32);                                                                \
     } while (0)
 
+/* A block of the n rows of a struct, as `inner` does them for the struct's type of elements. */
+#define DT_ROWS_BLOCK_FN(name, inner)                                                              \
+    static void name(void *arg, int64_t block, int thread)                                         \
+    {                                                                                              \
+        const struct rows *a = arg;                                                                \
+        int64_t begin = block * a->per, end = dt_cpu_min64(begin + a->per, a->n);                  \
+                                                                                                   \
+        (void)thread;                                                                              \
+        DT_BY_TYPE(a->t, inner, a, begin, end);                                                    \
+    }
+
 DT_INLINE float dt_bits_float(uint32_t u)
 {
     float f;
