@@ -26,7 +26,8 @@ enum dt_status dt_ckpt_state_write(const char *dir, const struct dt_ckpt_state *
     dt_json_key(&j, "cursor");
     dt_json_begin_object(&j);
     dt_ckpt_put_hex(&j, "fingerprint", s->cursor.fingerprint, 16);
-    dt_json_kv_int(&j, "reader", s->cursor.reader);
+    if (s->cursor.fingerprint != 0) /* nobody has read before the first batch */
+        dt_json_kv_int(&j, "reader", s->cursor.reader);
     dt_json_kv_int(&j, "epoch", s->cursor.epoch);
     dt_json_kv_int(&j, "position", s->cursor.position);
     dt_json_kv_int(&j, "sequences", s->cursor.sequences);
