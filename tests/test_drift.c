@@ -3,14 +3,15 @@
  * Correcting for a machine that drifts, and calling it too busy: synthetic times, no clock. */
 #include "fit/drift.h"
 #include "comm/load.h"
+#include "comm/reference.h"
 #include "test_util.h"
 
 #include <math.h>
 #include <stdio.h>
 
-static struct dt_drift at(double t, double before, double after, double foreign)
+static struct dt_drift at(double t, double reference, double foreign)
 {
-    return (struct dt_drift){.before_s = before, .after_s = after, .foreign = foreign, .at_s = t};
+    return (struct dt_drift){.reference_s = reference, .steady = 1, .foreign = foreign, .at_s = t};
 }
 
 #define ck_near(a, b) ck_assert_msg(fabs((a) - (b)) < 1e-12 * fabs(b), "%.15g, not %.15g", a, b)
@@ -19,30 +20,26 @@ static struct dt_drift at(double t, double before, double after, double foreign)
  * another. */
 START_TEST(predictions_follow_the_speed)
 {
-    struct dt_drift here[2] = {at(0, 1, 1, 0), at(10, 2, 2, 0)}, there = at(4, 1.5, 1.5, 0);
+    struct dt_drift here[2] = {at(0, 1, 0), at(10, 2, 0)}, there = at(4, 1.5, 0);
     double work = 0.25, time_s[2] = {work * 1, work * 2};
 
     ck_near(dt_drift_move(time_s[0], &here[0], &there), 1.5 * work);
     ck_near(dt_drift_move(time_s[1], &here[1], &there), 1.5 * work);
     ck_near(dt_drift_between(time_s, here, &there), 1.5 * work);
     ck_assert(dt_drift_agree(time_s, here, &there));
-    /* before and after: the geometric mean */
-    there = at(4, 1, 2.25, 0);
-    ck_near(dt_drift_reference(&there), 1.5);
-    ck_near(dt_drift_between(time_s, here, &there), 1.5 * work);
     /* without a reference nothing is moved */
-    there = at(4, 0, 1.5, 0);
+    there = at(4, 0, 0);
     ck_near(dt_drift_move(time_s[1], &here[1], &there), time_s[1]);
 }
 END_TEST
 
 START_TEST(the_nearer_profile_weighs_more)
 {
-    struct dt_drift here[2] = {at(0, 1, 1, 0), at(10, 1, 1, 0)};
+    struct dt_drift here[2] = {at(0, 1, 0), at(10, 1, 0)};
     double time_s[2] = {1, 1.1};
 
     for (int t = -5; t <= 15; t++) {
-        struct dt_drift there = at(t, 1, 1, 0);
+        struct dt_drift there = at(t, 1, 0);
         double w = t < 0 ? 0 : t > 10 ? 1 : t / 10.0;
 
         ck_near(dt_drift_between(time_s, here, &there), 1 + 0.1 * w);
@@ -52,25 +49,24 @@ END_TEST
 
 START_TEST(what_counts)
 {
-    struct dt_drift calm = at(0, 1, DT_DRIFT_CHANGE_MAX * 0.999, DT_DRIFT_FOREIGN_MAX),
-                    slower = at(0, 1, DT_DRIFT_CHANGE_MAX * 1.001, 0),
-                    faster = at(0, DT_DRIFT_CHANGE_MAX * 1.001, 1, 0),
-                    busy = at(0, 1, 1, DT_DRIFT_FOREIGN_MAX + 0.01), unknown = at(0, 1, 1, -1);
-    struct dt_drift here[2] = {at(0, 1, 1, 0), at(1, 1, 1, 0)};
+    struct dt_drift calm = at(0, 1, DT_DRIFT_FOREIGN_MAX), restless = at(0, 1, 0),
+                    busy = at(0, 1, DT_DRIFT_FOREIGN_MAX + 0.01), unknown = at(0, 0, -1);
+    struct dt_drift here[2] = {at(0, 1, 0), at(1, 1, 0)};
     double near[2] = {1, DT_DRIFT_PAIR_MAX * 0.999}, far[2] = {DT_DRIFT_PAIR_MAX * 1.001, 1};
     char text[160];
 
+    calm.steady = DT_DRIFT_STEADY_MIN;
+    restless.steady = DT_DRIFT_STEADY_MIN - 0.01;
     ck_assert(dt_drift_counts(&calm));
-    ck_assert(!dt_drift_counts(&slower));
-    ck_assert(!dt_drift_counts(&faster));
+    ck_assert(!dt_drift_counts(&restless));
     ck_assert(!dt_drift_counts(&busy));
     ck_assert(dt_drift_counts(&unknown));
     ck_assert(dt_drift_agree(near, here, &here[0]));
     ck_assert(!dt_drift_agree(far, here, &here[0]));
     dt_drift_reason(&busy, text, sizeof(text));
     dt_assert_has(text, "other work took 7 %");
-    dt_drift_reason(&slower, text, sizeof(text));
-    dt_assert_has(text, "1.25 times as long after it");
+    dt_drift_reason(&restless, text, sizeof(text));
+    dt_assert_has(text, "kept its speed in 49 % of the repeats");
 }
 END_TEST
 
@@ -126,14 +122,16 @@ END_TEST
 /* However long that takes here. */
 START_TEST(the_reference_kernel_runs)
 {
-    struct dt_load_cpus cpus;
+    struct dt_load_reference *r;
     struct dt_error err;
-    double s = 0;
+    double s;
 
-    dt_load_cpus(&cpus);
-    ck_assert_int_ge(cpus.n, 1);
-    dt_assert_ok(dt_load_reference(&cpus, 0.01, &err, &s), err);
+    dt_assert_ok(dt_load_reference_new(&err, &r), err);
+    s = dt_load_reference_s(r);
     ck_assert(s > 0 && isfinite(s));
+    ck_assert(dt_load_reference_steady(1, 1.1) && dt_load_reference_steady(1.1, 1));
+    ck_assert(!dt_load_reference_steady(1, 1.2) && !dt_load_reference_steady(1.2, 1));
+    dt_load_reference_free(r);
 }
 END_TEST
 

@@ -195,7 +195,8 @@ static void layouts(struct dt_cli_rows *r, const struct dt_loop *l)
         dt_cli_row_int(r, "threads", "threads each", x->threads);
         dt_cli_row_number(r, "simulated_before_s", NULL, NULL, 1, x->simulated_s[0]);
         dt_cli_row_number(r, "simulated_after_s", NULL, NULL, 1, x->simulated_s[1]);
-        dt_cli_row_number(r, "reference_s", NULL, NULL, 1, dt_drift_reference(&x->drift));
+        dt_cli_row_number(r, "reference_s", NULL, NULL, 1, x->drift.reference_s);
+        dt_cli_row_number(r, "steady", NULL, NULL, 1, x->drift.steady);
         dt_cli_row_number(r, "foreign", NULL, NULL, 1, x->drift.foreign);
         dt_cli_row_number(r, "predicted_s", "predicted [ms]", "%.1f", 1e3, x->predicted_s);
         dt_cli_row_number(r, "measured_s", "measured [ms]", "%.1f", 1e3, x->measured_s);
@@ -255,7 +256,7 @@ static void json_profiles(const struct dt_loop *l, struct dt_json *j)
             dt_json_begin_object(j);
             dt_json_kv_int(j, "pass", p);
             dt_json_kv_int(j, "threads", t);
-            dt_json_kv_double(j, "reference_s", dt_drift_reference(d));
+            dt_json_kv_double(j, "reference_s", d->reference_s);
             dt_json_kv_double(j, "foreign", d->foreign);
             dt_json_end_object(j);
         }
@@ -368,6 +369,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
     for (int i = 0; i < l.n; i++)
         dt_free(l.layout[i].step_s);
     dt_free(l.layout);
+    dt_free(l.kept);
     end_by_signal();
     return st;
 }

@@ -21,6 +21,7 @@ struct profiling {
     struct dt_setup setup;
     struct dt_sequence **seqs;
     int64_t n, repeats, largest;
+    double reference_s;
     double seconds;
     const char *device, *output;
 };
@@ -66,6 +67,7 @@ static enum dt_status print_json(const struct profiling *s, const struct dt_prof
     dt_json_kv_string(&j, "origin", t->sources[t->n_sources - 1].origin);
     dt_json_kv_string(&j, "note", t->sources[t->n_sources - 1].note);
     dt_json_kv_int(&j, "rows", (int64_t)t->n_rows);
+    dt_json_kv_double(&j, "reference_s", s->reference_s);
     dt_json_end_object(&j);
     DT_TRY(dt_json_finish(&j, err, &text));
     puts(text);
@@ -91,7 +93,7 @@ static enum dt_status measure(struct profiling *s, struct dt_error *err)
 
     DT_TRY(read_sequences(s, err));
     o.seqs = (const struct dt_sequence *const *)s->seqs;
-    st = dt_profiler_blocks(&o, err, &t);
+    st = dt_profiler_blocks(&o, err, &t, &s->reference_s);
     dt_cli_progress_end();
     if (st == DT_OK && first)
         st = dt_profile_table_write(&t, s->output, err);

@@ -22,7 +22,8 @@ struct dt_loop_layout {
     double simulated_s[2];    /* with the profiles before and after */
     double predicted_s,
         measured_s; /* median steps; of orders mean ones, at one speed of the machine */
-    double *step_s; /* of orders: [rounds * steps] as measured; owned */
+    double *
+        step_s; /* of orders: [rounds * steps] in reference kernels, 0 if its speed changed; owned */
 };
 
 /* Profiles are measured before the first layout, between groups of layouts and after the last. */
@@ -36,13 +37,13 @@ struct dt_loop {
     int cores;
     struct dt_load_cpus cpus; /* these; others have work of their own */
     int cpus_all;
-    bool anyway;        /* however busy the machine is */
-    bool orders;        /* of samples instead of layouts */
-    int round;          /* of orders, the one that is measured */
-    double reference_s; /* the reference kernel's last time; 0 = none yet */
+    bool anyway;                                      /* however busy the machine is */
+    bool orders;                                      /* of samples instead of layouts */
+    int round;                                        /* of orders, the one that is measured */
     double reference_min, reference_max, foreign_max; /* over all measurements that count */
-    int again;                                        /* measurements that did not */
-    int passes;                                       /* of profiles, done so far */
+    bool *kept; /* of orders: [steps] that all of them have; owned */
+    int again;  /* measurements that did not */
+    int passes; /* of profiles, done so far */
     struct dt_drift profile[LOOP_PASSES_MAX][LOOP_THREADS_MAX + 1]; /* [pass][threads] */
     double batch_s;          /* of a core, to make one global batch */
     bool fp32;               /* what training computes in */
@@ -72,18 +73,21 @@ double dt_loop_gain_measured(const struct dt_loop *l, int k);
 
 /* Keeps to the cores that others leave alone (loop_cores.c). */
 enum dt_status dt_loop_settle(struct dt_loop *l, struct dt_error *err);
-/* One measurement between two runs of the reference kernel; taken again when the machine was busy
- * meanwhile, and DT_ERR_BUSY when it stays so. */
-typedef enum dt_status dt_loop_fn(struct dt_loop *l, void *arg, struct dt_error *err);
+/* One measurement, which says its reference and how steady it was; taken again when it does not count, and DT_ERR_BUSY when
+ * it stays so. */
+typedef enum dt_status dt_loop_fn(struct dt_loop *l, void *arg, struct dt_error *err,
+                                  struct dt_drift *out);
 enum dt_status dt_loop_watched(struct dt_loop *l, const char *what, dt_loop_fn *fn, void *arg,
                                struct dt_error *err, struct dt_drift *out);
 
 /* "FOLDER/profile-P-N.db": blocks timed with N threads while all cores are busy (loop_run.c). */
-enum dt_status dt_loop_profile(struct dt_loop *l, int threads, struct dt_error *err);
+enum dt_status dt_loop_profile(struct dt_loop *l, int threads, struct dt_error *err,
+                               struct dt_drift *out);
 void dt_loop_profile_path(const struct dt_loop *l, int pass, int threads, char *buf, size_t size);
 /* Trains some steps with the layout. */
-enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, struct dt_error *err);
-/* Simulates the same steps with the profile of this pass; the median one, of orders the mean. */
+enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, struct dt_error *err,
+                               struct dt_drift *out);
+/* Simulates the same steps with the profile of this pass; the median one, of orders the mean of those kept. */
 enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x, int pass,
                                struct dt_error *err, double *out_s);
 /* SIGINT, SIGTERM and SIGHUP end the child that runs and are remembered; 0 = none came. */

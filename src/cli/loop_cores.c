@@ -3,15 +3,11 @@
  * A quiet place to measure, and watching that it stays quiet. */
 #include "cli/loop.h"
 
-#include "base/quantile.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 enum { TRIES = 3, LOOK_US = 1000000 };
-enum { REFERENCES = 3 };
-#define REFERENCE_S 0.15
 
 /* Others' work keeps cores to itself if we leave it some: the scheduler moves it there. */
 enum dt_status dt_loop_settle(struct dt_loop *l, struct dt_error *err)
@@ -46,25 +42,14 @@ enum dt_status dt_loop_settle(struct dt_loop *l, struct dt_error *err)
 
 static void note(struct dt_loop *l, const struct dt_drift *d)
 {
-    double r = dt_drift_reference(d);
+    double r = d->reference_s;
 
-    if (l->reference_min <= 0 || r < l->reference_min)
+    if (r > 0 && (l->reference_min <= 0 || r < l->reference_min))
         l->reference_min = r;
     if (r > l->reference_max)
         l->reference_max = r;
     if (d->foreign > l->foreign_max)
         l->foreign_max = d->foreign;
-}
-
-/* The median of some: a virtual machine may stand still for a tenth of a second. */
-static enum dt_status reference(struct dt_loop *l, struct dt_error *err)
-{
-    double s[REFERENCES];
-
-    for (int k = 0; k < REFERENCES; k++)
-        DT_TRY(dt_load_reference(&l->cpus, REFERENCE_S, err, &s[k]));
-    l->reference_s = dt_median(s, REFERENCES);
-    return DT_OK;
 }
 
 static enum dt_status once(struct dt_loop *l, dt_loop_fn *fn, void *arg, struct dt_error *err,
@@ -73,14 +58,9 @@ static enum dt_status once(struct dt_loop *l, dt_loop_fn *fn, void *arg, struct 
     static struct dt_load a, b;
     double foreign;
 
-    if (l->reference_s <= 0)
-        DT_TRY(reference(l, err));
-    out->before_s = l->reference_s;
     dt_load_read(&a);
-    DT_TRY(fn(l, arg, err));
+    DT_TRY(fn(l, arg, err, out));
     dt_load_read(&b);
-    DT_TRY(reference(l, err));
-    out->after_s = l->reference_s;
     foreign = dt_load_foreign(&a, &b, &l->cpus);
     out->foreign = foreign < 0 ? -1 : foreign / l->cores;
     out->at_s = (a.at_s + b.at_s) / 2;

@@ -7,9 +7,11 @@
 #include "base/mem.h"
 #include "base/quantile.h"
 #include "comm/lifeline.h"
+#include "comm/reference.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -86,8 +88,8 @@ static void job_words(struct command *c, const struct dt_loop *l)
         word(c, "%s", l->cli->args[i]);
 }
 
-/* Output goes to FOLDER/child.log, which the message of a failure ends with. */
-static pid_t start(const struct dt_loop *l, struct command *c)
+/* Output goes to FOLDER/child.log, which the message of a failure ends with, or standard output to `out`. */
+static pid_t start(const struct dt_loop *l, struct command *c, const char *out)
 {
     pid_t parent = getpid(), pid = fork();
 
@@ -104,6 +106,9 @@ static pid_t start(const struct dt_loop *l, struct command *c)
             dup2(fd, STDOUT_FILENO);
             dup2(fd, STDERR_FILENO);
         }
+        fd = out ? open(out, O_WRONLY | O_CREAT | O_TRUNC, 0666) : -1;
+        if (fd >= 0)
+            dup2(fd, STDOUT_FILENO);
         dt_lifeline_follow(parent, SIGTERM);
         execv("/proc/self/exe", c->argv);
         _exit(127);
@@ -135,7 +140,7 @@ static enum dt_status wait_for(pid_t pid, const char *what, struct dt_error *err
 }
 
 static enum dt_status run(const struct dt_loop *l, struct command *c, const char *what,
-                          struct dt_error *err)
+                          const char *out, struct dt_error *err)
 {
     char path[LOOP_PATH_MAX], *text = NULL;
     const char *tail;
@@ -147,7 +152,7 @@ static enum dt_status run(const struct dt_loop *l, struct command *c, const char
     if (c->short_of)
         return dt_error_nomem(err, "a command line");
     DT_TRY(not_stopped(err));
-    pid = start(l, c);
+    pid = start(l, c, out);
     DT_TRY(wait_for(pid, what, err, &status));
     DT_TRY(not_stopped(err));
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
@@ -169,18 +174,32 @@ void dt_loop_profile_path(const struct dt_loop *l, int pass, int threads, char *
     snprintf(buf, size, "%s/profile-%d-%d.db", l->dir, pass, threads);
 }
 
+/* The speed that the profiler brought all times to. */
+static enum dt_status read_reference(const char *path, struct dt_error *err, double *out)
+{
+    struct dt_doc *doc;
+    enum dt_status st;
+
+    DT_TRY(dt_doc_read(path, err, &doc));
+    st = dt_get_double(dt_doc_root(doc), "reference_s", 0, 1e3, out, err);
+    dt_doc_free(doc);
+    return st;
+}
+
 static enum dt_status profile(struct dt_loop *l, int threads, int ranks, bool messages_only,
-                              struct dt_error *err)
+                              struct dt_error *err, double *reference_s)
 {
     struct command *c = dt_calloc(1, sizeof(*c));
-    char path[LOOP_PATH_MAX];
+    char path[LOOP_PATH_MAX], said[LOOP_PATH_MAX + 16];
     enum dt_status st;
 
     if (!c)
         return dt_error_nomem(err, "a command");
     dt_loop_profile_path(l, l->passes, threads, path, sizeof(path));
+    snprintf(said, sizeof(said), "%s.json", path);
     word(c, "disttrain");
     word(c, "profile");
+    word(c, "--json");
     word(c, "--ranks");
     word(c, "%d", ranks);
     job_words(c, l);
@@ -195,15 +214,16 @@ static enum dt_status profile(struct dt_loop *l, int threads, int ranks, bool me
     }
     word(c, "--output");
     word(c, "%s", path);
-    st = run(l, c, "disttrain profile", err);
+    st = run(l, c, "disttrain profile", said, err);
     command_free(c);
-    return st;
+    return st == DT_OK ? read_reference(said, err, reference_s) : st;
 }
 
 /* As many ranks at once as fill the cores: caches and memory are shared in training too.  Ranks
  * that share the only core send messages all the same: their times come first, and blocks that one
  * rank has measured alone take the place of those of two. */
-enum dt_status dt_loop_profile(struct dt_loop *l, int threads, struct dt_error *err)
+enum dt_status dt_loop_profile(struct dt_loop *l, int threads, struct dt_error *err,
+                               struct dt_drift *out)
 {
     int ranks = l->cores / threads > 0 ? l->cores / threads : 1;
     char path[LOOP_PATH_MAX];
@@ -211,49 +231,84 @@ enum dt_status dt_loop_profile(struct dt_loop *l, int threads, struct dt_error *
     dt_loop_profile_path(l, l->passes, threads, path, sizeof(path));
     unlink(path); /* of a try that did not count */
     if (ranks == 1 && threads == 1 && l->ranks_max > 1)
-        DT_TRY(profile(l, threads, 2, true, err));
-    return profile(l, threads, ranks, false, err);
+        DT_TRY(profile(l, threads, 2, true, err, &out->reference_s));
+    out->steady = 1; /* the profiler repeats what was not */
+    return profile(l, threads, ranks, false, err, &out->reference_s);
 }
 
 /* ---- one layout ---- */
 
-/* step_s of every line of metrics.jsonl after the warm-up: v[steps]. */
-static enum dt_status read_steps(const struct dt_loop *l, const char *path, double *v, int64_t *n,
-                                 struct dt_error *err)
+static double number(const char *line, const char *key)
+{
+    const char *at = strstr(line, key);
+
+    return at ? strtod(at + strlen(key), NULL) : 0;
+}
+
+/* One line of metrics.jsonl: the time in reference kernels, 0 if the speed changed meanwhile, and this kernel's time. */
+static double read_step(const char *line, double *reference_s)
+{
+    double before = number(line, "\"reference_before_s\":"),
+           after = number(line, "\"reference_after_s\":");
+
+    *reference_s = sqrt(before * after);
+    return *reference_s > 0 && dt_load_reference_steady(before, after)
+               ? number(line, "\"step_s\":") / *reference_s
+               : 0;
+}
+
+/* Of every line after the warm-up: v[steps]; reference_s[steps] of those that are left. */
+static enum dt_status read_steps(const struct dt_loop *l, const char *path, double *v,
+                                 double *reference_s, int64_t *left, struct dt_error *err)
 {
     char *text = NULL;
     size_t len;
-    int64_t line = 0;
+    int64_t line = 0, n = 0;
     enum dt_status st = dt_file_read(path, METRICS_MAX, err, &text, &len);
 
-    *n = 0;
-    for (char *p = text; st == DT_OK && p && *p && *n < l->steps;
-         p = strchr(p, '\n'), p += p != NULL) {
-        const char *at = strstr(p, "\"step_s\":");
-
-        if (line++ >= l->warm_up && at)
-            v[(*n)++] = strtod(at + 9, NULL);
+    *left = 0;
+    for (char *p = text, *end; st == DT_OK && p && *p && n < l->steps; p = end) {
+        end = strchr(p, '\n');
+        if (end)
+            *end++ = '\0';
+        if (line++ < l->warm_up || !strstr(p, "\"step_s\":"))
+            continue;
+        v[n] = read_step(p, &reference_s[*left]);
+        *left += v[n++] > 0;
     }
-    if (st == DT_OK && *n < (l->orders ? l->steps : 1))
+    if (st == DT_OK && n < l->steps)
         st = dt_error_at(err, DT_ERR_IO, path, 0, 0, "training left %lld steps of %lld",
-                         (long long)*n, (long long)l->steps);
+                         (long long)n, (long long)l->steps);
     dt_free(text);
     return st;
 }
 
-static enum dt_status take_steps(const struct dt_loop *l, const char *path,
-                                 struct dt_loop_layout *x, struct dt_error *err)
+/* The median step at the median speed; v is in the order of steps before, and sorted after. */
+static void take_steps(const struct dt_loop *l, struct dt_loop_layout *x, double *v,
+                       double *reference_s, int64_t left, struct dt_drift *out)
 {
-    double *v = dt_malloc((size_t)l->steps * sizeof(*v));
+    if (x->step_s)
+        memcpy(x->step_s + l->round * l->steps, v, (size_t)l->steps * sizeof(*v));
+    out->steady = (double)left / (double)l->steps;
+    out->reference_s = left > 0 ? dt_median(reference_s, (size_t)left) : 0;
+    for (int64_t i = 0, k = 0; i < l->steps; i++)
+        if (v[i] > 0)
+            v[k++] = v[i];
+    x->measured_s = left > 0 ? dt_median(v, (size_t)left) * out->reference_s : 0;
+}
+
+static enum dt_status read_measured(const struct dt_loop *l, const char *path,
+                                    struct dt_loop_layout *x, struct dt_error *err,
+                                    struct dt_drift *out)
+{
+    double *v = dt_malloc(2 * (size_t)l->steps * sizeof(*v));
     enum dt_status st = v ? DT_OK : dt_error_nomem(err, "steps");
-    int64_t n;
+    int64_t left;
 
     if (st == DT_OK)
-        st = read_steps(l, path, v, &n, err);
-    if (st == DT_OK && x->step_s)
-        memcpy(x->step_s + l->round * l->steps, v, (size_t)l->steps * sizeof(*v));
+        st = read_steps(l, path, v, v + l->steps, &left, err);
     if (st == DT_OK)
-        x->measured_s = dt_median(v, (size_t)n);
+        take_steps(l, x, v, v + l->steps, left, out);
     dt_free(v);
     return st;
 }
@@ -322,7 +377,8 @@ static enum dt_status keep_last(const struct dt_loop *l, const struct dt_loop_la
     return st;
 }
 
-enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, struct dt_error *err)
+enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, struct dt_error *err,
+                               struct dt_drift *out)
 {
     struct command *c = dt_calloc(1, sizeof(*c));
     char path[LOOP_PATH_MAX], profile[LOOP_PATH_MAX];
@@ -345,6 +401,7 @@ enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, stru
     word(c, "--ranks");
     word(c, "%d", x->ranks);
     word(c, "--from-scratch");
+    word(c, "--reference");
     if (l->runs) {
         word(c, "--runs");
         word(c, "%s", l->runs);
@@ -364,10 +421,10 @@ enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, stru
     word(c, "run.log_interval=1");
     word(c, "run.checkpoint={dir: \"%s/saved-%d-%d-%d\", interval: 0}", l->dir, at, l->round,
          l->again);
-    st = run(l, c, x->name, err);
+    st = run(l, c, x->name, NULL, err);
     command_free(c);
     strncat(path, "/metrics.jsonl", sizeof(path) - strlen(path) - 1);
-    return st == DT_OK ? take_steps(l, path, x, err) : st;
+    return st == DT_OK ? read_measured(l, path, x, err, out) : st;
 }
 
 enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x, int pass,
@@ -375,13 +432,17 @@ enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x
 {
     struct dt_sim_result r;
     struct dt_session s;
+    int n = 0;
 
     DT_TRY(simulate(l, x, pass, l->seen, (int)l->steps, err, &s, &r));
-    *out_s = 0;
-    for (int i = 0; i < r.iterations; i++)
-        *out_s += r.iteration_s[i] / r.iterations;
-    if (!l->orders)
+    if (l->orders) {
+        *out_s = 0;
+        for (int i = 0; i < r.iterations; i++)
+            if (l->kept[i])
+                *out_s += (r.iteration_s[i] - *out_s) / ++n;
+    } else {
         *out_s = dt_median(r.iteration_s, (size_t)r.iterations);
+    }
     dt_sim_result_free(&r);
     s.job->samples = NULL;
     dt_session_close(&s);

@@ -12,14 +12,16 @@ struct profiling {
     int threads;
 };
 
-static enum dt_status profile_once(struct dt_loop *l, void *arg, struct dt_error *err)
+static enum dt_status profile_once(struct dt_loop *l, void *arg, struct dt_error *err,
+                                   struct dt_drift *out)
 {
-    return dt_loop_profile(l, ((struct profiling *)arg)->threads, err);
+    return dt_loop_profile(l, ((struct profiling *)arg)->threads, err, out);
 }
 
-static enum dt_status measure_once(struct dt_loop *l, void *arg, struct dt_error *err)
+static enum dt_status measure_once(struct dt_loop *l, void *arg, struct dt_error *err,
+                                   struct dt_drift *out)
 {
-    return dt_loop_measure(l, arg, err);
+    return dt_loop_measure(l, arg, err, out);
 }
 
 /* Blocks and messages, once for each number of threads that some rank has. */
@@ -39,6 +41,14 @@ static enum dt_status profile_all(struct dt_loop *l, struct dt_error *err)
     }
     l->passes++;
     return DT_OK;
+}
+
+static enum dt_status no_step(const char *what, struct dt_error *err)
+{
+    return dt_error_set(err, DT_ERR_BUSY,
+                        "machine too busy: it kept its speed in no step of %s; measure when other "
+                        "work has ended, or more --steps",
+                        what);
 }
 
 /* Of layouts [first, last), measured between two profiles. */
@@ -79,6 +89,8 @@ enum dt_status dt_loop_run_layouts(struct dt_loop *l, struct dt_error *err)
 
             dt_cli_progress(x->name, i + 1, l->n);
             DT_TRY(dt_loop_watched(l, x->name, measure_once, x, err, &x->drift));
+            if (x->measured_s <= 0) /* with --anyway */
+                return no_step(x->name, err);
         }
         DT_TRY(profile_all(l, err));
         DT_TRY(predict(l, first, last, err));
@@ -90,11 +102,10 @@ enum dt_status dt_loop_run_layouts(struct dt_loop *l, struct dt_error *err)
 /* ---- orders of samples ---- */
 
 /* Gains of orders are small against what a machine's speed does within minutes, but all orders train on the same steps:
- * each step's time is the median of its rounds, brought to one speed, and the rounds go back and forth. */
+ * each step's time is the median of its rounds, in reference kernels, and the rounds go back and forth. */
 enum { ROUNDS = 3 };
 
-static enum dt_status round_of_orders(struct dt_loop *l, int round, double *reference_s,
-                                      struct dt_error *err)
+static enum dt_status round_of_orders(struct dt_loop *l, int round, struct dt_error *err)
 {
     for (int i = 0; i < l->n; i++) {
         int k = round % 2 ? l->n - 1 - i : i;
@@ -103,73 +114,74 @@ static enum dt_status round_of_orders(struct dt_loop *l, int round, double *refe
         dt_cli_progress(x->name, round * l->n + i + 1, ROUNDS * l->n);
         l->round = round;
         DT_TRY(dt_loop_watched(l, x->name, measure_once, x, err, &x->drift));
-        reference_s[k] = dt_drift_reference(&x->drift);
     }
     return DT_OK;
 }
 
-/* The mean step. */
-static double combined(const struct dt_loop *l, const struct dt_loop_layout *x,
-                       const double *reference_s, double common_s)
+/* Of its rounds, those in which the machine kept its speed; 0 if there is none. */
+static double median_of_rounds(const struct dt_loop *l, const struct dt_loop_layout *x,
+                               int64_t step)
 {
-    double sum = 0;
+    double v[ROUNDS];
+    size_t n = 0;
 
-    for (int64_t i = 0; i < l->steps; i++) {
-        double v[ROUNDS];
-
-        for (int r = 0; r < ROUNDS; r++) {
-            double here = reference_s[r * l->n];
-
-            v[r] = x->step_s[r * l->steps + i] * (here > 0 && common_s > 0 ? common_s / here : 1);
-        }
-        sum += dt_median(v, ROUNDS);
-    }
-    return sum / (double)l->steps;
+    for (int r = 0; r < ROUNDS; r++)
+        if (x->step_s[r * l->steps + step] > 0)
+            v[n++] = x->step_s[r * l->steps + step];
+    return n > 0 ? dt_median(v, n) : 0;
 }
 
-static enum dt_status combine(struct dt_loop *l, const double *reference_s, struct dt_error *err)
+/* Mean steps, of those that every order has, all at the speed of the first one's last round. */
+static enum dt_status combine(struct dt_loop *l, struct dt_error *err)
 {
-    size_t n = (size_t)(ROUNDS * l->n);
-    double *sorted = dt_malloc(n * sizeof *sorted), common_s;
+    double common_s = l->layout[0].drift.reference_s;
+    int64_t n = 0;
 
-    if (!sorted)
-        return dt_error_nomem(err, "reference times");
-    memcpy(sorted, reference_s, n * sizeof *sorted);
-    common_s = dt_median(sorted, n);
-    dt_free(sorted);
+    for (int64_t i = 0; i < l->steps; i++) {
+        l->kept[i] = true;
+        for (int k = 0; k < l->n; k++)
+            l->kept[i] = l->kept[i] && median_of_rounds(l, &l->layout[k], i) > 0;
+        n += l->kept[i];
+    }
+    if (n == 0)
+        return no_step("all orders", err);
     for (int k = 0; k < l->n; k++) {
         struct dt_loop_layout *x = &l->layout[k];
 
-        x->measured_s = combined(l, x, reference_s + k, common_s);
-        x->drift.before_s = x->drift.after_s = common_s;
+        x->measured_s = 0;
+        for (int64_t i = 0; i < l->steps; i++)
+            if (l->kept[i])
+                x->measured_s += common_s * median_of_rounds(l, x, i) / (double)n;
+        x->drift.reference_s = common_s;
         x->drift.at_s = (l->profile[0][x->threads].at_s + l->profile[1][x->threads].at_s) / 2;
+    }
+    return DT_OK;
+}
+
+static enum dt_status room_for_orders(struct dt_loop *l, struct dt_error *err)
+{
+    l->kept = dt_calloc((size_t)l->steps, sizeof *l->kept);
+    if (!l->kept)
+        return dt_error_nomem(err, "steps");
+    for (int k = 0; k < l->n; k++) {
+        l->layout[k].step_s = dt_calloc((size_t)(ROUNDS * l->steps), sizeof(double));
+        if (!l->layout[k].step_s)
+            return dt_error_nomem(err, "steps");
     }
     return DT_OK;
 }
 
 enum dt_status dt_loop_run_orders(struct dt_loop *l, struct dt_error *err)
 {
-    double *reference_s = dt_calloc((size_t)(ROUNDS * l->n), sizeof *reference_s);
-    enum dt_status st = reference_s ? DT_OK : dt_error_nomem(err, "reference times");
-
-    for (int k = 0; k < l->n && st == DT_OK; k++) {
-        l->layout[k].step_s = dt_calloc((size_t)(ROUNDS * l->steps), sizeof(double));
-        if (!l->layout[k].step_s)
-            st = dt_error_nomem(err, "steps");
-    }
-    if (st == DT_OK)
-        st = profile_all(l, err);
-    for (int r = 0; r < ROUNDS && st == DT_OK; r++)
-        st = round_of_orders(l, r, reference_s + r * l->n, err);
-    if (st == DT_OK)
-        st = profile_all(l, err);
-    if (st == DT_OK)
-        st = combine(l, reference_s, err);
-    if (st == DT_OK)
-        st = predict(l, 0, l->n, err);
+    DT_TRY(room_for_orders(l, err));
+    DT_TRY(profile_all(l, err));
+    for (int r = 0; r < ROUNDS; r++)
+        DT_TRY(round_of_orders(l, r, err));
+    DT_TRY(profile_all(l, err));
+    DT_TRY(combine(l, err));
+    DT_TRY(predict(l, 0, l->n, err));
     dt_cli_progress_end();
-    dt_free(reference_s);
-    return st;
+    return DT_OK;
 }
 
 double dt_loop_gain_predicted(const struct dt_loop *l, int k)

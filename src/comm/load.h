@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * What this machine's cores do, and how fast they are: /proc/stat, and a reference kernel. */
+ * What this machine's cores do: /proc/stat. */
 #ifndef DT_COMM_LOAD_H
 #define DT_COMM_LOAD_H
 
@@ -36,12 +36,5 @@ double dt_load_foreign(const struct dt_load *a, const struct dt_load *b,
 /* The n CPUs of `c` that were least busy from a to b, in their order. */
 void dt_load_least_busy(const struct dt_load *a, const struct dt_load *b,
                         const struct dt_load_cpus *c, int n, struct dt_load_cpus *out);
-
-/* Runs the reference kernel on all these CPUs at once for about `seconds`: products of small
- * matrices in the first-level cache and sums over memory beyond the second, always the same number
- * of both.  *round_s: the median time of a round, the mean of all CPUs: work that others do now and
- * then does not show in it, only how fast the machine is. */
-enum dt_status dt_load_reference(const struct dt_load_cpus *c, double seconds, struct dt_error *err,
-                                 double *round_s);
 
 #endif

@@ -10,6 +10,8 @@ libdtcomm_a_SOURCES = \
 	src/comm/load.h \
 	src/comm/nccl.c \
 	src/comm/nccl.h \
+	src/comm/reference.c \
+	src/comm/reference.h \
 	src/comm/supervisor.c \
 	src/comm/supervisor.h \
 	src/comm/supervisor_impl.h \

@@ -4,11 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 
-double dt_drift_reference(const struct dt_drift *d)
-{
-    return d->before_s > 0 && d->after_s > 0 ? sqrt(d->before_s * d->after_s) : 0;
-}
-
 /* The larger over the smaller; 1 when one is not known. */
 static double factor(double a, double b)
 {
@@ -17,8 +12,7 @@ static double factor(double a, double b)
 
 bool dt_drift_counts(const struct dt_drift *d)
 {
-    return factor(d->before_s, d->after_s) <= DT_DRIFT_CHANGE_MAX &&
-           !(d->foreign > DT_DRIFT_FOREIGN_MAX);
+    return d->steady >= DT_DRIFT_STEADY_MIN && !(d->foreign > DT_DRIFT_FOREIGN_MAX);
 }
 
 void dt_drift_reason(const struct dt_drift *d, char *buf, size_t size)
@@ -28,16 +22,15 @@ void dt_drift_reason(const struct dt_drift *d, char *buf, size_t size)
                  100 * d->foreign, 100 * DT_DRIFT_FOREIGN_MAX);
     else
         snprintf(buf, size,
-                 "a reference kernel took %.2f times as long after it as before (at most %.2f "
-                 "times as long or short)",
-                 d->before_s > 0 ? d->after_s / d->before_s : 1, DT_DRIFT_CHANGE_MAX);
+                 "the machine kept its speed in %.0f %% of the repeats (at least %.0f %%)",
+                 100 * d->steady, 100 * DT_DRIFT_STEADY_MIN);
 }
 
 double dt_drift_move(double time_s, const struct dt_drift *here, const struct dt_drift *there)
 {
-    double a = dt_drift_reference(here), b = dt_drift_reference(there);
-
-    return a > 0 && b > 0 ? time_s * b / a : time_s;
+    return here->reference_s > 0 && there->reference_s > 0
+               ? time_s * there->reference_s / here->reference_s
+               : time_s;
 }
 
 double dt_drift_between(const double time_s[2], const struct dt_drift here[2],

@@ -2,14 +2,14 @@
  *
  * Measuring on a machine whose speed drifts and that others use, too.
  *
- * A reference kernel, always the same work on every core, runs before and after each measurement.
- * Its times say how fast the machine was then, and a time predicted from one measurement is brought
- * to the speed of another:
+ * A reference kernel, always the same work (comm/reference.h), runs between the repeats of each measurement.  Its times say
+ * how fast the machine was then, what is measured is brought to one of these speeds, and a time predicted from one
+ * measurement is brought to the speed of another:
  *
- *     reference of a measurement = sqrt(before x after)
- *     time there                 = time here x reference there / reference here
+ *     time there = time here x reference there / reference here
  *
- * A measurement counts only if the machine kept its speed and was left alone meanwhile. */
+ * Repeats in which the speed changed are left out.  A measurement counts only if most of its repeats are left and others
+ * left the machine alone meanwhile. */
 #ifndef DT_FIT_DRIFT_H
 #define DT_FIT_DRIFT_H
 
@@ -17,18 +17,17 @@
 #include <stddef.h>
 
 /* Bounds of a measurement that counts; doc/loop.md has what they rest on. */
-#define DT_DRIFT_CHANGE_MAX 1.25  /* reference after / before, or the other way round */
+#define DT_DRIFT_STEADY_MIN 0.5   /* of the repeats, at one speed from beginning to end */
 #define DT_DRIFT_FOREIGN_MAX 0.06 /* of the cores' time, taken by others */
 /* Predictions of one time from two measurements may differ by this factor. */
 #define DT_DRIFT_PAIR_MAX 1.20
 
-struct dt_drift {             /* around one measurement */
-    double before_s, after_s; /* the reference kernel's time; 0 = not known */
-    double foreign;           /* share of the cores' time that others took; < 0 = not known */
-    double at_s;              /* its middle, on any clock */
+struct dt_drift {       /* of one measurement */
+    double reference_s; /* the reference kernel's time at its speed; 0 = not known */
+    double steady;      /* share of its repeats that are left */
+    double foreign;     /* share of the cores' time that others took; < 0 = not known */
+    double at_s;        /* its middle, on any clock */
 };
-/* 0 = not known. */
-double dt_drift_reference(const struct dt_drift *d);
 bool dt_drift_counts(const struct dt_drift *d);
 /* Why it does not: "others took 41 % of the cores' time (at most 15 %)". */
 void dt_drift_reason(const struct dt_drift *d, char *buf, size_t size);

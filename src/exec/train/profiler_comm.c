@@ -185,6 +185,11 @@ struct rows {
     struct dt_profile_table *out;
 };
 
+static double to_base(const struct rows *w)
+{
+    return w->o->to_base ? w->o->to_base(w->o->ctx) : 1;
+}
+
 static int repeats_of(const struct rows *w)
 {
     return w->o->repeats > 0 ? w->o->repeats : REPEATS;
@@ -223,10 +228,11 @@ static enum dt_status one(struct rows *w, struct courier *c, int n, bool in, str
 {
     bool p2p = c->family == DT_KOP_SEND_RECV;
     int repeats = repeats_of(w);
-    double *ns = dt_malloc(2 * (size_t)repeats * sizeof(*ns)), *core, x = 0;
+    double *ns = dt_malloc(2 * (size_t)repeats * sizeof(*ns)), *core, x = 0, factor;
     enum dt_status st = ns ? DT_OK : dt_error_nomem(err, "times");
 
     core = ns ? ns + repeats : NULL;
+    to_base(w);
     for (int i = -WARM_UP; i < repeats && st == DT_OK; i++) {
         uint64_t before;
 
@@ -239,6 +245,9 @@ static enum dt_status one(struct rows *w, struct courier *c, int n, bool in, str
         ns[i] = x;
         core[i] = (double)(c->core_ns - before) / (p2p ? 2 : 1); /* one was sent, one received */
     }
+    factor = to_base(w);
+    for (int i = 0; i < 2 * repeats && st == DT_OK; i++)
+        ns[i] *= factor; /* and the core's */
     if (st == DT_OK && c->t->rank == 0)
         st = add_rows(w, c, n, ns, core, err);
     dt_free(ns);

@@ -12,6 +12,9 @@ struct dt_profiler_comm_options {
     struct dt_transport *transport; /* at least two ranks, all of which call */
     int64_t bytes_max;              /* largest buffer; sizes are 4 KiB times powers of 4 below */
     int repeats;                    /* of each; 0 = 15 */
+    /* what times measured since the last call are multiplied with, on every rank; NULL = nothing */
+    double (*to_base)(void *ctx);
+    void *ctx;
 };
 /* Collective.  Rank 0 adds rows of op send_recv (one way between ranks 0 and 1, half of there and back), and of
  * all_reduce, reduce_scatter and all_gather among the first 2, 4, 8, ... ranks and among all of them, and with each of

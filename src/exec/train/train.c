@@ -10,6 +10,7 @@
 #include "exec/train/train_log.h"
 #include "exec/train/train_memory.h"
 #include "exec/train/train_save.h"
+#include "comm/reference.h"
 #include "comm/supervisor.h"
 
 #include <math.h>
@@ -21,8 +22,9 @@ struct train {
     const struct dt_setup *s;
     const struct dt_job_run_options *run;
     struct dt_exec *x;
-    struct dt_feed_client *feed; /* what the loader's documents come from; NULL = shards */
-    struct dt_feed_keys *keys;   /* of the feed */
+    struct dt_load_reference *reference; /* NULL = not asked for */
+    struct dt_feed_client *feed;         /* what the loader's documents come from; NULL = shards */
+    struct dt_feed_keys *keys;           /* of the feed */
     struct dt_loader *loader;
     struct dt_prefetch *prefetch; /* batches of the loader */
     struct dt_train_log *log;
@@ -153,6 +155,8 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     x.supervisor = t->o->supervisor;
     x.clock_ahead_ns = t->o->supervisor ? dt_supervisor_clock(t->o->supervisor, NULL) : 0;
     DT_TRY(dt_exec_new(&x, err, &t->x));
+    if (t->o->reference)
+        DT_TRY(dt_load_reference_new(err, &t->reference));
     t->save.x = t->x;
     if (t->first && *dt_exec_note(t->x))
         dt_warn(t->o->warn, "%s", dt_exec_note(t->x));
@@ -195,6 +199,7 @@ static void close_all(struct train *t)
     dt_feed_client_close(t->feed);
     dt_free(t->keys);
     dt_exec_free(t->x);
+    dt_load_reference_free(t->reference);
     dt_train_log_close(t->log, NULL);
     dt_free(t->lane_bytes);
 }
@@ -452,6 +457,26 @@ static enum dt_status tell_mix(struct train *t, struct dt_prefetch_batch *b, int
     return DT_OK;
 }
 
+/* Beside each other on all ranks, as their work was. */
+static double reference(struct train *t)
+{
+    return t->reference ? dt_load_reference_s(t->reference) : 0;
+}
+
+static enum dt_status timed(struct train *t, const struct dt_prefetch_batch *b,
+                            struct dt_train_step *s, struct dt_error *err)
+{
+    s->reference_s[0] = reference(t);
+    DT_TRY(execute(t, b, s, err));
+    s->reference_s[1] = reference(t);
+    if (t->reference && t->sum.ranks > 1) {
+        DT_TRY(dt_exec_sum(t->x, s->reference_s, 2, err));
+        for (int k = 0; k < 2; k++)
+            s->reference_s[k] /= t->sum.ranks;
+    }
+    return DT_OK;
+}
+
 static enum dt_status one_step(struct train *t, struct dt_error *err)
 {
     struct dt_train_step s = {.step = t->state.step + 1, .steps = t->run->steps};
@@ -461,7 +486,7 @@ static enum dt_status one_step(struct train *t, struct dt_error *err)
 
     DT_TRY(take_batch(t, err, &b));
     s.data_s = (double)(dt_clock_ns() - t0) * 1e-9;
-    st = execute(t, b, &s, err);
+    st = timed(t, b, &s, err);
     if (st == DT_OK && t->verdict.cause != DT_GUARD_NONE)
         st = object(t, b, &s, err);
     if (st == DT_OK && t->first)

@@ -163,6 +163,10 @@ static enum dt_status write_json(struct dt_train_log *l, const struct dt_train_s
     dt_json_kv_int(&j, "images_generated", s->r.images);
     dt_json_kv_double(&j, "step_s", s->step_s);
     dt_json_kv_double(&j, "data_s", s->data_s);
+    if (s->reference_s[0] > 0) {
+        dt_json_kv_double(&j, "reference_before_s", s->reference_s[0]);
+        dt_json_kv_double(&j, "reference_after_s", s->reference_s[1]);
+    }
     dt_json_kv_double(&j, "tokens_per_s", s->tokens_per_s);
     dt_json_kv_double(&j, "samples_per_s", s->samples_per_s);
     dt_json_kv_double(&j, "mfu", s->mfu);
