@@ -32,6 +32,19 @@ expect 0 "block" "$DISTTRAIN" db show here.sql
 for phase in fwd dgrad wgrad; do
     check "rows of $phase" "grep -q \"'block','$phase','measured'\" here.sql"
 done
+# All times at one speed: at a hundredth of it they are a hundred times as long, within what times scatter by.
+expect 0 "" "$DISTTRAIN" profile job.yaml -o fast.db --repeats 3 --seconds 0 --reference 0.0005 --json
+check "the speed that was asked for" 'grep -q "\"reference_s\": 0.0005" out'
+expect 0 "" "$DISTTRAIN" profile job.yaml -o slow.db --repeats 3 --seconds 0 --reference 0.05
+for file in fast slow; do
+    sqlite3 $file.db "SELECT sum(median_ns) FROM point JOIN series ON series = id WHERE op = 'block'" >$file
+done
+check "is what times are brought to" '[ -s fast ] && [ -s slow ] && awk "NR == 1 { f = \$1 } NR == 2 { exit !(\$1 / f > 20 && \$1 / f < 500) }" fast slow'
+expect 0 "" "$DISTTRAIN" profile --data job.yaml -o fast.sql --reference 0.0005 --json
+cp out fast; expect 0 "" "$DISTTRAIN" profile --data job.yaml -o slow.sql --reference 0.05 --json
+rate() { sed -n 's/^.*"decode_px_per_s": \([0-9.e+]*\).*/\1/p' "$1"; }
+check "and rates" 'awk -v f="$(rate fast)" -v s="$(rate out)" "BEGIN { exit !(f / s > 20 && f / s < 500) }"'
+expect 2 "reference" "$DISTTRAIN" profile job.yaml --reference 0
 # Nothing is estimated any more, although the job says nothing about kernels.
 for file in here.sql here.db; do
     expect 0 "" "$DISTTRAIN" simulate job.yaml profile=$PWD/$file search.allow_analytical=false --json --no-runs

@@ -33,6 +33,11 @@ expect 0 "image loss" "$DISTTRAIN" train job.yaml
 check "data and order" 'grep -q "data and order .* per batch (order .*exposed" out'
 check "nothing on stderr" '[ ! -s err ]'
 check "metrics of every step" '[ $(grep -c loss_text log/metrics.jsonl) -eq 4 ]'
+check "no reference unless asked" '! grep -q reference log/metrics.jsonl'
+expect 2 "reference" "$DISTTRAIN" train job.yaml --reference 0
+expect 0 "" "$DISTTRAIN" train --no-runs job.yaml --reference 2 run.log_dir=log2 'run.checkpoint={dir: saved2}'
+check "the reference kernel around every second step" \
+    '[ "$(sed -n "s/.*\"step\":\([0-9]*\),.*\"reference_before_s\":[0-9.e-]*[1-9].*\"reference_after_s\":[0-9.].*/\1/p" log2/metrics.jsonl | tr "\n" " ")" = "2 4 " ]'
 check "an event file" 'ls log/*tfevents* >/dev/null 2>&1'
 check "a checkpoint" '[ -f saved/step-00000004/model.safetensors ]'
 check "the run is kept" '[ -s disttrain-runs.db ]'

@@ -16,6 +16,8 @@ static const struct dt_cli_option options[] = {
     {"repeats", 0, DT_OPT_INT, "N", "of each measurement, at least (default 15)"},
     {"seconds", 0, DT_OPT_DOUBLE, "S",
      "longer for each size, per module, if time is left (default 1)"},
+    {"reference", 0, DT_OPT_DOUBLE, "S",
+     "bring times to the speed at which the reference kernel takes S (default: its first time)"},
     {"svg", 0, DT_OPT_STRING, "DIR", "fit: draw the residuals of every curve into this folder"},
     {"rules", 0, DT_OPT_STRING, "FILE", "import: which op a kernel is (default: default)"},
     {"dtype", 0, DT_OPT_STRING, "TYPE",

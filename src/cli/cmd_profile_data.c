@@ -25,6 +25,8 @@ static void facts(const struct dt_cli_facts *f, const struct dt_profiler_data_re
                        r->per_s[DT_CPU_PREP_TOKENIZE]);
     dt_cli_fact_number(f, "sound_s_per_s", "hearing", "%10.1f s of sound/s a core\n", 1,
                        1e-3 * r->per_s[DT_CPU_PREP_SOUND]);
+    dt_cli_fact_number(f, "reference_s", "at the speed of", "reference kernels of %.3f ms\n", 1e3,
+                       r->reference_s);
 }
 
 static enum dt_status show(const struct dt_cli *cli, const char *output,
@@ -50,6 +52,8 @@ static enum dt_status show(const struct dt_cli *cli, const char *output,
 static enum dt_status measure(struct dt_cli *cli, const struct dt_setup *s, struct dt_error *err)
 {
     const char *output = dt_cli_string(cli, "output", "cpu-prep.sql");
+    struct dt_profiler_data_options o = {.loader = &s->loader,
+                                         .device = dt_cli_string(cli, "device", "cpu")};
     struct dt_profile_table t = {0};
     struct dt_profiler_data_report r;
     enum dt_status st;
@@ -62,7 +66,9 @@ static enum dt_status measure(struct dt_cli *cli, const struct dt_setup *s, stru
         return dt_error_set(err, DT_ERR_INPUT,
                             "run.data names producers; rates are measured where the shards are: "
                             "run.data=PATH");
-    st = dt_profiler_data(&s->loader, (int)n, dt_cli_string(cli, "device", "cpu"), err, &t, &r);
+    o.samples = (int)n;
+    DT_TRY(dt_cli_double(cli, "reference", 1e-6, 1, 0, &o.reference_s, err));
+    st = dt_profiler_data(&o, err, &t, &r);
     if (st == DT_OK)
         st = dt_profile_table_write(&t, output, err);
     if (st == DT_OK)

@@ -84,6 +84,7 @@ static enum dt_status measure(struct profiling *s, struct dt_error *err)
                                     .sequences_max = (int)s->largest,
                                     .repeats = (int)s->repeats,
                                     .seconds = s->seconds,
+                                    .reference_s = s->reference_s,
                                     .transport = s->ranks->transport,
                                     .device = s->device,
                                     .progress = first ? on_progress : NULL,
@@ -117,6 +118,7 @@ static enum dt_status read_options(struct profiling *s, const struct dt_job *job
     s->n = s->setup.plan.policy.global_batch;
     DT_TRY(dt_cli_int(cli, "sequences", 1, s->n, s->n, &s->largest, err));
     DT_TRY(dt_cli_int(cli, "repeats", 1, 400, 15, &s->repeats, err));
+    DT_TRY(dt_cli_double(cli, "reference", 1e-6, 1, 0, &s->reference_s, err));
     return dt_cli_double(cli, "seconds", 0, 3600, 1, &s->seconds, err);
 }
 

@@ -30,8 +30,8 @@ static const struct dt_cli_option options[] = {
      "resume from the newest checkpoint of this run only, or start this run"},
     {"changed-data", 0, DT_OPT_FLAG, NULL,
      "resume even if the data is not what the checkpoint was trained on"},
-    {"reference", 0, DT_OPT_FLAG, NULL,
-     "time a reference kernel before and after each step, for machines whose speed changes"},
+    {"reference", 0, DT_OPT_INT, "N",
+     "time a reference kernel before and after every Nth step, as the machine's speed may change"},
     {"init-from", 0, DT_OPT_STRING, "PATH",
      "start with these weights: safetensors, a folder of them, or a checkpoint"},
     {"init-partial", 0, DT_OPT_FLAG, NULL,
@@ -168,7 +168,6 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
                                  .supervisor = ranks->supervisor,
                                  .from_scratch = dt_cli_flag(cli, "from-scratch"),
                                  .changed_data = dt_cli_flag(cli, "changed-data"),
-                                 .reference = dt_cli_flag(cli, "reference"),
                                  .run_id = dt_cli_string(cli, "run-id", NULL),
                                  .warn = &warn,
                                  .stop = &stop,
@@ -182,6 +181,7 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
     enum dt_status st;
 
     dt_clock_utc(started, sizeof started);
+    DT_TRY(dt_cli_int(cli, "reference", 1, INT64_MAX, 0, &o.reference_every, err));
     catch_signals();
     st = dt_train(&o, err, &s);
     if (drawn)
@@ -325,7 +325,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
     const char *run_id = dt_cli_string(cli, "run-id", NULL);
     const char *overrides[DT_CLI_MAX_ARGS + 2];
     char found[4096], text[4096];
-    int64_t ranks, restarts;
+    int64_t ranks, restarts, every;
     int n = 0;
     struct dt_cli_ranks alone = {0};
     struct task task = {.cli = cli};
@@ -335,6 +335,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 
     dt_cli_limit_spin(cli);
     DT_TRY(dt_cli_int(cli, "ranks", 1, 1 << 20, 0, &ranks, err));
+    DT_TRY(dt_cli_int(cli, "reference", 1, INT64_MAX, 0, &every, err)); /* before ranks start */
     DT_TRY(dt_cli_int(cli, "max-restarts", 0, 1 << 20, 0, &restarts, err));
     if (!dt_cli_flag(cli, "no-runs"))
         DT_TRY(dt_file_check(dt_cli_runs_file(cli), err));

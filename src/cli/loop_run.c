@@ -245,36 +245,41 @@ static double number(const char *line, const char *key)
     return at ? strtod(at + strlen(key), NULL) : 0;
 }
 
-/* One line of metrics.jsonl: the time in reference kernels, 0 if the speed changed meanwhile, and this kernel's time. */
-static double read_step(const char *line, double *reference_s)
+struct steps { /* what metrics.jsonl says of those after the warm-up */
+    double
+        *v; /* [steps] in reference kernels; 0: the speed changed meanwhile, so it does not count */
+    double *reference_s; /* [used] of those that count */
+    int64_t used, steady;
+};
+
+static void read_step(const struct dt_loop *l, const char *line, struct steps *s, int64_t n)
 {
     double before = number(line, "\"reference_before_s\":"),
-           after = number(line, "\"reference_after_s\":");
+           after = number(line, "\"reference_after_s\":"), reference_s = sqrt(before * after);
+    bool steady = dt_load_reference_steady(before, after);
 
-    *reference_s = sqrt(before * after);
-    return *reference_s > 0 && dt_load_reference_steady(before, after)
-               ? number(line, "\"step_s\":") / *reference_s
-               : 0;
+    s->v[n] = 0;
+    s->steady += steady;
+    if (!(reference_s > 0) || (!steady && !l->anyway))
+        return;
+    s->v[n] = number(line, "\"step_s\":") / reference_s;
+    s->reference_s[s->used++] = reference_s;
 }
 
-/* Of every line after the warm-up: v[steps]; reference_s[steps] of those that are left. */
-static enum dt_status read_steps(const struct dt_loop *l, const char *path, double *v,
-                                 double *reference_s, int64_t *left, struct dt_error *err)
+static enum dt_status read_steps(const struct dt_loop *l, const char *path, struct steps *s,
+                                 struct dt_error *err)
 {
     char *text = NULL;
     size_t len;
     int64_t line = 0, n = 0;
     enum dt_status st = dt_file_read(path, METRICS_MAX, err, &text, &len);
 
-    *left = 0;
     for (char *p = text, *end; st == DT_OK && p && *p && n < l->steps; p = end) {
         end = strchr(p, '\n');
         if (end)
             *end++ = '\0';
-        if (line++ < l->warm_up || !strstr(p, "\"step_s\":"))
-            continue;
-        v[n] = read_step(p, &reference_s[*left]);
-        *left += v[n++] > 0;
+        if (strstr(p, "\"step_s\":") && line++ >= l->warm_up)
+            read_step(l, p, s, n++);
     }
     if (st == DT_OK && n < l->steps)
         st = dt_error_at(err, DT_ERR_IO, path, 0, 0, "training left %lld steps of %lld",
@@ -283,18 +288,23 @@ static enum dt_status read_steps(const struct dt_loop *l, const char *path, doub
     return st;
 }
 
-/* The median step at the median speed; v is in the order of steps before, and sorted after. */
-static void take_steps(const struct dt_loop *l, struct dt_loop_layout *x, double *v,
-                       double *reference_s, int64_t left, struct dt_drift *out)
+/* The median step at the median speed; orders keep all of them. */
+static void take_steps(const struct dt_loop *l, struct dt_loop_layout *x, struct steps *s,
+                       struct dt_drift *out)
 {
+    size_t k = 0;
+
     if (x->step_s)
-        memcpy(x->step_s + l->round * l->steps, v, (size_t)l->steps * sizeof(*v));
-    out->steady = (double)left / (double)l->steps;
-    out->reference_s = left > 0 ? dt_median(reference_s, (size_t)left) : 0;
-    for (int64_t i = 0, k = 0; i < l->steps; i++)
-        if (v[i] > 0)
-            v[k++] = v[i];
-    x->measured_s = left > 0 ? dt_median(v, (size_t)left) * out->reference_s : 0;
+        memcpy(x->step_s + l->round * l->steps, s->v, (size_t)l->steps * sizeof(*s->v));
+    out->steady = (double)s->steady / (double)l->steps;
+    out->reference_s = x->measured_s = 0;
+    if (s->used == 0)
+        return;
+    for (int64_t i = 0; i < l->steps; i++)
+        if (s->v[i] > 0)
+            s->v[k++] = s->v[i];
+    out->reference_s = dt_median(s->reference_s, (size_t)s->used);
+    x->measured_s = dt_median(s->v, k) * out->reference_s;
 }
 
 static enum dt_status read_measured(const struct dt_loop *l, const char *path,
@@ -302,13 +312,15 @@ static enum dt_status read_measured(const struct dt_loop *l, const char *path,
                                     struct dt_drift *out)
 {
     double *v = dt_malloc(2 * (size_t)l->steps * sizeof(*v));
-    enum dt_status st = v ? DT_OK : dt_error_nomem(err, "steps");
-    int64_t left;
+    struct steps s = {.v = v};
+    enum dt_status st;
 
+    if (!v)
+        return dt_error_nomem(err, "steps");
+    s.reference_s = v + l->steps;
+    st = read_steps(l, path, &s, err);
     if (st == DT_OK)
-        st = read_steps(l, path, v, v + l->steps, &left, err);
-    if (st == DT_OK)
-        take_steps(l, x, v, v + l->steps, left, out);
+        take_steps(l, x, &s, out);
     dt_free(v);
     return st;
 }
@@ -402,6 +414,7 @@ enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, stru
     word(c, "%d", x->ranks);
     word(c, "--from-scratch");
     word(c, "--reference");
+    word(c, "1");
     if (l->runs) {
         word(c, "--runs");
         word(c, "%s", l->runs);

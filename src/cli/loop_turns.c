@@ -43,14 +43,6 @@ static enum dt_status profile_all(struct dt_loop *l, struct dt_error *err)
     return DT_OK;
 }
 
-static enum dt_status no_step(const char *what, struct dt_error *err)
-{
-    return dt_error_set(err, DT_ERR_BUSY,
-                        "machine too busy: it kept its speed in no step of %s; measure when other "
-                        "work has ended, or more --steps",
-                        what);
-}
-
 /* Of layouts [first, last), measured between two profiles. */
 static enum dt_status predict(struct dt_loop *l, int first, int last, struct dt_error *err)
 {
@@ -89,8 +81,6 @@ enum dt_status dt_loop_run_layouts(struct dt_loop *l, struct dt_error *err)
 
             dt_cli_progress(x->name, i + 1, l->n);
             DT_TRY(dt_loop_watched(l, x->name, measure_once, x, err, &x->drift));
-            if (x->measured_s <= 0) /* with --anyway */
-                return no_step(x->name, err);
         }
         DT_TRY(profile_all(l, err));
         DT_TRY(predict(l, first, last, err));
@@ -144,7 +134,9 @@ static enum dt_status combine(struct dt_loop *l, struct dt_error *err)
         n += l->kept[i];
     }
     if (n == 0)
-        return no_step("all orders", err);
+        return dt_error_set(err, DT_ERR_BUSY,
+                            "machine too busy: there is no step in which it kept its speed with "
+                            "every order; measure when other work has ended, or --anyway");
     for (int k = 0; k < l->n; k++) {
         struct dt_loop_layout *x = &l->layout[k];
 

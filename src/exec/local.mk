@@ -169,6 +169,8 @@ libdtexec_a_SOURCES = \
 	src/exec/train/profiler_comm.h \
 	src/exec/train/profiler_notes.c \
 	src/exec/train/profiler_notes.h \
+	src/exec/train/profiler_speed.c \
+	src/exec/train/profiler_speed.h \
 	src/exec/train/setup.c \
 	src/exec/train/setup.h \
 	src/exec/train/setup_data.c \

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/quantile.h"
 #include "exec/train/profiler_comm.h"
-#include "comm/reference.h"
+#include "exec/train/profiler_speed.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -38,10 +38,9 @@ struct profiler {
     struct dt_device_queue *q;
     struct dt_profile_table *out;
     int device, dtype, source;
-    struct dt_load_reference *reference; /* NULL on a card */
-    double base_s, reference_s; /* its time at first, to which all are brought; its last time */
-    double repack_ns, repacked; /* of all weights after a step; floats of these */
-    int64_t floats_max;         /* of one module's parameters */
+    struct dt_profiler_speed speed; /* zero on a card */
+    double repack_ns, repacked;     /* of all weights after a step; floats of these */
+    int64_t floats_max;             /* of one module's parameters */
     int done, all;
 };
 
@@ -79,22 +78,6 @@ static enum dt_status note(struct series *s, uint64_t ns, struct dt_error *err)
         return dt_error_nomem(err, "times");
     s->ns[s->n++] = (double)ns;
     return DT_OK;
-}
-
-/* Of times measured since the last call, to bring them to the first call's speed.  *steady: the speed was the same before and
- * after. */
-static double to_base(struct profiler *p, bool *steady)
-{
-    double before = p->reference_s, after;
-
-    *steady = true;
-    if (!p->reference)
-        return 1;
-    after = p->reference_s = dt_load_reference_s(p->reference);
-    if (p->base_s <= 0)
-        p->base_s = before = after;
-    *steady = dt_load_reference_steady(before, after);
-    return p->base_s / sqrt(before * after);
 }
 
 /* ---- building ---- */
@@ -257,7 +240,7 @@ static enum dt_status repack(struct bench *b, int n, struct dt_error *err)
     double fresh[DT_MAX_MODULES][TURNS], warm[DT_MAX_MODULES][TURNS], factor;
     bool steady;
 
-    to_base(b->p, &steady);
+    dt_profiler_speed_factor(&b->p->speed, &steady);
     for (int k = -WARM_UP; k < TURNS; k++) {
         for (int m = 0; m < n; m++)
             dt_stage_stepped(b[m].p->q, b[m].stage[0], 0, b[m].n_blocks);
@@ -267,7 +250,7 @@ static enum dt_status repack(struct bench *b, int n, struct dt_error *err)
         DT_TRY(once(b, n, 0, false, err));
         for (int m = 0; m < n && k >= 0; m++)
             warm[m][k] = b[m].forward_ns;
-        factor = to_base(b->p, &steady);
+        factor = dt_profiler_speed_factor(&b->p->speed, &steady);
         for (int m = 0; m < n && k >= 0; m++) {
             fresh[m][k] *= factor;
             warm[m][k] *= factor;
@@ -323,7 +306,7 @@ static enum dt_status burst(struct bench *b, int n, int which, int *done, int *a
         DT_TRY(once(b, n, which, true, err));
         k++;
     }
-    factor = to_base(b->p, &steady);
+    factor = dt_profiler_speed_factor(&b->p->speed, &steady);
     if (!steady && (*again)++ < AGAIN_MAX)
         k = 0, factor = 0;
     rework(b, n, which, *done, factor);
@@ -345,7 +328,7 @@ static enum dt_status measure(struct bench *b, int n, struct dt_error *err)
         for (int i = 0; i < WARM_UP; i++)
             DT_TRY(once(b, n, which, false, err));
     }
-    to_base(b->p, &steady);
+    dt_profiler_speed_factor(&b->p->speed, &steady);
     while (done[0] < REPEATS_MAX && done[1] < REPEATS_MAX &&
            (done[0] < least || done[1] < least || (double)(dt_clock_ns() - begin) * 1e-9 < seconds))
         for (int which = 0; which < 2; which++)
@@ -488,7 +471,7 @@ static enum dt_status adamw(struct profiler *p, int64_t n, struct dt_error *err)
         p->dev->zero(p->q, x[3], (size_t)n * sizeof(float)); /* no negative squares */
         st = p->dev->queue_sync(p->q, err);
     }
-    to_base(p, &steady);
+    dt_profiler_speed_factor(&p->speed, &steady);
     for (int i = -WARM_UP; i < REPEATS && st == DT_OK; i++) {
         const struct dt_kernel_adamw_part all = {n, x[0], x[1], x[2], x[3], copy, true};
         uint64_t t0 = dt_clock_ns();
@@ -503,7 +486,7 @@ static enum dt_status adamw(struct profiler *p, int64_t n, struct dt_error *err)
     p->dev->free(p->dev, one);
     p->dev->free(p->dev, copy);
     DT_TRY(st);
-    factor = to_base(p, &steady);
+    factor = dt_profiler_speed_factor(&p->speed, &steady);
     for (int i = 0; i < REPEATS; i++)
         ns[i] = ns[i] * factor + (p->repacked > 0 ? p->repack_ns / p->repacked * (double)n : 0);
     dt_profiler_statistics(ns, REPEATS, &row);
@@ -546,9 +529,9 @@ static enum dt_status name_source(struct profiler *p, struct dt_error *err)
     const struct dt_device_info *i = &p->dev->info;
     char recompute[128], speed[64] = "";
 
-    if (p->base_s > 0)
+    if (p->speed.base_s > 0)
         snprintf(speed, sizeof speed, "; at the speed of reference kernels of %.3f ms",
-                 1e3 * p->base_s);
+                 1e3 * p->speed.base_s);
     dt_profiler_origin(s.origin, sizeof(s.origin));
     dt_clock_utc(s.date, sizeof(s.date));
     snprintf(s.note, sizeof(s.note),
@@ -577,9 +560,7 @@ static enum dt_status all(struct profiler *p, struct dt_error *err)
 
 static double messages_to_base(void *ctx)
 {
-    bool steady;
-
-    return to_base(ctx, &steady);
+    return dt_profiler_speed_factor(ctx, NULL);
 }
 
 /* Up to the gradients of the largest module, the longest thing that is sent. */
@@ -588,7 +569,7 @@ static enum dt_status messages(struct profiler *p, struct dt_error *err)
     struct dt_profiler_comm_options o = {.transport = p->o->transport,
                                          .bytes_max = MESSAGE_MIN,
                                          .to_base = messages_to_base,
-                                         .ctx = p};
+                                         .ctx = &p->speed};
 
     if (!o.transport || o.transport->size < 2)
         return DT_OK;
@@ -597,12 +578,10 @@ static enum dt_status messages(struct profiler *p, struct dt_error *err)
     return dt_profiler_comm(&o, p->device, p->dtype, p->source, err, p->out);
 }
 
-static enum dt_status with_reference(struct profiler *p, struct dt_error *err)
+static enum dt_status at_one_speed(struct profiler *p, struct dt_error *err)
 {
-    bool steady;
     enum dt_status st;
 
-    to_base(p, &steady);
     DT_TRY(name_source(p, err));
     DT_TRY(p->dev->queue_new(p->dev, false, err, &p->q));
     st = all(p, err);
@@ -622,9 +601,9 @@ enum dt_status dt_profiler_blocks(const struct dt_profiler_options *o, struct dt
     if (o->n_seqs < 1)
         return dt_error_set(err, DT_ERR_INPUT, "there is no sequence to measure with");
     if (p.dev->info.host_memory && !p.dev->info.gates)
-        DT_TRY(dt_load_reference_new(err, &p.reference));
-    st = with_reference(&p, err);
-    *reference_s = p.base_s;
-    dt_load_reference_free(p.reference);
+        DT_TRY(dt_profiler_speed_open(o->reference_s, err, &p.speed));
+    st = at_one_speed(&p, err);
+    *reference_s = p.speed.base_s;
+    dt_profiler_speed_close(&p.speed);
     return st;
 }

@@ -27,6 +27,8 @@ struct dt_profiler_options {
     int repeats;       /* of each, at least; 0 = 15 */
     /* and at most so long times modules for each size, if repeats are done; 0 = 1 */
     double seconds;
+    double
+        reference_s; /* bring times to the speed at which the reference kernel takes so long; 0 = as at first */
     struct dt_transport *transport; /* of several ranks, which measure at once; NULL = alone */
     const char *device;             /* name of the device in the rows */
     dt_profiler_fn *progress;       /* NULL = none */

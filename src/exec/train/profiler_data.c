@@ -8,6 +8,7 @@
 #include "exec/data/image.h"
 #include "exec/data/shard.h"
 #include "exec/train/profiler.h"
+#include "exec/train/profiler_speed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 
 enum { SAMPLE_BYTES_MAX = 64 << 20, ENOUGH = 1 << 17, UNITS = 1000000 };
 enum { SOUND_CS_ENOUGH = 200 };
+#define BURST_NS 40e6 /* between two runs of the reference kernel, or one sample */
 
 struct timed {
     double ns, units; /* for UNITS of it; how many it had */
@@ -24,6 +26,7 @@ struct rates {
     struct timed *t[DT_CPU_PREP_N]; /* [samples] */
     int n[DT_CPU_PREP_N];
     struct dt_tokenizer_ids ids;
+    struct dt_profiler_speed speed;
 };
 
 struct place { /* a sample, as it was read from its shard */
@@ -192,10 +195,22 @@ static enum dt_status time_sample(struct rates *r, const struct place *at, struc
     return DT_OK;
 }
 
+/* Times behind the first from[] of each kind; from[] is where the next begin. */
+static void to_one_speed(struct rates *r, int *from)
+{
+    double factor = dt_profiler_speed_factor(&r->speed, NULL);
+
+    for (int k = 0; k < DT_CPU_PREP_N; k++)
+        for (; from[k] < r->n[k]; from[k]++)
+            r->t[k][from[k]].ns *= factor;
+}
+
 static enum dt_status time_samples(struct rates *r, const struct dt_shard_index *ix, size_t n,
                                    struct dt_error *err)
 {
+    uint64_t begin = dt_clock_ns();
     struct dt_shard_sample s = {0};
+    int from[DT_CPU_PREP_N] = {0};
     enum dt_status st = DT_OK;
 
     for (size_t k = 0; k < n && st == DT_OK; k++) {
@@ -203,6 +218,10 @@ static enum dt_status time_samples(struct rates *r, const struct dt_shard_index 
 
         if (dt_shard_read(ix, at.sample, SAMPLE_BYTES_MAX, NULL, &s) == DT_OK)
             st = time_sample(r, &at, err);
+        if (k + 1 < n && (double)(dt_clock_ns() - begin) < BURST_NS)
+            continue;
+        to_one_speed(r, from);
+        begin = dt_clock_ns();
     }
     dt_shard_sample_free(&s);
     return st;
@@ -217,8 +236,10 @@ static enum dt_status add_rows(struct rates *r, const char *device, struct dt_er
     dt_profiler_origin(s.origin, sizeof s.origin);
     dt_clock_utc(s.date, sizeof s.date);
     snprintf(s.note, sizeof s.note,
-             "one core, its own time; %lld images, %lld sounds, %lld captions",
-             (long long)report->images, (long long)report->sounds, (long long)report->captions);
+             "one core, its own time, at the speed of reference kernels of %.3f ms; %lld images, "
+             "%lld sounds, %lld captions",
+             1e3 * report->reference_s, (long long)report->images, (long long)report->sounds,
+             (long long)report->captions);
     DT_TRY(dt_profile_table_device(out, device, err, &row.device));
     DT_TRY(dt_profile_table_dtype(out, DT_SCHED_SUPPLY_DTYPE, err, &row.dtype));
     DT_TRY(dt_profile_table_source(out, &s, err, &row.r.source));
@@ -252,21 +273,26 @@ static enum dt_status measure(struct rates *r, const struct dt_shard_index *ix, 
     return add_rows(r, device, err, out, report);
 }
 
-enum dt_status dt_profiler_data(const struct dt_loader_options *o, int samples, const char *device,
-                                struct dt_error *err, struct dt_profile_table *out,
+enum dt_status dt_profiler_data(const struct dt_profiler_data_options *o, struct dt_error *err,
+                                struct dt_profile_table *out,
                                 struct dt_profiler_data_report *report)
 {
+    const struct dt_loader_options *l = o->loader;
+    size_t samples = (size_t)o->samples;
     struct dt_data_report bad = {0};
-    struct rates r = {.o = o};
-    struct dt_shard_keep keep = {.folder = o->index_folder};
+    struct rates r = {.o = l};
+    struct dt_shard_keep keep = {.folder = l->index_folder};
     struct dt_shard_index *ix;
     enum dt_status st;
 
     memset(report, 0, sizeof *report);
     DT_TRY(
-        dt_shard_index_open(o->shards, o->n_shards, o->keep_index ? &keep : NULL, &bad, err, &ix));
-    st = measure(&r, ix, ix->n < (size_t)samples ? ix->n : (size_t)samples, device, err, out,
-                 report);
+        dt_shard_index_open(l->shards, l->n_shards, l->keep_index ? &keep : NULL, &bad, err, &ix));
+    st = dt_profiler_speed_open(o->reference_s, err, &r.speed);
+    report->reference_s = r.speed.base_s;
+    if (st == DT_OK)
+        st = measure(&r, ix, ix->n < samples ? ix->n : samples, o->device, err, out, report);
+    dt_profiler_speed_close(&r.speed);
     dt_shard_index_close(ix);
     dt_tokenizer_ids_free(&r.ids);
     for (int k = 0; k < DT_CPU_PREP_N; k++)

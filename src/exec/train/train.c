@@ -155,7 +155,7 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     x.supervisor = t->o->supervisor;
     x.clock_ahead_ns = t->o->supervisor ? dt_supervisor_clock(t->o->supervisor, NULL) : 0;
     DT_TRY(dt_exec_new(&x, err, &t->x));
-    if (t->o->reference)
+    if (t->o->reference_every > 0)
         DT_TRY(dt_load_reference_new(err, &t->reference));
     t->save.x = t->x;
     if (t->first && *dt_exec_note(t->x))
@@ -457,23 +457,19 @@ static enum dt_status tell_mix(struct train *t, struct dt_prefetch_batch *b, int
     return DT_OK;
 }
 
-/* Beside each other on all ranks, as their work was. */
-static double reference(struct train *t)
-{
-    return t->reference ? dt_load_reference_s(t->reference) : 0;
-}
-
+/* The reference kernel runs on all ranks at once, as their work does. */
 static enum dt_status timed(struct train *t, const struct dt_prefetch_batch *b,
                             struct dt_train_step *s, struct dt_error *err)
 {
-    s->reference_s[0] = reference(t);
+    if (!t->reference || s->step % t->o->reference_every != 0)
+        return execute(t, b, s, err);
+    s->reference_s[0] = dt_load_reference_s(t->reference);
     DT_TRY(execute(t, b, s, err));
-    s->reference_s[1] = reference(t);
-    if (t->reference && t->sum.ranks > 1) {
+    s->reference_s[1] = dt_load_reference_s(t->reference);
+    if (t->sum.ranks > 1)
         DT_TRY(dt_exec_sum(t->x, s->reference_s, 2, err));
-        for (int k = 0; k < 2; k++)
-            s->reference_s[k] /= t->sum.ranks;
-    }
+    for (int k = 0; k < 2; k++)
+        s->reference_s[k] /= t->sum.ranks;
     return DT_OK;
 }
 

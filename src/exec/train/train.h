@@ -40,10 +40,11 @@ struct dt_train_options {
     struct dt_supervisor *supervisor; /* of its ranks; NULL = nobody watches */
     bool from_scratch;                /* do not go on from a checkpoint */
     bool changed_data;                /* go on although the data is not what it was */
-    bool reference;     /* run the reference kernel (comm/reference.h) around each iteration */
-    const char *run_id; /* go on from this run's checkpoints only, or begin it; NULL =
+    int64_t
+        reference_every; /* iterations between runs of the reference kernel (comm/reference.h); 0 = never */
+    const char *run_id;         /* go on from this run's checkpoints only, or begin it; NULL =
                                           from what is there */
-    const struct dt_warn *warn;        /* of rank 0; NULL = nobody listens */
+    const struct dt_warn *warn; /* of rank 0; NULL = nobody listens */
     const volatile sig_atomic_t *stop; /* not 0 on some rank: all save and stop after the same step;
                                           NULL = never */
     dt_train_fn *on_step;              /* on rank 0; NULL = none */
