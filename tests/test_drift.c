@@ -122,16 +122,18 @@ END_TEST
 /* However long that takes here. */
 START_TEST(the_reference_kernel_runs)
 {
-    struct dt_load_reference *r;
-    struct dt_error err;
-    double s;
+    for (int threads = 1; threads <= 3; threads++) {
+        struct dt_load_reference *r;
+        struct dt_error err;
+        double s;
 
-    dt_assert_ok(dt_load_reference_new(&err, &r), err);
-    s = dt_load_reference_s(r);
-    ck_assert(s > 0 && isfinite(s));
+        dt_assert_ok(dt_load_reference_new(threads, &err, &r), err);
+        s = dt_load_reference_s(r);
+        ck_assert(s > 0 && isfinite(s));
+        dt_load_reference_free(r);
+    }
     ck_assert(dt_load_reference_steady(1, 1.1) && dt_load_reference_steady(1.1, 1));
     ck_assert(!dt_load_reference_steady(1, 1.2) && !dt_load_reference_steady(1.2, 1));
-    dt_load_reference_free(r);
 }
 END_TEST
 

@@ -288,7 +288,7 @@ enum dt_status dt_profiler_data(const struct dt_profiler_data_options *o, struct
     memset(report, 0, sizeof *report);
     DT_TRY(
         dt_shard_index_open(l->shards, l->n_shards, l->keep_index ? &keep : NULL, &bad, err, &ix));
-    st = dt_profiler_speed_open(o->reference_s, err, &r.speed);
+    st = dt_profiler_speed_open(o->reference_s, 1, err, &r.speed);
     report->reference_s = r.speed.base_s;
     if (st == DT_OK)
         st = measure(&r, ix, ix->n < samples ? ix->n : samples, o->device, err, out, report);

@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-enum dt_status dt_profiler_speed_open(double base_s, struct dt_error *err,
+enum dt_status dt_profiler_speed_open(double base_s, int threads, struct dt_error *err,
                                       struct dt_profiler_speed *out)
 {
     *out = (struct dt_profiler_speed){0};
-    DT_TRY(dt_load_reference_new(err, &out->reference));
+    DT_TRY(dt_load_reference_new(threads, err, &out->reference));
     out->last_s = dt_load_reference_s(out->reference);
     out->base_s = base_s > 0 ? base_s : out->last_s;
     return DT_OK;

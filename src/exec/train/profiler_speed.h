@@ -10,8 +10,8 @@ struct dt_profiler_speed { /* zero: nothing is changed */
     struct dt_load_reference *reference;
     double base_s, last_s; /* its time at the speed that times are brought to; when it ran last */
 };
-/* To the speed at which the kernel takes base_s; 0 = its speed now. */
-enum dt_status dt_profiler_speed_open(double base_s, struct dt_error *err,
+/* To the speed at which the kernel takes base_s on so many threads; 0 = its speed now. */
+enum dt_status dt_profiler_speed_open(double base_s, int threads, struct dt_error *err,
                                       struct dt_profiler_speed *out);
 void dt_profiler_speed_close(struct dt_profiler_speed *s);
 /* Runs the kernel: what times measured since it ran last are multiplied with.  *steady, unless NULL: the speed was the same

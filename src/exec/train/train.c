@@ -156,7 +156,7 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     x.clock_ahead_ns = t->o->supervisor ? dt_supervisor_clock(t->o->supervisor, NULL) : 0;
     DT_TRY(dt_exec_new(&x, err, &t->x));
     if (t->o->reference_every > 0)
-        DT_TRY(dt_load_reference_new(err, &t->reference));
+        DT_TRY(dt_load_reference_new(t->s->device->info.threads, err, &t->reference));
     t->save.x = t->x;
     if (t->first && *dt_exec_note(t->x))
         dt_warn(t->o->warn, "%s", dt_exec_note(t->x));
