@@ -107,6 +107,7 @@ static enum dt_status look_at_job(struct dt_loop *l, struct dt_error *err)
     if (st == DT_OK)
         st = dt_cli_open_device(job, NULL, err, &device);
     if (st == DT_OK) {
+        l->card = device->info.id[0];
         st = dt_setup_open(job, device, true, err, &setup);
         if (st == DT_OK) {
             st = read_seen(l, &setup, err);

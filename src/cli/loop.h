@@ -46,6 +46,7 @@ struct dt_loop {
     int passes; /* of profiles, done so far */
     struct dt_drift profile[LOOP_PASSES_MAX][LOOP_THREADS_MAX + 1]; /* [pass][threads] */
     double batch_s;          /* of a core, to make one global batch */
+    bool card;               /* training runs on one: no speed is known, and all steps count */
     bool fp32;               /* what training computes in */
     char dir[LOOP_DIR_MAX];  /* temporary folder */
     struct dt_samples *seen; /* sizes of what the measured steps train on */

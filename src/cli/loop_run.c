@@ -255,8 +255,9 @@ struct steps { /* what metrics.jsonl says of those after the warm-up */
 static void read_step(const struct dt_loop *l, const char *line, struct steps *s, int64_t n)
 {
     double before = number(line, "\"reference_before_s\":"),
-           after = number(line, "\"reference_after_s\":"), reference_s = sqrt(before * after);
-    bool steady = dt_load_reference_steady(before, after);
+           after = number(line, "\"reference_after_s\":"),
+           reference_s = l->card ? 1 : sqrt(before * after);
+    bool steady = l->card || dt_load_reference_steady(before, after);
 
     s->v[n] = 0;
     s->steady += steady;
@@ -305,6 +306,8 @@ static void take_steps(const struct dt_loop *l, struct dt_loop_layout *x, struct
             s->v[k++] = s->v[i];
     out->reference_s = dt_median(s->reference_s, (size_t)s->used);
     x->measured_s = dt_median(s->v, k) * out->reference_s;
+    if (l->card)
+        out->reference_s = 0;
 }
 
 static enum dt_status read_measured(const struct dt_loop *l, const char *path,
@@ -413,8 +416,10 @@ enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, stru
     word(c, "--ranks");
     word(c, "%d", x->ranks);
     word(c, "--from-scratch");
-    word(c, "--reference");
-    word(c, "1");
+    if (!l->card) {
+        word(c, "--reference");
+        word(c, "1");
+    }
     if (l->runs) {
         word(c, "--runs");
         word(c, "%s", l->runs);

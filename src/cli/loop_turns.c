@@ -124,7 +124,7 @@ static double median_of_rounds(const struct dt_loop *l, const struct dt_loop_lay
 /* Mean steps, of those that every order has, all at the speed of the first one's last round. */
 static enum dt_status combine(struct dt_loop *l, struct dt_error *err)
 {
-    double common_s = l->layout[0].drift.reference_s;
+    double reference_s = l->layout[0].drift.reference_s, common_s = l->card ? 1 : reference_s;
     int64_t n = 0;
 
     for (int64_t i = 0; i < l->steps; i++) {
@@ -144,7 +144,7 @@ static enum dt_status combine(struct dt_loop *l, struct dt_error *err)
         for (int64_t i = 0; i < l->steps; i++)
             if (l->kept[i])
                 x->measured_s += common_s * median_of_rounds(l, x, i) / (double)n;
-        x->drift.reference_s = common_s;
+        x->drift.reference_s = reference_s;
         x->drift.at_s = (l->profile[0][x->threads].at_s + l->profile[1][x->threads].at_s) / 2;
     }
     return DT_OK;

@@ -600,7 +600,7 @@ enum dt_status dt_profiler_blocks(const struct dt_profiler_options *o, struct dt
     *reference_s = 0;
     if (o->n_seqs < 1)
         return dt_error_set(err, DT_ERR_INPUT, "there is no sequence to measure with");
-    if (p.dev->info.host_memory && !p.dev->info.gates)
+    if (!p.dev->info.id[0])
         DT_TRY(dt_profiler_speed_open(o->reference_s, p.dev->info.threads, err, &p.speed));
     st = at_one_speed(&p, err);
     *reference_s = p.speed.base_s;

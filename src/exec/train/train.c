@@ -155,6 +155,10 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     x.supervisor = t->o->supervisor;
     x.clock_ahead_ns = t->o->supervisor ? dt_supervisor_clock(t->o->supervisor, NULL) : 0;
     DT_TRY(dt_exec_new(&x, err, &t->x));
+    if (t->o->reference_every > 0 && t->s->device->info.id[0])
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "the reference kernel says how fast a CPU is; training is on %s",
+                            t->s->device->info.name);
     if (t->o->reference_every > 0)
         DT_TRY(dt_load_reference_new(t->s->device->info.threads, err, &t->reference));
     t->save.x = t->x;
