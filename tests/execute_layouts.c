@@ -124,6 +124,30 @@ static const struct {
     {"cp 2, shared table, pp 2 dp 2", "1/2/2", "cp=2 gpt"},
     {"cp 4, shared table, tp 2 pp 2", "2/2/1", "cp=4 gpt full"},
     {"cp 2, tp 2, whole rows", "2/2/1", "cp=2 rows full"},
+    /* keys and values on a ring */
+    {"cp 2, ring", "1/1/1 1/1/1 1/1/1", "cp=2 ring mpi"},
+    {"cp 2, ring, text only", "1/1/1 1/1/1 1/1/1", "cp=2 ring data=text"},
+    {"cp 4, ring", "1/1/1 1/1/1 1/1/1", "cp=4 ring mpi"},
+    {"cp 4, ring, microbatch 4", "1/1/1 1/1/1 1/1/1", "cp=4 ring mb=4 full"},
+    {"cp 8, ring, microbatch 3", "1/1/1 1/1/1 1/1/1", "cp=8 ring mb=3"},
+    {"cp 2, ring, tp 2", "1/1/1 2/1/1 1/1/1", "cp=2 ring mb=2 mpi"},
+    {"cp 2, ring, tp 2, pp 2", "1/1/1 2/2/1 1/1/1", "cp=2 ring mb=2"},
+    {"cp 4, ring, tp 2", "1/1/1 2/1/1 1/1/1", "cp=4 ring full"},
+    {"cp 4, ring, pp 2", "1/1/1 1/2/1 1/1/1", "cp=4 ring"},
+    {"cp 2, ring, pp 2", "1/1/1 1/2/1 1/1/1", "cp=2 ring full"},
+    {"cp 2, ring, dp 2", "1/1/2 1/1/2 1/1/1", "cp=2 ring reorder"},
+    {"cp 2, ring, dp 2, zero 0", "1/1/1 1/1/2 1/1/2", "cp=2 ring zero=0 full"},
+    {"cp 2, ring, tp 2, dp 2, groups", "1/1/2 2/1/2 1/1/1", "cp=2 ring groups=020 full"},
+    {"cp 2, ring, vpp 2", "1/1/1 1/2/1/2 1/1/1", "cp=2 ring interleaved full"},
+    {"cp 2, ring, zb-h1, pp 3", "1/1/1 1/3/1 1/1/1", "cp=2 ring zb-h1"},
+    {"cp 2, ring, selective", "1/1/1 1/2/1 1/1/1", "cp=2 ring recompute=selective full"},
+    {"cp 4, ring, full recompute", "1/1/1 1/1/1 1/1/1", "cp=4 ring recompute=full"},
+    {"cp 2, ring, dropout", "1/1/1 1/2/1 1/1/1", "cp=2 ring dropout=0.1 full"},
+    {"cp 2, ring, frozen LLM", "1/1/2 1/2/1 1/1/1", "cp=2 ring frozen=tft"},
+    {"cp 2, ring, colocated, tp 2, pp 2", "1/1/8 2/2/1 1/1/4", "cp=2 ring colocated mb=4 full"},
+    {"cp 2, ring, shared table, pp 2 dp 2", "1/2/2", "cp=2 ring gpt"},
+    {"cp 2, ring, tp 2, chunks", "1/1/1 2/1/1 1/1/1", "cp=2 ring chunks=2"},
+    {"cp 2, ring, experts", "1/1/1 1/1/1 1/1/1", "moe0 cp=2 ring"},
     /* experts, here or dealt to replicas, whose microbatches differ in rows */
     {"experts", "1/1/1 1/1/1 1/1/1", "moe"},
     {"experts, pp 2, dp 2", "1/1/1 1/2/2 1/1/1", "moe mb=2"},
@@ -414,6 +438,8 @@ static void read_option(const char *s, struct ranks_case *c)
         c->ranks = atoi(v);
     else if (word_is(s, "cp=", &v))
         c->cp = atoi(v);
+    else if (word_is(s, "ring", &v))
+        c->ring = true;
     else if (word_is(s, "ep=", &v))
         c->ep = atoi(v);
     else if (word_is(s, "moe", &v))

@@ -17,8 +17,9 @@ struct ranks_case {
     const char *name, *layout;
     struct ef_layout l[MODULES];
     int tp[MODULES];
-    int cp; /* of the LLM */
-    int ep; /* the same */
+    int cp;    /* of the LLM */
+    bool ring; /* its keys and values go round a ring */
+    int ep;    /* the same */
     int microbatch;
     bool colocated;
     int with[MODULES]; /* 1 + the module on whose GPUs this one lies */

@@ -25,6 +25,7 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
     f->plan.policy.fp32 = !c->bf16;
     f->plan.policy.exact_vectors = true;
     f->plan.policy.overlap_grad = f->plan.policy.overlap_param = !c->apart;
+    f->plan.policy.cp_comm = c->ring ? DT_CP_COMM_RING : DT_CP_COMM_GATHER;
     f->plan.policy.stepccl = c->chunks > 0;
     f->plan.policy.stepccl_chunks = c->chunks;
     for (int m = 0; m < f->model->n_modules; m++) {

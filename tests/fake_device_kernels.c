@@ -185,6 +185,7 @@
     K(12, groupnorm_bwd, groupnorm, in, in_f, in_f, in_f, in_f, in, out, b, out_f, out_f, b)       \
     K(6, attention_fwd, attention, in, in, in, out, out_f)                                         \
     K(10, attention_bwd, attention, in, in, in, in, in_f, in, out, out, out)                       \
+    K(5, attention_join, attention, in, in_f, out_f, out_f)                                        \
     K(10, rope, dtype, n, i, i, i, n, in_i, in_f, b, out)                                          \
     K(5, act_fwd, act, dtype, n, in, out)                                                          \
     K(6, act_bwd, act, dtype, n, in, in, out)                                                      \

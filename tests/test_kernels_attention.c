@@ -177,6 +177,102 @@ START_TEST(test_attention)
 }
 END_TEST
 
+/* Keys in parts, as they come round a ring: first those of others before a sequence's own rows, then these, which are
+ * causal, then others again.  Some sequences have none in a part, and some rows none at first. */
+enum { P_SEQS = 5, P_HEADS = 4, P_KV = 2, P_DIM = 20, P_PARTS = 3, P_PAD = 3 };
+static const int32_t p_cu[P_PARTS][P_SEQS + 1] = {
+    {0, 7, 7, 40, 40, 41}, {0, 3, 12, 50, 51, 120}, {0, 0, 33, 34, 34, 110}};
+
+static struct dt_kernel_attention part_of(struct kt *k, int part)
+{
+    const int32_t *cu = p_cu[1];
+    struct dt_kernel_attention a = {.dtype = k->t,
+                                    .causal = part == 1,
+                                    .heads = P_HEADS,
+                                    .kv_heads = P_KV,
+                                    .head_dim = P_DIM,
+                                    .n_seq = P_SEQS,
+                                    .cu_q = kt_give(k, cu, sizeof(p_cu[1])),
+                                    .cu_k = kt_give(k, p_cu[part], sizeof(p_cu[part])),
+                                    .rows_q = cu[P_SEQS],
+                                    .rows_k = p_cu[part][P_SEQS],
+                                    .max_q = 69,
+                                    .max_k = 76,
+                                    .stride_q = P_HEADS * P_DIM,
+                                    .stride_k = P_KV * P_DIM,
+                                    .stride_v = P_KV * P_DIM,
+                                    .stride_o = P_HEADS * P_DIM + P_PAD,
+                                    .scale = 0.3f};
+
+    return a;
+}
+
+/* All parts' rows of x by sequence, own ones last: what the reference sees at once. */
+static void line_up(const struct buf x[P_PARTS], int32_t cu[P_SEQS + 1], double *out)
+{
+    static const int order[P_PARTS] = {0, 2, 1};
+    int32_t rows = 0;
+
+    for (int s = 0; s < P_SEQS; s++) {
+        cu[s] = rows;
+        for (int o = 0; o < P_PARTS; o++) {
+            const int32_t *at = &p_cu[order[o]][s];
+
+            memcpy(out + rows * P_KV * P_DIM, x[order[o]].v + at[0] * P_KV * P_DIM,
+                   sizeof(double) * (size_t)((at[1] - at[0]) * P_KV * P_DIM));
+            rows += at[1] - at[0];
+        }
+    }
+    cu[P_SEQS] = rows;
+}
+
+START_TEST(test_parts)
+{
+    struct kt kt, *k = &kt;
+
+    kt_open(k, _i);
+    struct dt_kernel_attention a = part_of(k, 1);
+    int64_t no = a.rows_q * a.stride_o, all = 0;
+    struct buf q = buf_new(k, a.rows_q * a.stride_q, k->t, 1.385, 0), key[P_PARTS], v[P_PARTS];
+    struct buf part = buf_new(k, no, k->t, 0, 0),
+               part_lse = buf_new(k, P_HEADS * a.rows_q, DT_F32, 0, 0);
+    struct buf o = buf_new(k, no, DT_F32, 0, 0), lse = buf_new(k, P_HEADS * a.rows_q, DT_F32, 0, 0);
+
+    for (int i = 0; i < P_PARTS; i++) {
+        key[i] = buf_new(k, p_cu[i][P_SEQS] * a.stride_k, k->t, 1.2, 0.1);
+        v[i] = buf_new(k, p_cu[i][P_SEQS] * a.stride_v, k->t, 1.1, 0.3);
+        all += p_cu[i][P_SEQS];
+    }
+    for (int64_t i = 0; i < lse.n; i++)
+        lse.v[i] = -INFINITY; /* nothing came so far */
+    for (int th = 0; th < 2; th++) {
+        buf_reset(&o), buf_reset(&lse), buf_reset(&part);
+        for (int i = 0; i < P_PARTS; i++) {
+            struct dt_kernel_attention now = part_of(k, i);
+
+            k->k->attention_fwd(k->q[th], &now, q.p, key[i].p, v[i].p, part.p, part_lse.p);
+            k->k->attention_join(k->q[th], &now, part.p, part_lse.p, o.p, lse.p);
+        }
+        kt_same(k, th, &o), kt_same(k, th, &lse);
+    }
+    double *keys = calloc((size_t)(all * a.stride_k), sizeof(double));
+    double *values = calloc((size_t)(all * a.stride_v), sizeof(double));
+    double *want = calloc((size_t)no, sizeof(double)), *l = calloc((size_t)lse.n, sizeof(double));
+    int32_t cu[P_SEQS + 1];
+
+    line_up(key, cu, keys), line_up(v, cu, values);
+    a.cu_q = p_cu[1], a.cu_k = cu, a.max_k = all;
+    ref_attention(&a, q.v, keys, values, want, l);
+    kt_all_near(k, "attention in parts", &o, want, kt_tol(k->t));
+    kt_all_near(k, "log-sum-exp of parts", &lse, l, 1e-5);
+    free(keys), free(values), free(want), free(l);
+    for (int i = 0; i < P_PARTS; i++)
+        buf_free(&key[i]), buf_free(&v[i]);
+    buf_free(&q), buf_free(&part), buf_free(&part_lse), buf_free(&o), buf_free(&lse);
+    kt_close(k);
+}
+END_TEST
+
 /* Scores of hundreds: no overflow, and one key takes all. */
 START_TEST(test_large_scores)
 {
@@ -272,6 +368,7 @@ int main(void)
     TCase *t = dt_test_case(s, "attention", 900);
 
     tcase_add_loop_test(t, test_attention, 0, KT_ALL_CASES);
+    tcase_add_loop_test(t, test_parts, 0, KT_ALL_CASES);
     tcase_add_loop_test(t, test_large_scores, 0, KT_ALL_CASES);
     tcase_add_loop_test(t, test_rope, 0, KT_CASES);
     return dt_test_run(s);

@@ -277,6 +277,11 @@ void dt_tp_all_gather(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype
 void dt_tp_reduce_scatter(struct dt_device_queue *q, struct dt_tp *tp, enum dt_dtype type,
                           int64_t rows, int64_t width, void *all);
 
+/* A ring: `bytes` of `from` go to the next member, the last one's to the first; as many come to `to` from the one
+ * before.  Returns what dt_tp_end takes; until then `from` stays as it is (see dt_tp_beside_new). */
+int dt_tp_begin_pass(struct dt_device_queue *q, struct dt_tp *tp, const void *from, size_t bytes,
+                     void *to);
+
 /* send_bytes[k] bytes of `from` go to member k, what it sends comes to `to`, both side by side in the order of
  * members (expert parallelism). */
 void dt_tp_all_to_all(struct dt_device_queue *q, struct dt_tp *tp, const void *from,

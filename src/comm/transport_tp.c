@@ -160,6 +160,40 @@ static enum dt_status post_all_to_all(struct dt_tp *tp, const struct dt_tp_job *
                                                         q, &tp->error, out);
 }
 
+/* Bytes to or from one member alone. */
+static void to_one(size_t *bytes, int size, int member, size_t n)
+{
+    for (int k = 0; k < size; k++)
+        bytes[k] = k == member ? n : 0;
+}
+
+int dt_tp_begin_pass(struct dt_device_queue *q, struct dt_tp *tp, const void *from, size_t bytes,
+                     void *to)
+{
+    size_t few[2 * FEW], *sent = few;
+    struct dt_tp_job j = {
+        .what = "a hop round a ring", .post = post_all_to_all, .type = DT_REDUCE_F32, .from = from};
+    int begun;
+
+    if (!tp || tp->size < 2 || bytes == 0 || tp->error.status != DT_OK)
+        return -1;
+    if (tp->size > FEW) {
+        sent = dt_malloc(2 * (size_t)tp->size * sizeof(*sent));
+        if (!sent) {
+            dt_error_nomem(&tp->error, "a hop round a ring");
+            return -1;
+        }
+    }
+    to_one(sent, tp->size, (tp->rank + 1) % tp->size, bytes);
+    to_one(sent + tp->size, tp->size, (tp->rank + tp->size - 1) % tp->size, bytes);
+    j.sent = sent;
+    j.pieces = sent + tp->size;
+    begun = dt_tp_begin(q, tp, &j, to);
+    if (sent != few)
+        dt_free(sent);
+    return begun;
+}
+
 void dt_tp_all_to_all(struct dt_device_queue *q, struct dt_tp *tp, const void *from,
                       const size_t *send_bytes, void *to, const size_t *recv_bytes)
 {

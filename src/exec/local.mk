@@ -105,6 +105,7 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/block_unet.c \
 	src/exec/modules/call.c \
 	src/exec/modules/context.c \
+	src/exec/modules/context_ring.c \
 	src/exec/modules/diffusion.c \
 	src/exec/modules/experts.c \
 	src/exec/modules/experts.h \
@@ -124,6 +125,7 @@ libdtexec_a_SOURCES = \
 	src/exec/modules/tp.c \
 	src/exec/modules/tp_chunks.c \
 	src/exec/program/batching.c \
+	src/exec/program/batching_chunks.c \
 	src/exec/program/batching_cut.c \
 	src/exec/program/batching.h \
 	src/exec/program/execute.c \

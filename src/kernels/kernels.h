@@ -222,6 +222,10 @@ struct dt_kernels {
     void (*attention_bwd)(struct dt_device_queue *q, const struct dt_kernel_attention *a,
                           const void *query, const void *key, const void *value, const void *o,
                           const float *lse, const void *d_o, void *dq, void *dk, void *dv);
+    /* Keys that come in parts: o and lse of those that came so far become those of these and one part more, whose are
+     * part and part_lse.  o: fp32; o and part have the rows and stride_o of a's output. */
+    void (*attention_join)(struct dt_device_queue *q, const struct dt_kernel_attention *a,
+                           const void *part, const float *part_lse, float *o, float *lse);
     /* In place.  Pairs (i, i + dim/2) of every head (Hugging Face's rotate_half) turn by the angle
      * of table[pos[row]]: dim/2 cosines, then dim/2 sines.  inverse = the backward.  A head's
      * elements from `dim` on stay.  heads at x + row*stride + h*head_dim. */

@@ -390,11 +390,6 @@ static enum dt_status check_policy(struct dt_node map, const struct dt_job *j, s
         dt_node_present(dt_map_get(map, "grads"))) /* not the plan's, which says it itself */
         return dt_node_error(dt_map_get(map, "grads"), err,
                              "grads: on CPUs gradients are fp32; leave this key out");
-    if (p->cp_comm != DT_CP_COMM_GATHER && dt_cluster_is_cpu(&j->cluster))
-        return dt_node_error(
-            dt_node_present(dt_map_get(map, "cp_comm")) ? dt_map_get(map, "cp_comm") : map, err,
-            "cp_comm: on CPUs keys and values are gathered; use train.cp_comm: "
-            "gather, also where a plan says ring");
     if (b->max_pos > 0 && p->seq_len > b->max_pos)
         return dt_node_error(seq, err,
                              "seq_len: %d is longer than the model's %d learned positions; use "

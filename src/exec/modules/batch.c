@@ -43,7 +43,7 @@ static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
             a->in_take = cut(c, max->in, 4);
             a->cond_take = cut(c, max->cond, 4);
             a->begin = cut(c, max->seqs, 4);
-            a->cu_keys = cut(c, max->seqs + 1, 4);
+            a->cu_keys = cut(c, max->steps * (max->seqs + 1), 4);
             a->key_at = cut(c, max->keys, 4);
         }
     } else {
@@ -94,7 +94,8 @@ enum dt_status dt_batch_fit(struct dt_batch *b, const struct dt_batch_limits *ne
 
     DT_TRY(dt_nn_shape_facts(b->module, err, &f));
     if (need->rows > b->max.rows || need->seqs > b->max.seqs || need->in > b->max.in ||
-        need->cond > b->max.cond || need->keys > b->max.keys || need->gathered > b->max.gathered)
+        need->cond > b->max.cond || need->keys > b->max.keys || need->steps > b->max.steps ||
+        need->keys_step > b->max.keys_step || need->gathered > b->max.gathered)
         return dt_error_set(err, DT_ERR_INTERNAL,
                             "module \"%s\": a batch is larger than the place made for it",
                             b->module->name);
@@ -336,23 +337,38 @@ static enum dt_status check_rows(const struct dt_batch *b, const char *what, con
     return DT_OK;
 }
 
+/* Keys of every step, which add up to all. */
+static enum dt_status check_steps(struct dt_batch *b, struct dt_error *err)
+{
+    int64_t sum = 0;
+
+    if (b->steps < 1 || b->steps > b->room.steps)
+        return too_many(err, b, "steps of attention", b->steps, b->room.steps);
+    b->max_keys = 0;
+    for (int64_t t = 0; t < b->steps; t++) {
+        const int32_t *cu = b->host.cu_keys + t * (b->n_seq + 1);
+
+        for (int64_t i = 0; i < b->n_seq; i++)
+            b->max_keys = cu[i + 1] - cu[i] > b->max_keys ? cu[i + 1] - cu[i] : b->max_keys;
+        if (cu[b->n_seq] > b->room.keys_step)
+            return too_many(err, b, "keys of a step", cu[b->n_seq], b->room.keys_step);
+        sum += cu[b->n_seq];
+    }
+    return sum == b->keys ? DT_OK : too_many(err, b, "keys of all steps", sum, b->keys);
+}
+
 static enum dt_status check_cut(struct dt_batch *b, struct dt_error *err)
 {
     DT_TRY(
         check_rows(b, "all image rows", b->host.in_take, b->n_in_mine, b->n_in, b->room.in, err));
     DT_TRY(check_rows(b, "all conditioning rows", b->host.cond_take, b->n_cond_mine, b->n_cond,
                       b->room.cond, err));
-    DT_TRY(check_rows(b, "keys", b->host.key_at, b->keys, b->gathered, b->room.keys, err));
+    DT_TRY(check_rows(b, "keys", b->host.key_at, b->keys,
+                      b->cut.ring ? b->gathered / b->cut.n : b->gathered, b->room.keys, err));
     if (b->gathered > b->room.gathered || b->gathered % b->cut.n != 0 ||
         b->gathered / b->cut.n < b->rows)
         return too_many(err, b, "rows of all members", b->gathered, b->room.gathered);
-    b->max_keys = 0;
-    for (int64_t i = 0; i < b->n_seq; i++) {
-        int64_t n = b->host.cu_keys[i + 1] - b->host.cu_keys[i];
-
-        b->max_keys = n > b->max_keys ? n : b->max_keys;
-    }
-    return DT_OK;
+    return b->gathered > 0 ? check_steps(b, err) : DT_OK;
 }
 
 static enum dt_status check(struct dt_batch *b, struct dt_error *err)

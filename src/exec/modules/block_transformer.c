@@ -7,8 +7,8 @@
  *   x2 -> n2 -> h = up(n2) -> a = act(h) -> y = x2 + drop(a Wdown)
  *
  * Tensor parallelism: heads and the MLP's width are dealt; x, n1, x2, n2 and y are own rows.
- * Context parallelism: all rows are the member's own, and keys and values of the others' are gathered for attention
- * alone, forward and again backward. */
+ * Context parallelism: all rows are the member's own, and keys and values of the others' come for attention
+ * alone, forward and again backward (context.c). */
 #include "exec/modules/impl.h"
 
 #include <math.h>
@@ -81,7 +81,6 @@ static struct dt_kernel_attention attention_of(const struct dt_nn_call *c, const
 {
     const struct dt_block *b = c->b;
     const struct dt_batch *m = c->batch;
-    bool cut = c->s->cp != NULL;
 
     return (struct dt_kernel_attention){.dtype = c->dtype,
                                         .causal = b->causal,
@@ -90,28 +89,16 @@ static struct dt_kernel_attention attention_of(const struct dt_nn_call *c, const
                                         .head_dim = b->head_dim,
                                         .n_seq = m->n_seq,
                                         .cu_q = m->dev.cu,
-                                        .cu_k = cut ? m->dev.cu_keys : m->dev.cu,
+                                        .cu_k = m->dev.cu,
                                         .rows_q = d->rows,
-                                        .rows_k = cut ? m->keys : d->rows,
+                                        .rows_k = d->rows,
                                         .max_q = m->max_len,
-                                        .max_k = cut ? m->max_keys : m->max_len,
+                                        .max_k = m->max_len,
                                         .stride_q = d->qkv,
-                                        .stride_k = cut ? 2 * d->kv : d->qkv,
-                                        .stride_v = cut ? 2 * d->kv : d->qkv,
+                                        .stride_k = d->qkv,
+                                        .stride_v = d->qkv,
                                         .stride_o = d->q,
                                         .scale = c->n->scale};
-}
-
-/* Keys of all rows that own ones see, values beside them; they lie beside the queries in qkv, or were gathered. */
-static char *keys(struct dt_nn_call *c, const struct dims *d, const struct dt_nn_context *room,
-                  char *qkv)
-{
-    char *own = dt_nn_off(qkv, d->q, c->es);
-
-    if (!c->s->cp)
-        return own;
-    dt_nn_context_gather(c, room, 2 * d->kv, own, d->qkv);
-    return room->seen;
 }
 
 static bool rotary(const struct dt_block *b)
@@ -198,8 +185,8 @@ static void forward(struct dt_nn_call *c, bool again)
     struct dt_nn_tf_act *t = &c->act.tf;
     struct dt_kernel_norm n = norm_of(c);
     struct dt_kernel_attention a = attention_of(c, &d);
-    char *room = dt_nn_tp_room(c, d.rows, d.hidden), *key;
-    struct dt_nn_context others = dt_nn_context_room(c, 2 * d.kv);
+    char *room = dt_nn_tp_room(c, d.rows, d.hidden);
+    struct dt_nn_context others = dt_nn_context_room(c, d.q, d.kv, d.heads, false);
 
     if (dt_nn_counting(c)) { /* the workspace that qk_norm takes */
         if (b->qk_norm)
@@ -213,8 +200,11 @@ static void forward(struct dt_nn_call *c, bool again)
     if (b->qk_norm)
         qk_norm(c, &d, false);
     rope(c, &d, false, t->qkv);
-    key = keys(c, &d, &others, t->qkv);
-    c->k->attention_fwd(c->q, &a, t->qkv, key, dt_nn_off(key, d.kv, c->es), t->o, t->lse);
+    if (c->s->cp)
+        dt_nn_context_attend(c, &others, &a, t->qkv, t->o, t->lse);
+    else
+        c->k->attention_fwd(c->q, &a, t->qkv, dt_nn_off(t->qkv, d.q, c->es),
+                            dt_nn_off(t->qkv, d.q + d.kv, c->es), t->o, t->lse);
     join(c, &d, t->o, TF_O, TF_OB, DT_DROP_ATTENTION, c->x, t->x2, room);
     dt_nn_norm(c, &n, b->layernorm, t->x2, TF_N2, TF_N2B, t->n2, t->mean2, t->rstd2);
     if (b->n_experts > 0) {
@@ -332,16 +322,19 @@ static void qk_norm_back(struct dt_nn_call *c, int what, const struct dims *d, c
 
 /* Gradients of queries, keys and values. */
 static void heads_back(struct dt_nn_call *c, const struct dims *d, const struct dt_nn_context *room,
-                       char *d_seen, const char *d_o, char *dqkv)
+                       const char *d_o, char *dqkv)
 {
     struct dt_nn_tf_act *t = &c->act.tf;
     struct dt_kernel_attention a = attention_of(c, d);
-    char *key = keys(c, d, room, t->qkv), *dk = d_seen ? d_seen : dt_nn_off(dqkv, d->q, c->es);
+    int64_t k = d->q, v = d->q + d->kv;
 
-    c->k->attention_bwd(c->q, &a, t->qkv, key, dt_nn_off(key, d->kv, c->es), t->o, t->lse, d_o,
-                        dqkv, dk, dt_nn_off(dk, d->kv, c->es));
     if (c->s->cp)
-        dt_nn_context_scatter(c, room, 2 * d->kv, d_seen, dt_nn_off(dqkv, d->q, c->es), d->qkv);
+        dt_nn_context_attend_back(c, room, &a, &(struct dt_nn_attended){t->qkv, t->o, t->lse}, d_o,
+                                  dqkv);
+    else
+        c->k->attention_bwd(c->q, &a, t->qkv, dt_nn_off(t->qkv, k, c->es),
+                            dt_nn_off(t->qkv, v, c->es), t->o, t->lse, d_o, dqkv,
+                            dt_nn_off(dqkv, k, c->es), dt_nn_off(dqkv, v, c->es));
     rope(c, d, true, dqkv);
 }
 
@@ -352,15 +345,14 @@ static void attention_back(struct dt_nn_call *c, int what, const struct dims *d,
     struct dt_nn_tf_act *t = &c->act.tf;
     struct dt_kernel_norm n = norm_of(c);
     char *d_o = dt_nn_grad_rows(c, d->rows, d->q, false);
-    struct dt_nn_context others = dt_nn_context_room(c, 2 * d->kv);
-    char *d_seen = c->s->cp ? dt_nn_grad_rows(c, c->batch->keys, 2 * d->kv, false) : NULL;
+    struct dt_nn_context others = dt_nn_context_room(c, d->q, d->kv, d->heads, true);
 
     if (!dt_nn_counting(c)) {
         dt_nn_linear_row_back(c, what, d->rows, t->o,
                               branch_grad(c, d, DT_DROP_ATTENTION, dx2, room), TF_O, TF_OB, d_o,
                               room->a);
         if (what & DT_BACKWARD_INPUT)
-            heads_back(c, d, &others, d_seen, d_o, dqkv);
+            heads_back(c, d, &others, d_o, dqkv);
     }
     if (c->b->qk_norm)
         qk_norm_back(c, what, d, dqkv, dnormed);

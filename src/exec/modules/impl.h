@@ -209,6 +209,7 @@ struct dt_stage {
     enum dt_dtype dtype;
     struct dt_tp *tp;              /* NULL: one member */
     struct dt_tp *cp;              /* context parallelism; NULL: one member */
+    bool ring;                     /* their keys and values go round a ring */
     struct dt_tp *ep;              /* the members that share its experts; NULL: all are here */
     struct dt_nn_routing *routing; /* of experts (experts.c); NULL: it has none */
     bool seqpar;                   /* members hold their own rows between blocks */
@@ -473,17 +474,51 @@ static inline int64_t dt_nn_cond_rows(const struct dt_batch *b)
 {
     return b->cut.n > 1 ? b->n_cond_mine : b->n_cond;
 }
-/* Work buffers: rows of all members, and those that own queries see.  NULL with one member. */
+/* Work buffers, NULL with one member: rows of keys and values, side by side, of all members or of two of a ring, and
+ * those that own queries see in a step; their gradients; on a ring what comes of a step: output or gradient of queries,
+ * log-sum-exp, and the sum of outputs in fp32 where these are bf16. */
 struct dt_nn_context {
-    char *all, *seen;
+    int64_t q, kv; /* widths of all heads' queries, and of keys or values */
+    char *all, *seen, *d_all, *d_seen, *part;
+    float *part_lse, *sum;
 };
-struct dt_nn_context dt_nn_context_room(struct dt_nn_call *c, int64_t width);
-/* room.seen = what own rows see of x, `width` elements a row of all members', own ones `stride` apart. */
-void dt_nn_context_gather(struct dt_nn_call *c, const struct dt_nn_context *room, int64_t width,
-                          const void *x, int64_t stride);
-/* The transpose: own dx = what all members' rows have in d_seen for it.  room.all is lost. */
-void dt_nn_context_scatter(struct dt_nn_call *c, const struct dt_nn_context *room, int64_t width,
-                           const char *d_seen, void *dx, int64_t stride);
+struct dt_nn_context dt_nn_context_room(struct dt_nn_call *c, int64_t q, int64_t kv, int64_t heads,
+                                        bool back);
+/* Attention of own queries to the keys of all that they see.  Own q, k and v lie side by side in rows of qkv, which are
+ * a's stride_q long; a's keys are left out.  dqkv: all three gradients. */
+struct dt_nn_attended {
+    const char *qkv, *o;
+    const float *lse;
+};
+void dt_nn_context_attend(struct dt_nn_call *c, const struct dt_nn_context *r,
+                          const struct dt_kernel_attention *a, const char *qkv, char *o,
+                          float *lse);
+void dt_nn_context_attend_back(struct dt_nn_call *c, const struct dt_nn_context *r,
+                               const struct dt_kernel_attention *a, const struct dt_nn_attended *t,
+                               const char *d_o, char *dqkv);
+/* The same on a ring (context_ring.c). */
+void dt_nn_ring_attend(struct dt_nn_call *c, const struct dt_nn_context *r,
+                       const struct dt_kernel_attention *a, const char *qkv, char *o, float *lse);
+void dt_nn_ring_attend_back(struct dt_nn_call *c, const struct dt_nn_context *r,
+                            const struct dt_kernel_attention *a, const struct dt_nn_attended *t,
+                            const char *d_o, char *dqkv);
+/* Rows of a member's place. */
+int64_t dt_nn_context_place(const struct dt_nn_call *c);
+/* Own rows of x, `stride` apart, into a member's place. */
+void dt_nn_context_bring(struct dt_nn_call *c, const struct dt_nn_context *r, const void *x,
+                         int64_t stride, char *place);
+/* A step: the keys of one place, or of all (dt_batch).  Begins with zeros. */
+struct dt_nn_step {
+    int64_t number, first; /* its first key among those of all steps */
+};
+void dt_nn_context_next(const struct dt_nn_call *c, struct dt_nn_step *step);
+/* r->seen = what own queries see of `from` in the step, and a says so. */
+void dt_nn_context_see(struct dt_nn_call *c, const struct dt_nn_context *r,
+                       const struct dt_nn_step *step, const char *from,
+                       struct dt_kernel_attention *a);
+/* Its transpose: r->d_seen is added to the rows of `to`. */
+void dt_nn_context_add(struct dt_nn_call *c, const struct dt_nn_context *r,
+                       const struct dt_nn_step *step, char *to);
 /* What every member has filled own rows of, the others being zero: `whole` becomes the sum. */
 void dt_nn_context_join(struct dt_nn_call *c, int64_t n, void *whole);
 

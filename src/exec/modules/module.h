@@ -30,30 +30,21 @@
 enum { DT_BATCH_LEVELS = 8 }; /* U-Net resolutions, as core's DT_MAX_LEVELS */
 
 struct dt_batch_limits {
-    int64_t rows;           /* tokens: text tokens, patches or latent pixels */
-    int64_t seqs;           /* LLM: documents (padding counts as one); encoder, generator: images */
-    int64_t in;             /* LLM: rows taken from encoders */
-    int64_t cond;           /* LLM: rows handed to generators */
-    int64_t max_len;        /* longest sequence in rows; 0 = rows */
-    int64_t keys, gathered; /* context parallelism (dt_batch), else 0 */
-    int64_t routed;         /* expert parallelism (dt_batch), else 0 */
+    int64_t rows;    /* tokens: text tokens, patches or latent pixels */
+    int64_t seqs;    /* LLM: documents (padding counts as one); encoder, generator: images */
+    int64_t in;      /* LLM: rows taken from encoders */
+    int64_t cond;    /* LLM: rows handed to generators */
+    int64_t max_len; /* longest sequence in rows; 0 = rows */
+    int64_t keys, keys_step, steps, gathered; /* context parallelism (dt_batch), else 0 */
+    int64_t routed;                           /* expert parallelism (dt_batch), else 0 */
 };
 
-/* Context parallelism: which rows of every sequence a member of a lane holds.  A sequence of `len` rows is cut into
- * 2n chunks, at floor(i len / 2n); member k holds chunks k and 2n - 1 - k, so that all have as much of the causal
- * triangle to do.  n < 2: everything. */
+/* Context parallelism: member `mine` of n has some rows of every sequence, of a document at most two stretches, an early
+ * and a late one.  n < 2: everything. */
 struct dt_batch_cut {
     int n, mine;
+    bool ring; /* keys and values go round a ring; else they are gathered */
 };
-/* Rows [*lo, *hi) of half 0 (the early chunk) or 1 (the late one) of a member. */
-static inline void dt_batch_cut_half(int n, int member, int half, int64_t len, int64_t *lo,
-                                     int64_t *hi)
-{
-    int64_t chunk = half == 0 ? member : 2 * (int64_t)n - 1 - member;
-
-    *lo = n < 2 ? half * len : chunk * len / (2 * (int64_t)n);
-    *hi = n < 2 ? len : (chunk + 1) * len / (2 * (int64_t)n);
-}
 
 /* One microbatch of one module.  The caller fills `host` arrays and counts, then calls
  * dt_batch_upload; kernels read the twins in `dev`.
@@ -98,15 +89,18 @@ struct dt_batch {
     uint64_t noise_seed; /* of noise and dropout */
     int64_t rows, n_seq, n_in, n_cond;
     int64_t max_len; /* longest sequence present */
-    /* LLM, cut: the rows are the early halves of all samples, then the late ones.  A "sequence" is a stretch of a
-     * document in one of them; it begins at row begin[i] of its document and sees the document's rows up to its own
-     * end, which are keys cu_keys[i] .. cu_keys[i + 1].  Members gather their rows, each into a place of gathered / n
-     * rows; key j is row key_at[j] of that, no row twice among the keys of the early half or of the late one.
+    /* LLM, cut: the rows are the early stretches of all documents, then the late ones.  A "sequence" is a stretch; it begins at row begin[i] of its document and sees the document's rows up to its own
+     * end.  Every member's rows have a place of gathered / n rows.  Members gather them, and all that are seen are the
+     * keys of one step; or they go round a ring, and step t has those of member mine - t, modulo n.  Sequence i sees in
+     * step t cu[i] .. cu[i + 1] of its keys, cu = cu_keys + t (n_seq + 1); its j-th key is row key_at[j] of what was
+     * gathered, or of the member's place, key_at counted on from the steps before.  Within a step no row is twice among
+     * the keys of the first n_early sequences, those of the early half, nor among those of the others.
      * n_in and n_cond count the rows of all members, this one has n_in_mine, row in_row[i] of its own being row in_take[i]
      * of them, and the same of cond.  Own rows come in, side by side; what goes out is whole on every member. */
     struct dt_batch_cut cut;
-    int64_t n_in_mine, n_cond_mine, keys, keys_early, gathered;
-    int64_t max_keys; /* most that a sequence sees */
+    int64_t n_in_mine, n_cond_mine, n_early, gathered;
+    int64_t steps, keys, keys_step; /* keys: of all steps; of the step that has most */
+    int64_t max_keys;               /* most that a sequence sees in a step */
     /* LLM with experts: rows of this microbatch at all members of the expert group together (0: the same as here), and
      * the samples, sample i being rows cu_sample[i] .. cu_sample[i + 1], in which routing is to be even:
      * balance_scale times the sum over them of experts' loads times p (kernels.h, route_load) is a loss, too. */
@@ -298,6 +292,7 @@ struct dt_stage_spec {
     float dropout;
     struct dt_tp *tp; /* the members that share the stage; borrowed; NULL = this one alone */
     struct dt_tp *cp; /* the members that share its sequences; the same */
+    bool ring;        /* their keys and values go round a ring (dt_batch_cut), beside attention */
     struct dt_tp *ep; /* the members that share its experts; the same */
     /* Where members have their own rows, a gather and the product behind it, or a product and the sum behind it, go
      * in that many chunks, at most DT_STAGE_CHUNKS_MAX, and no more than a member has rows; 0, 1: whole. */
@@ -325,7 +320,7 @@ struct dt_stage_spec {
  *
  * Members hold whole parameters and other rows of the same sequences (dt_batch_cut): their batches, the flow between
  * blocks, losses and best tokens are of own rows alone.  A layer's keys and values are gathered, their gradients
- * summed and scattered.  Gradients of parameters are summands, as replicas' are.  Features, conditioning states and
+ * summed and scattered; or both go round a ring.  Gradients of parameters are summands, as replicas' are.  Features, conditioning states and
  * their gradients are whole at all members, as above.  Members of both kinds: these rows are dealt once more.
  *
  * ---- expert parallelism ----

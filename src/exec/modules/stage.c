@@ -285,6 +285,8 @@ static enum dt_status make_workspace(struct dt_stage *s, struct dt_error *err)
                             .n_cond = s->max.cond,
                             .max_len = s->max.max_len,
                             .keys = s->max.keys,
+                            .keys_step = s->max.keys_step,
+                            .steps = s->max.steps,
                             .gathered = s->max.gathered,
                             .routed = s->max.routed};
     const struct dt_nn_shape_facts *f = &s->facts;
@@ -508,6 +510,7 @@ enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_s
         s->gathered = *spec->gathered;
     s->tp = dt_tp_size(spec->tp) > 1 ? spec->tp : NULL;
     s->cp = dt_tp_size(spec->cp) > 1 ? spec->cp : NULL;
+    s->ring = s->cp && spec->ring;
     s->ep = dt_tp_size(spec->ep) > 1 ? spec->ep : NULL;
     s->upstream = spec->upstream_trained;
     s->split = spec->split_backward;

@@ -45,6 +45,28 @@ enum dt_status dt_batching_fill(const struct dt_model *m, int module,
                                 const struct dt_sequence *const *seqs, int n, struct dt_batch *b,
                                 struct dt_error *err);
 
+/* batching_chunks.c: a cut sequence, document by document; begins in front of the first one. */
+struct dt_batching_deal {
+    int n, turn; /* members; who has the first of the rows that are left over */
+    int64_t len; /* rows of the document */
+};
+void dt_batching_deal_begin(struct dt_batching_deal *d, int n, const struct dt_sequence *q);
+void dt_batching_deal_next(struct dt_batching_deal *d, int64_t len);
+/* Rows of a member's early chunk (half 0) or late one (1). */
+int64_t dt_batching_deal_rows(const struct dt_batching_deal *d, int member, int half);
+/* The same of all documents of a sequence. */
+int64_t dt_batching_cut_rows(const struct dt_sequence *q, int n, int member, int half);
+/* The chunks that have rows, in the order of the sequence; n < 2: one of all. */
+struct dt_batching_chunks {
+    const struct dt_sequence *q;
+    struct dt_batching_deal deal;
+    int n, doc, chunk;
+    int member, half;
+    int64_t first, end; /* rows of the sequence */
+};
+void dt_batching_chunks_begin(struct dt_batching_chunks *c, int n, const struct dt_sequence *q);
+bool dt_batching_chunks_next(struct dt_batching_chunks *c);
+
 /* batching_cut.c: the LLM's, cut. */
 void dt_batching_limits_cut(const struct dt_model *m, const struct dt_sequence *const *seqs, int n,
                             const struct dt_batch_cut *cut, struct dt_batch_limits *out);

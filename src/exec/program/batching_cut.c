@@ -1,31 +1,11 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * A member's share of the LLM's rows under context parallelism (struct dt_batch_cut): which rows, and which keys they
+ * A member's share of the LLM's rows under context parallelism (batching_chunks.c): which rows, and which keys they
  * see. */
+#include "base/mem.h"
 #include "exec/program/batching.h"
 
-/* ---- where rows are ---- */
-
-static int64_t half_rows(int n, int member, int half, int64_t len)
-{
-    int64_t lo, hi;
-
-    dt_batch_cut_half(n, member, half, len, &lo, &hi);
-    return hi - lo;
-}
-
-/* Rows of a member before half `half` of sequence k. */
-static int64_t rows_before(const struct dt_sequence *const *seqs, int n_seqs, int n, int member,
-                           int half, int k)
-{
-    int64_t rows = 0;
-
-    for (int j = 0; half == 1 && j < n_seqs; j++)
-        rows += half_rows(n, member, 0, seqs[j]->n_tokens);
-    for (int j = 0; j < k; j++)
-        rows += half_rows(n, member, half, seqs[j]->n_tokens);
-    return rows;
-}
+/* ---- counts ---- */
 
 /* Rows of the member that has most of them. */
 static int64_t most_rows(const struct dt_sequence *const *seqs, int n_seqs, int n)
@@ -37,153 +17,251 @@ static int64_t most_rows(const struct dt_sequence *const *seqs, int n_seqs, int 
 
         for (int half = 0; half < 2; half++)
             for (int j = 0; j < n_seqs; j++)
-                rows += half_rows(n, member, half, seqs[j]->n_tokens);
+                rows += dt_batching_cut_rows(seqs[j], n, member, half);
         most = rows > most ? rows : most;
     }
     return most;
 }
 
-/* ---- stretches of documents ---- */
-
-struct stretch {
-    int64_t document, number; /* its first row, and which one of the sequence it is */
-    int64_t first, end;       /* rows of the sequence */
-};
-
-/* The next one of rows [.., hi); begins with s->end = lo and s->document < 0. */
-static bool next_stretch(const struct dt_sequence *q, int64_t hi, struct stretch *s)
+/* Does the chunk of a document that `member` has in `half` come no later than that of `mine` in `mine_half`? */
+static bool seen_by(int mine, int mine_half, int member, int half)
 {
-    if (s->end >= hi)
-        return false;
-    if (s->document < 0) { /* whose rows the first ones are */
-        s->document = s->number = 0;
-        for (int64_t i = 1; i <= s->end; i++)
-            if (q->doc_of[i] != q->doc_of[i - 1]) {
-                s->document = i;
-                s->number++;
-            }
-    } else {
-        s->document = s->end;
-        s->number++;
+    if (half != mine_half)
+        return half < mine_half;
+    return half == 0 ? member <= mine : member >= mine;
+}
+
+/* Rows of `member` that this one's chunks of a document see. */
+static int64_t keys_of(const struct dt_batching_deal *d, int mine, int member)
+{
+    int64_t keys = 0;
+
+    for (int half = 0; half < 2; half++)
+        for (int k = 0; k < 2 && dt_batching_deal_rows(d, mine, half) > 0; k++)
+            keys += seen_by(mine, half, member, k) ? dt_batching_deal_rows(d, member, k) : 0;
+    return keys;
+}
+
+/* Keys of one member's rows, or of all members' (-1), that this one sees. */
+static int64_t count_keys(const struct dt_sequence *const *seqs, int n,
+                          const struct dt_batch_cut *cut, int of)
+{
+    int64_t keys = 0;
+
+    for (int k = 0; k < n; k++) {
+        struct dt_batching_deal d;
+
+        dt_batching_deal_begin(&d, cut->n, seqs[k]);
+        for (int i = 0; i < seqs[k]->n_docs; i++) {
+            dt_batching_deal_next(&d, seqs[k]->docs[i].n);
+            for (int member = 0; member < cut->n; member++)
+                keys += of < 0 || member == of ? keys_of(&d, cut->mine, member) : 0;
+        }
     }
-    s->first = s->end++;
-    while (s->end < hi && q->doc_of[s->end] == q->doc_of[s->first])
-        s->end++;
-    return true;
+    return keys;
 }
 
 void dt_batching_limits_cut(const struct dt_model *m, const struct dt_sequence *const *seqs, int n,
                             const struct dt_batch_cut *cut, struct dt_batch_limits *out)
 {
     for (int k = 0; k < n; k++) {
+        struct dt_batching_chunks c;
+
         out->in += dt_batching_in_rows(seqs[k]);
         out->cond += dt_batching_cond_count(m, seqs[k]);
         for (int d = 0; d < seqs[k]->n_docs; d++)
             if (seqs[k]->docs[d].n > out->max_len)
                 out->max_len = seqs[k]->docs[d].n;
-        for (int half = 0; half < 2; half++) {
-            struct stretch s = {.document = -1};
-            int64_t hi;
-
-            dt_batch_cut_half(cut->n, cut->mine, half, seqs[k]->n_tokens, &s.end, &hi);
-            out->rows += hi - s.end;
-            while (next_stretch(seqs[k], hi, &s)) {
+        dt_batching_chunks_begin(&c, cut->n, seqs[k]);
+        while (dt_batching_chunks_next(&c))
+            if (c.member == cut->mine) {
+                out->rows += c.end - c.first;
                 out->seqs++;
-                out->keys += s.end - s.document;
             }
-        }
     }
     out->gathered = cut->n * most_rows(seqs, n, cut->n);
+    out->steps = cut->ring ? cut->n : 1;
+    out->keys = count_keys(seqs, n, cut, -1);
+    out->keys_step = cut->ring ? 0 : out->keys;
+    for (int member = 0; cut->ring && member < cut->n; member++) {
+        int64_t keys = count_keys(seqs, n, cut, member);
+
+        out->keys_step = keys > out->keys_step ? keys : out->keys_step;
+    }
 }
 
-/* ---- filling ---- */
+/* ---- filling: rows ---- */
 
 struct feed {
     const struct dt_sequence *const *seqs;
     int n;
     struct dt_batch *b;
     int64_t most; /* rows of a member's place among all */
+    int64_t *at;  /* [2n] rows of member m, half h before a document: 2m + h */
+    int32_t *
+        own; /* of every row of all sequences, one after another: this member's row; -1 = another's */
 };
 
-/* Rows [first, end) of sequence k as keys: where they lie among all members' rows. */
-static void add_keys(const struct feed *f, int k, int64_t first, int64_t end)
+static void add_stretch(const struct feed *f, const struct dt_batching_chunks *c, int number,
+                        int32_t *own)
 {
     struct dt_batch *b = f->b;
-    int n = b->cut.n;
-
-    for (int chunk = 0; chunk < 2 * n; chunk++) {
-        int half = chunk >= n, member = half ? 2 * n - 1 - chunk : chunk;
-        int64_t lo, hi, at;
-
-        dt_batch_cut_half(n, member, half, f->seqs[k]->n_tokens, &lo, &hi);
-        at = member * f->most + rows_before(f->seqs, f->n, n, member, half, k);
-        for (int64_t i = lo > first ? lo : first; i < hi && i < end; i++)
-            b->host.key_at[b->keys++] = (int32_t)(at + i - lo);
-    }
-}
-
-static void add_stretch(const struct feed *f, int k, const struct stretch *s)
-{
-    struct dt_batch *b = f->b;
-    const struct dt_sequence *q = f->seqs[k];
-    int64_t at = b->n_seq++;
+    const struct dt_sequence *q = c->q;
+    int64_t at = b->n_seq++, document = q->docs[c->doc].first;
 
     b->host.cu[at] = (int32_t)b->rows;
-    b->host.cu_keys[at] = (int32_t)b->keys;
-    b->host.begin[at] = (int32_t)(s->first - s->document);
-    b->host.stream[at] = (uint64_t)q->index << 16 | (uint64_t)s->number;
-    for (int64_t i = s->first; i < s->end; i++, b->rows++) {
+    b->host.begin[at] = (int32_t)(c->first - document);
+    b->host.stream[at] = (uint64_t)q->index << 16 | (uint64_t)number;
+    for (int64_t i = c->first; i < c->end; i++, b->rows++) {
         b->host.ids[b->rows] = q->ids[i];
         b->host.target[b->rows] = q->labels[i];
-        b->host.pos[b->rows] = (int32_t)(i - s->document);
+        b->host.pos[b->rows] = (int32_t)(i - document);
+        own[i] = (int32_t)b->rows;
     }
-    add_keys(f, k, s->document, s->end);
 }
 
-/* This member's row of row i of sequence k; -1 = another's. */
-static int64_t own_row(const struct feed *f, int k, int64_t i)
+/* Own rows of a half. */
+static void add_half(const struct feed *f, int half)
 {
-    const struct dt_batch_cut *c = &f->b->cut;
+    int32_t *own = f->own;
+
+    for (int k = 0; k < f->n; k++) {
+        struct dt_batching_chunks c;
+
+        dt_batching_chunks_begin(&c, f->b->cut.n, f->seqs[k]);
+        while (dt_batching_chunks_next(&c))
+            if (c.member == f->b->cut.mine && c.half == half)
+                add_stretch(f, &c, c.doc, own);
+        own += f->seqs[k]->n_tokens;
+    }
+}
+
+/* ---- filling: keys ---- */
+
+/* Rows of a chunk of the document as keys: where they lie in the place of their member, or among all places. */
+static void add_chunk(const struct feed *f, const struct dt_batching_deal *d, int member, int half)
+{
+    struct dt_batch *b = f->b;
+    int64_t at = f->at[2 * member + half] + (b->cut.ring ? 0 : member * f->most);
+
+    for (int64_t i = 0; i < dt_batching_deal_rows(d, member, half); i++)
+        b->host.key_at[b->keys++] = (int32_t)(at + i);
+}
+
+/* Keys of own rows of a document's chunk, in its order as far as own rows go, which are the last. */
+static void add_keys(const struct feed *f, const struct dt_batching_deal *d, int half, int of)
+{
+    const struct dt_batch_cut *cut = &f->b->cut;
+
+    for (int chunk = 0; chunk < 2 * cut->n; chunk++) {
+        int theirs = chunk >= cut->n, member = theirs ? 2 * cut->n - 1 - chunk : chunk;
+
+        if ((of < 0 || member == of) && seen_by(cut->mine, half, member, theirs))
+            add_chunk(f, d, member, theirs);
+    }
+}
+
+/* In front of the first document: early halves begin at 0, late ones behind them. */
+static void rewind_rows(const struct feed *f)
+{
+    for (int member = 0; member < f->b->cut.n; member++) {
+        f->at[2 * member] = f->at[2 * member + 1] = 0;
+        for (int k = 0; k < f->n; k++)
+            f->at[2 * member + 1] += dt_batching_cut_rows(f->seqs[k], f->b->cut.n, member, 0);
+    }
+}
+
+/* Of a step: the keys of member `of`, or of all (-1). */
+static void add_step(const struct feed *f, int64_t step, int of)
+{
+    struct dt_batch *b = f->b;
+    int32_t *cu = b->host.cu_keys + step * (b->n_seq + 1);
+    int64_t first = b->keys, n = 0;
 
     for (int half = 0; half < 2; half++) {
-        int64_t lo, hi;
+        rewind_rows(f);
+        for (int k = 0; k < f->n; k++) {
+            struct dt_batching_deal d;
 
-        dt_batch_cut_half(c->n, c->mine, half, f->seqs[k]->n_tokens, &lo, &hi);
-        if (i >= lo && i < hi)
-            return rows_before(f->seqs, f->n, c->n, c->mine, half, k) + i - lo;
+            dt_batching_deal_begin(&d, b->cut.n, f->seqs[k]);
+            for (int i = 0; i < f->seqs[k]->n_docs; i++) {
+                dt_batching_deal_next(&d, f->seqs[k]->docs[i].n);
+                if (dt_batching_deal_rows(&d, b->cut.mine, half) > 0) {
+                    cu[n++] = (int32_t)(b->keys - first);
+                    add_keys(f, &d, half, of);
+                }
+                for (int j = 0; j < 2 * b->cut.n; j++)
+                    f->at[j] += dt_batching_deal_rows(&d, j / 2, j % 2);
+            }
+        }
+        if (half == 0)
+            b->n_early = n;
     }
-    return -1;
+    cu[n] = (int32_t)(b->keys - first);
 }
 
-static void add_image(const struct feed *f, int k, const struct dt_sequence_item *it)
+static void add_steps(const struct feed *f)
+{
+    const struct dt_batch_cut *cut = &f->b->cut;
+
+    for (int64_t t = 0; t < f->b->steps; t++) {
+        int64_t first = f->b->keys;
+
+        add_step(f, t, cut->ring ? (int)((cut->mine - t + cut->n) % cut->n) : -1);
+        if (f->b->keys - first > f->b->keys_step)
+            f->b->keys_step = f->b->keys - first;
+    }
+}
+
+/* ---- filling: rows of other modules ---- */
+
+static void add_image(const struct feed *f, const int32_t *own, const struct dt_sequence_item *it)
 {
     struct dt_batch *b = f->b;
 
     for (uint32_t r = 0; r < it->n; r++, b->n_in++) {
-        int64_t row = own_row(f, k, (int64_t)it->first + r);
+        int32_t row = own[it->first + r];
 
         if (row < 0)
             continue;
         b->host.ids[row] = -1;
         b->host.in_take[b->n_in_mine] = (int32_t)b->n_in;
-        b->host.in_row[b->n_in_mine++] = (int32_t)row;
+        b->host.in_row[b->n_in_mine++] = row;
     }
 }
 
-static void add_states(const struct feed *f, int k, const struct dt_sequence_doc *d,
+static void add_states(const struct feed *f, const int32_t *own, const struct dt_sequence_doc *d,
                        int context_len)
 {
     struct dt_batch *b = f->b;
 
     for (int j = 0; j < context_len; j++, b->n_cond++) {
-        int64_t row = own_row(f, k, dt_batching_cond_row(d, context_len, j));
+        int32_t row = own[dt_batching_cond_row(d, context_len, j)];
 
         if (row < 0)
             continue;
         b->host.cond_take[b->n_cond_mine] = (int32_t)b->n_cond;
-        b->host.cond_row[b->n_cond_mine++] = (int32_t)row;
+        b->host.cond_row[b->n_cond_mine++] = row;
     }
 }
+
+static void add_items(const struct dt_model *m, const struct feed *f)
+{
+    int context_len = dt_batching_context_len(m);
+    const int32_t *own = f->own;
+
+    for (int k = 0; k < f->n; own += f->seqs[k++]->n_tokens)
+        for (int i = 0; i < f->seqs[k]->n_items; i++) {
+            const struct dt_sequence_item *it = &f->seqs[k]->items[i];
+
+            if (it->flags & DT_ITEM_ENCODE)
+                add_image(f, own, it);
+            if ((it->flags & DT_ITEM_GENERATE) && context_len > 0)
+                add_states(f, own, &f->seqs[k]->docs[it->doc], context_len);
+        }
+}
+
+/* ---- all of it ---- */
 
 /* The host's arrays have room for what is to come (dt_batch_fit). */
 static enum dt_status check_room(const struct dt_model *m, const struct feed *f,
@@ -194,46 +272,54 @@ static enum dt_status check_room(const struct dt_model *m, const struct feed *f,
 
     dt_batching_limits_cut(m, f->seqs, f->n, &f->b->cut, &need);
     if (need.rows > room->rows || need.seqs > room->seqs || need.in > room->in ||
-        need.cond > room->cond || need.keys > room->keys || need.gathered > room->gathered)
+        need.cond > room->cond || need.keys > room->keys || need.keys_step > room->keys_step ||
+        need.steps > room->steps || need.gathered > room->gathered)
         return dt_error_set(err, DT_ERR_INTERNAL,
                             "module \"%s\": a microbatch is larger than the place made for it",
                             f->b->module->name);
     return DT_OK;
 }
 
+static enum dt_status feed_open(struct feed *f, struct dt_error *err)
+{
+    size_t rows = 0;
+
+    for (int k = 0; k < f->n; k++)
+        rows += (size_t)f->seqs[k]->n_tokens;
+    f->at = dt_malloc(2 * (size_t)f->b->cut.n * sizeof(*f->at));
+    f->own = dt_malloc((rows + 1) * sizeof(*f->own));
+    for (size_t i = 0; f->own && i < rows; i++)
+        f->own[i] = -1;
+    return f->at && f->own ? DT_OK : dt_error_nomem(err, "the rows of a microbatch");
+}
+
+static void feed_close(struct feed *f)
+{
+    dt_free(f->at);
+    dt_free(f->own);
+}
+
 enum dt_status dt_batching_fill_cut(const struct dt_model *m, const struct dt_sequence *const *seqs,
                                     int n, struct dt_batch *b, struct dt_error *err)
 {
-    int context_len = dt_batching_context_len(m);
-    struct feed f = {seqs, n, b, most_rows(seqs, n, b->cut.n)};
+    struct feed f = {.seqs = seqs, .n = n, .b = b, .most = most_rows(seqs, n, b->cut.n)};
+    enum dt_status st;
 
     DT_TRY(check_room(m, &f, err));
-    b->rows = b->n_seq = b->n_in = b->n_cond = b->n_in_mine = b->n_cond_mine = b->keys = 0;
+    b->rows = b->n_seq = b->n_early = b->n_in = b->n_cond = b->n_in_mine = b->n_cond_mine = 0;
+    b->keys = b->keys_step = 0;
     b->gathered = b->cut.n * f.most;
     if (b->gathered == 0)
         return DT_OK;
-    for (int half = 0; half < 2; half++) {
-        for (int k = 0; k < n; k++) {
-            struct stretch s = {.document = -1};
-            int64_t hi;
-
-            dt_batch_cut_half(b->cut.n, b->cut.mine, half, seqs[k]->n_tokens, &s.end, &hi);
-            while (next_stretch(seqs[k], hi, &s))
-                add_stretch(&f, k, &s);
-        }
-        if (half == 0)
-            b->keys_early = b->keys;
+    b->steps = b->cut.ring ? b->cut.n : 1;
+    st = feed_open(&f, err);
+    if (st == DT_OK) {
+        add_half(&f, 0);
+        add_half(&f, 1);
+        b->host.cu[b->n_seq] = (int32_t)b->rows;
+        add_steps(&f);
+        add_items(m, &f);
     }
-    b->host.cu[b->n_seq] = (int32_t)b->rows;
-    b->host.cu_keys[b->n_seq] = (int32_t)b->keys;
-    for (int k = 0; k < n; k++)
-        for (int i = 0; i < seqs[k]->n_items; i++) {
-            const struct dt_sequence_item *it = &seqs[k]->items[i];
-
-            if (it->flags & DT_ITEM_ENCODE)
-                add_image(&f, k, it);
-            if ((it->flags & DT_ITEM_GENERATE) && context_len > 0)
-                add_states(&f, k, &seqs[k]->docs[it->doc], context_len);
-        }
-    return DT_OK;
+    feed_close(&f);
+    return st;
 }

@@ -64,12 +64,6 @@ static enum dt_status check_layout(const struct dt_exec_options *o, struct dt_er
                                 "takes cp for the LLM, else 1 of each",
                                 o->plan->module_names[m], l->cp, l->ip);
         DT_TRY(check_experts(o, m, err));
-        if (l->cp > 1 && o->plan->policy.cp_comm != DT_CP_COMM_GATHER)
-            return dt_error_set(err, DT_ERR_INPUT,
-                                "module %s: cp_comm %s is planned and simulated; training gathers "
-                                "keys and values: gather",
-                                o->plan->module_names[m],
-                                dt_plan_cp_comm_names[o->plan->policy.cp_comm]);
         if (o->plan->modules[m].zero > 1 && dt_plan_layout_copies(l) > 1)
             return dt_error_set(err, DT_ERR_INPUT,
                                 "module %s: zero %d is planned and simulated; training shards the "

@@ -3,34 +3,12 @@
  * Rows that cross an edge between modules: the features of images that the LLM reads, the states of images that are
  * drawn; who has them, and where they lie on both sides.
  *
- *   sequence of the LLM, cp 2    | 0      | 1      | 1      | 0      |   owners of its chunks
+ *   document of the LLM, cp 2    | 0      | 1      | 1      | 0      |   owners of its chunks (batching_chunks.c)
  *   an image's rows                    [ a  |    b   | c ]               pieces a (1 row of 0), b, c (of 1): two of one owner
  */
 #include "exec/program/execute_impl.h"
 
 /* ---- pieces ---- */
-
-/* Rows [lo, hi) of a sequence, chunk `number` of 2n: the early half of member k, or the late one of member 2n - 1 - k. */
-struct chunk {
-    int number;
-    int64_t lo, hi;
-};
-
-static int owner_of(int n, int number)
-{
-    return number < n ? number : 2 * n - 1 - number;
-}
-
-static struct chunk chunk_of(int n, int64_t len, int64_t row)
-{
-    struct chunk c = {.number = -1};
-
-    do {
-        c.number++;
-        dt_batch_cut_half(n, owner_of(n, c.number), c.number >= n, len, &c.lo, &c.hi);
-    } while (row >= c.hi && c.number + 1 < 2 * n);
-    return c;
-}
 
 static enum dt_status room(struct dt_exec_edge *e, struct dt_error *err)
 {
@@ -72,28 +50,39 @@ static int64_t row_at(const struct unit_rows *u, const struct dt_sequence_item *
     return (int64_t)it->first + j;
 }
 
+/* The chunk that has the row, from c on, which is that of another row or in front of the first chunk. */
+static void find_chunk(struct dt_batching_chunks *c, int n, const struct dt_sequence *q,
+                       int64_t row)
+{
+    if (row < c->first)
+        dt_batching_chunks_begin(c, n, q);
+    while (row >= c->end && dt_batching_chunks_next(c))
+        ;
+}
+
 /* One piece for every run of rows of one chunk. */
 static enum dt_status cut_unit(struct dt_exec_edge *e, int n, const struct unit_rows *u,
                                struct dt_error *err)
 {
-    struct chunk c = {.hi = -1};
+    struct dt_batching_chunks c;
     int64_t rows = 0;
 
+    dt_batching_chunks_begin(&c, n, u->q);
     for (int i = u->item; i < u->last; i++) {
         const struct dt_sequence_item *it = &u->q->items[i];
 
         for (int64_t j = 0; j < rows_of(u, it); j++, rows++) {
             int64_t row = row_at(u, it, j);
 
-            if (row >= c.lo && row < c.hi)
+            if (row >= c.first && row < c.end)
                 continue;
             if (rows > 0)
-                DT_TRY(add_piece(e, rows, owner_of(n, c.number), err));
+                DT_TRY(add_piece(e, rows, c.member, err));
             rows = 0;
-            c = chunk_of(n, u->q->n_tokens, row);
+            find_chunk(&c, n, u->q, row);
         }
     }
-    return rows > 0 ? add_piece(e, rows, owner_of(n, c.number), err) : DT_OK;
+    return rows > 0 ? add_piece(e, rows, c.member, err) : DT_OK;
 }
 
 /* One piece of all of them. */

@@ -32,6 +32,7 @@ static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_
         .dropout = (float)env->o.dropout,
         .tp = tp,
         .cp = cp,
+        .ring = env->o.plan->policy.cp_comm == DT_CP_COMM_RING,
         .ep = ep,
         .chunks = env->o.plan->policy.stepccl ? env->o.plan->policy.stepccl_chunks : 0,
         .gathered = gathered,
@@ -341,6 +342,8 @@ struct dt_batch dt_exec_counts(const struct dt_exec_env *env, const struct dt_ex
                              .n_cond = l->cond,
                              .max_len = l->max_len,
                              .keys = l->keys,
+                             .keys_step = l->keys_step,
+                             .steps = l->steps,
                              .gathered = l->gathered,
                              .routed = l->routed};
 }
@@ -365,6 +368,8 @@ enum dt_status dt_exec_reserve(const struct dt_exec_stages *stages, struct dt_ex
                 grown |= grow_limit(&max.in, need->in);
                 grown |= grow_limit(&max.cond, need->cond);
                 grown |= grow_limit(&max.keys, need->keys);
+                grown |= grow_limit(&max.keys_step, need->keys_step);
+                grown |= grow_limit(&max.steps, need->steps);
                 grown |= grow_limit(&max.gathered, need->gathered);
                 grown |= grow_limit(&max.routed, need->routed);
                 if (need->gathered > 0) /* else the rows are enough for any document */

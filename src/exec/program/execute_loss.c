@@ -144,11 +144,10 @@ static int64_t place_own(struct dt_exec_losses *losses, const struct dt_exec_ite
 
     for (int half = 0; half < 2; half++)
         for (uint32_t i = 0; i < mb->n; i++) {
-            int64_t s = a->samples[mb->first + i], lo, hi;
+            int64_t s = a->samples[mb->first + i];
 
-            dt_batch_cut_half(cut->n, cut->mine, half, it->in->seqs[s]->n_tokens, &lo, &hi);
             losses->row_at[half][s] = at;
-            at += hi - lo;
+            at += dt_batching_cut_rows(it->in->seqs[s], cut->n, cut->mine, half);
         }
     return at - begin;
 }
@@ -186,15 +185,14 @@ void dt_exec_loss_take(struct dt_exec_losses *losses, const struct dt_exec_itera
 static double text_loss(const struct dt_exec_losses *losses, const struct dt_sequence *q, size_t s,
                         const struct dt_batch_cut *cut)
 {
+    int64_t at[2] = {losses->row_at[0][s], losses->row_at[1][s]};
+    struct dt_batching_chunks c;
     double sum = 0;
 
-    for (int half = 0; half < 2; half++) {
-        int64_t lo, hi;
-
-        dt_batch_cut_half(cut->n, cut->mine, half, q->n_tokens, &lo, &hi);
-        for (int64_t i = lo; i < hi; i++)
-            sum += q->labels[i] >= 0 ? (double)losses->nll[losses->row_at[half][s] + i - lo] : 0;
-    }
+    dt_batching_chunks_begin(&c, cut->n, q);
+    while (dt_batching_chunks_next(&c))
+        for (int64_t i = c.first; c.member == cut->mine && i < c.end; i++, at[c.half]++)
+            sum += q->labels[i] >= 0 ? (double)losses->nll[at[c.half]] : 0;
     return sum;
 }
 

@@ -65,7 +65,8 @@ static enum dt_status find_lanes(struct dt_exec_ranks *ranks, struct dt_error *e
         ranks->cp[m] = dt_calloc((size_t)(l->dp * l->pp), sizeof(*ranks->cp[m]));
         ranks->ep[m] = dt_calloc((size_t)(l->dp * l->pp), sizeof(*ranks->ep[m]));
         ranks->expert_peers[m] = dt_calloc((size_t)l->pp, sizeof(*ranks->expert_peers[m]));
-        ranks->cut[m] = (struct dt_batch_cut){.n = l->cp};
+        ranks->cut[m] = (struct dt_batch_cut){
+            .n = l->cp, .ring = ranks->env->o.plan->policy.cp_comm == DT_CP_COMM_RING};
         if (!ranks->member[m] || !ranks->peers[m] || !ranks->tp[m] || !ranks->cp[m] ||
             !ranks->ep[m] || !ranks->expert_peers[m])
             return dt_error_nomem(err, "lanes");
@@ -189,6 +190,8 @@ static enum dt_status join_members(struct dt_exec_ranks *ranks, int m, bool *in,
             DT_TRY(join_some(ranks, m, lane, t, tp, cp, in, err, &ranks->cp[m][lane]));
         if (ranks->tp[m][lane].comm && y->stepccl && y->stepccl_chunks > 1)
             DT_TRY(dt_tp_beside_new(&ranks->tp[m][lane], ranks->env->dev, err));
+        if (ranks->cp[m][lane].comm && ranks->cut[m].ring)
+            DT_TRY(dt_tp_beside_new(&ranks->cp[m][lane], ranks->env->dev, err));
     }
     return DT_OK;
 }
@@ -361,8 +364,10 @@ void dt_exec_unplace(struct dt_exec_ranks *ranks)
             dt_tp_beside_free(&ranks->tp[m][k]);
             leave(ranks->tp[m][k].comm);
         }
-        for (int k = 0; ranks->cp[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++)
+        for (int k = 0; ranks->cp[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++) {
+            dt_tp_beside_free(&ranks->cp[m][k]);
             leave(ranks->cp[m][k].comm);
+        }
         for (int k = 0; ranks->ep[m] && k < ranks->env->pp[m] * ranks->env->dp[m]; k++)
             leave(ranks->ep[m][k].comm);
         dt_free(ranks->ep[m]);

@@ -171,7 +171,60 @@ static void attention_fwd(struct dt_device_queue *q, const struct dt_kernel_atte
         dt_cpu_for(q, p->n_seq * p->heads * a.slabs, task, &a);
 }
 
+/* ---- keys in parts ---- */
+
+struct rows {
+    enum dt_dtype t;
+    struct dt_kernel_attention a;
+    int64_t n, per;
+    const void *part;
+    const float *part_lse;
+    float *o, *lse;
+};
+
+/* Weights of what there is and of the part: their shares of the sum of exp(score). */
+DT_INLINE void join(const struct rows *a, int64_t begin, int64_t end, enum dt_dtype t)
+{
+    int64_t d = a->a.head_dim;
+
+    for (int64_t r = begin; r < end; r++)
+        for (int64_t h = 0; h < a->a.heads; h++) {
+            int64_t at = h * a->a.rows_q + r, from = r * a->a.stride_o + h * d;
+            float max = dt_max(a->lse[at], a->part_lse[at]), old, new, sum;
+
+            if (a->part_lse[at] == -INFINITY) /* the row sees none of its keys */
+                continue;
+            old = expf(a->lse[at] - max);
+            new = expf(a->part_lse[at] - max);
+            sum = old + new;
+            old /= sum;
+            new /= sum;
+            DT_SIMD_LOOP
+            for (int64_t i = from; i < from + d; i++)
+                a->o[i] = old * a->o[i] + new *dt_ld(a->part, i, t);
+            a->lse[at] = max + logf(sum);
+        }
+}
+DT_ROWS_BLOCK_FN(join_block, join)
+
+static void attention_join(struct dt_device_queue *q, const struct dt_kernel_attention *p,
+                           const void *part, const float *part_lse, float *o, float *lse)
+{
+    struct rows a = {.t = p->dtype,
+                     .a = *p,
+                     .n = p->rows_q,
+                     .per = dt_cpu_block_rows((int64_t)p->heads * p->head_dim),
+                     .part = part,
+                     .part_lse = part_lse,
+                     .o = o,
+                     .lse = lse};
+
+    if (q->status == DT_OK)
+        dt_cpu_for(q, dt_cpu_blocks(a.n, a.per), join_block, &a);
+}
+
 void DT_SIMD(dt_cpu_attention)(struct dt_kernels *k)
 {
     k->attention_fwd = attention_fwd;
+    k->attention_join = attention_join;
 }

@@ -303,8 +303,46 @@ static void attention_bwd(struct dt_device_queue *q, const struct dt_kernel_atte
                }));
 }
 
+/* ---- keys in parts ---- */
+
+/* A warp per query row and head.  Weights of what there is and of the part: their shares of the sum of exp(score). */
+template <typename T>
+__global__ void join_kernel(int64_t n, int64_t rows, int head_dim, int64_t stride, const T *part,
+                            const float *part_lse, float *o, float *lse)
+{
+    int64_t at = blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32;
+    int lane = threadIdx.x % 32;
+
+    if (at >= n)
+        return;
+    int64_t from = at % rows * stride + at / rows * head_dim;
+    float was = lse[at], comes = part_lse[at], max = fmaxf(was, comes);
+
+    __syncwarp();           /* all have read what one writes */
+    if (comes == -INFINITY) /* the row sees none of its keys */
+        return;
+    float old = expf(was - max), more = expf(comes - max), sum = old + more;
+
+    for (int i = lane; i < head_dim; i += 32)
+        o[from + i] = old / sum * o[from + i] + more / sum * dt_cu_float(part[from + i]);
+    if (lane == 0)
+        lse[at] = max + logf(sum);
+}
+
+static void attention_join(struct dt_device_queue *q, const struct dt_kernel_attention *a,
+                           const void *part, const float *part_lse, float *o, float *lse)
+{
+    int64_t n = a->rows_q * a->heads;
+
+    if (n > 0)
+        DT_BY_TYPE(a->dtype, DT_LAUNCH(q, (unsigned)dt_cuda_blocks(n, 8), 256, 0, (join_kernel<T>),
+                                       n, a->rows_q, a->head_dim, a->stride_o, (const T *)part,
+                                       part_lse, o, lse));
+}
+
 void dt_cuda_attention(struct dt_kernels *k)
 {
     k->attention_fwd = attention_fwd;
+    k->attention_join = attention_join;
     k->attention_bwd = attention_bwd;
 }
