@@ -14,7 +14,9 @@
 /* The transport of a rank, but it counts. */
 struct counting {
     struct dt_transport t, *real;
-    uint64_t sent_bytes, gathered_bytes;
+    uint64_t sent_bytes, gathered_bytes, hops_bytes;
+    uint64_t
+        rows; /* of all sequences, over members of the LLM's context parallelism, rounded up for each */
 };
 static struct counting counting[RANKS_MAX];
 
@@ -39,6 +41,17 @@ static enum dt_status count_gather(struct dt_comm *comm, void *buf, const size_t
     return c->real->post_all_gather(comm, buf, bytes, q, err, out);
 }
 
+static enum dt_status count_hop(struct dt_comm *comm, const void *send, const size_t *send_bytes,
+                                void *recv, const size_t *recv_bytes, struct dt_device_queue *q,
+                                struct dt_error *err, struct dt_req **out)
+{
+    struct counting *c = &counting[dt_comm_rank(comm, dt_comm_member(comm))];
+
+    for (int k = 0; k < dt_comm_size(comm); k++)
+        c->hops_bytes += send_bytes[k];
+    return c->real->post_all_to_all(comm, send, send_bytes, recv, recv_bytes, q, err, out);
+}
+
 static void *run_counted(void *arg)
 {
     struct rank *r = arg;
@@ -49,7 +62,10 @@ static void *run_counted(void *arg)
     *c = (struct counting){.t = *r->t, .real = r->t};
     c->t.post_send = count_send;
     c->t.post_all_gather = count_gather;
+    c->t.post_all_to_all = count_hop;
     open_case(f, r->w->c);
+    for (int i = 0; r->w->c->cp > 1 && i < f->n_seqs; i++)
+        c->rows += (uint64_t)((f->seqs[i]->n_tokens + r->w->c->cp - 1) / r->w->c->cp);
     f->transport = &c->t;
     ef_open(f);
     ef_step(f, 1);
@@ -80,10 +96,10 @@ static bool keeps_rounded_copies(void)
 START_TEST(messages_have_their_planned_length)
 {
     static const char *const names[] = {"fan-in 4/2/1", "cp 2, dp 2", "cp 4, pp 2",
-                                        "cp 2, encoder dp 4"};
+                                        "cp 2, encoder dp 4", "cp 4, ring, pp 2"};
     struct ranks_case c;
     struct rank ranks[RANKS_MAX];
-    uint64_t sent = 0, gathered = 0;
+    uint64_t sent = 0, gathered = 0, hopped = 0;
     double most = 1.02;
     int i = 0;
 
@@ -96,9 +112,17 @@ START_TEST(messages_have_their_planned_length)
     for (int k = 0; k < ranks_of(&c); k++) {
         sent += counting[k].sent_bytes;
         gathered += counting[k].gathered_bytes;
+        hopped += counting[k].hops_bytes;
     }
     ck_assert_uint_gt(sent, 0);
     ck_assert_uint_eq(sent, ranks[0].sends_bytes);
+    if (c.ring) {
+        /* three layers' keys and values of 2 heads of 8, of each sequence at each member: cp - 1 hops forward, and again
+         * backward, where cp of gradients follow */
+        uint64_t row = 2 * 2 * 8 * (c.bf16 ? 2 : 4), hops = 3 * (3 * (uint64_t)c.cp - 2);
+
+        ck_assert_uint_eq(hopped, hops * counting[0].rows * (uint64_t)c.cp * row);
+    }
     if (c.cp > 1) /* keys and values are gathered, too */
         return;
     if (c.bf16 && !keeps_rounded_copies())
@@ -450,7 +474,7 @@ void add_comm_tests(TCase *t)
     tcase_add_test(t, a_missing_rank_is_named);
     tcase_add_loop_test(t, devices_train_to_the_same_bits, 0, 2);
     tcase_add_loop_test(t, nccl_trains_to_the_same_bits, 0, 3);
-    tcase_add_loop_test(t, messages_have_their_planned_length, 0, 8);
+    tcase_add_loop_test(t, messages_have_their_planned_length, 0, 10);
     tcase_add_test(t, groups_hold_whole_states);
     tcase_add_test(t, collectives_run_under_compute);
 }

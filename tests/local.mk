@@ -28,6 +28,7 @@ check_PROGRAMS += \
 	tests/test_cost_stage \
 	tests/test_cuda_faults \
 	tests/test_cuda_products \
+	tests/test_cut \
 	tests/test_data_image \
 	tests/test_data_loader \
 	tests/test_data_png \

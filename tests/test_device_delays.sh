@@ -62,6 +62,9 @@ else
     layout 'dp 2, zero 0' 4 16
     layout 'tp 2' 5 64
     layout 'vpp 2' 6 16
+    layout 'cp 4, ring, pp 2' 7 64
+    layout_on_queues 'cp 4, ring, pp 2' 4 64
+    layout_over_nccl 'cp 4, ring, pp 2' 4 64
     layout_on_queues 'fan-in 4/2/1' 1 64
     layout_on_queues 'tp 2' 2 64
     layout_on_queues 'dp 2, zero 0' 3 16

@@ -311,9 +311,10 @@ int main(int argc, char **argv)
     if (seen == MAP_FAILED)
         return EXIT_FAILURE;
     add_bf16_tests(t);
-    add_comm_tests(t);
     add_nonfinite_tests(t);
     add_whole_tests(t);
+    t = dt_test_case(s, "messages", 120);
+    add_comm_tests(t);
     t = dt_test_case(s, "layouts", 120); /* alone: CK_RUN_CASE=layouts */
     tcase_add_loop_test(t, ranks_train_as_one_process, 0, n_layouts());
     status = dt_test_run(s);

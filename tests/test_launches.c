@@ -227,6 +227,7 @@ struct rank {
     pthread_barrier_t *together;
     pthread_t thread;
     int tp, pp;
+    bool ring; /* of keys and values */
     uint64_t allocations;
     double wall_s; /* of the last step */
     uint64_t
@@ -262,6 +263,7 @@ static void *live(void *arg)
     ef_plan(f, 1, layout, false, DT_SCHED_1F1B);
     f->plan.modules[0].layout.tp = r->tp;
     f->plan.modules[0].layout.cp = RANKS / (r->tp * r->pp);
+    f->plan.policy.cp_comm = r->ring ? DT_CP_COMM_RING : DT_CP_COMM_GATHER;
     dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
     f->transport = r->t;
     f->data = r->data;
@@ -286,7 +288,8 @@ static void *live(void *arg)
 }
 
 /* Steps with delays; *waits of the last one, and how many.  Data goes over the device's queues, or by the host. */
-static size_t run_both(int tp, int pp /* else cp */, bool staged, struct dt_fake_wait waits[WAITS])
+static size_t run_both(int tp, int pp /* else cp */, bool ring, bool staged,
+                       struct dt_fake_wait waits[WAITS])
 {
     const struct dt_device_options o = {.threads = 1, .no_bf16 = true};
     struct dt_transport *t[RANKS], *data[RANKS];
@@ -313,6 +316,7 @@ static size_t run_both(int tp, int pp /* else cp */, bool staged, struct dt_fake
         ranks[k] = (struct rank){.t = t[k], .data = data[k], .dev = dev, .together = &together};
         ranks[k].tp = tp;
         ranks[k].pp = pp;
+        ranks[k].ring = ring;
         ranks[k].test = data[k]->test;
         data[k]->test = counting_test;
     }
@@ -333,17 +337,17 @@ static size_t run_both(int tp, int pp /* else cp */, bool staged, struct dt_fake
 }
 
 /* Of every layer and microbatch there are three collectives and more: waits and memory for them would be hundreds.
- * Loop: over queues, by the host; of tensor parallelism, of context parallelism. */
+ * Loop: over queues, by the host; of tensor parallelism, of context parallelism, of it on a ring. */
 START_TEST(what_a_lane_shares_neither_waits_nor_allocates)
 {
     struct dt_fake_wait waits[WAITS];
-    bool cp = _i / 2 == 1;
-    size_t n = run_both(cp ? 1 : RANKS, 1, _i % 2 == 1, waits), syncs = 0;
+    static const char *const names[] = {"tensor", "context", "context, on a ring,"};
+    size_t n = run_both(_i / 2 > 0 ? 1 : RANKS, 1, _i / 2 == 2, _i % 2 == 1, waits), syncs = 0;
 
     for (size_t k = 0; k < n; k++)
         syncs += waits[k].kind != DT_FAKE_EVENT_SYNC;
-    printf("%s parallelism: %zu waits of %d ranks, %zu of them for queues\n",
-           cp ? "context" : "tensor", n, RANKS, syncs);
+    printf("%s parallelism: %zu waits of %d ranks, %zu of them for queues\n", names[_i / 2], n,
+           RANKS, syncs);
     /* losses and norm, the end of the step, the queues of the communication thread; places of batches */
     ck_assert_uint_le(syncs, 16 * RANKS);
     ck_assert_uint_le(n - syncs, SEQS * RANKS);
@@ -360,7 +364,7 @@ START_TEST(waiting_is_that_of_the_compute_queue)
 {
     struct dt_fake_wait waits[WAITS];
 
-    run_both(1, RANKS, false, waits);
+    run_both(1, RANKS, false, false, waits);
     for (int k = 0; k < RANKS; k++) {
         const struct exec_fixture *f = &ranks[k].f;
 
@@ -382,7 +386,7 @@ int main(void)
     tcase_add_loop_test(t, launches_do_not_grow_with_what_a_microbatch_holds, 0, 4);
     tcase_add_loop_test(t, a_step_is_few_launches, 0, 2);
     tcase_add_test(t, rows_of_many_samples_are_one_copy);
-    tcase_add_loop_test(t, what_a_lane_shares_neither_waits_nor_allocates, 0, 4);
+    tcase_add_loop_test(t, what_a_lane_shares_neither_waits_nor_allocates, 0, 6);
     tcase_add_test(t, waiting_is_that_of_the_compute_queue);
     return dt_test_run(s);
 }

@@ -26,13 +26,19 @@ train 4 cp2pp2 "$cp2pp2" --ranks 4
 check "cp 2 and pp 2 on GPUs of all modules" about
 train 4 cp4 "$cp4" --ranks 4
 check "cp 4" about
+train 4 ring "$cp4" --ranks 4 train.cp_comm=ring
+check "cp 4 on a ring" about
+expect 0 "" "$DISTTRAIN" plan job.yaml -o cp2.json "plan=$cp2pp2"
+sed 's/"intra_reorder"/"cp_comm": "ring", "intra_reorder"/' cp2.json >ring.json
+train 4 ring2 ring.json --ranks 4
+check "cp 2 and pp 2 on a ring, by a plan file" 'about && grep -q "\"cp_comm\": \"ring\"" ring.json'
 train 4 tp2 '{encoder: {}, llm: {tp: 2}, generator: {}}' --ranks 4
 
 # --- on from one layout's checkpoint on another ---
 train 6 one '{colocated: true}'
 loss=$(field loss)
 check "one process goes on" 'grep -q "\"resumed\": true" out'
-for dir in cp2 cp2pp2 cp4; do
+for dir in cp2 cp2pp2 cp4 ring ring2; do
     train 6 $dir '{colocated: true}'
     check "one process goes on from $dir" 'about && grep -q "\"resumed\": true" out'
 done
@@ -49,13 +55,25 @@ near() { # N RANKS
         /"predicted_bytes"/ { k++; p = $2 + 0; if (a < 1e6 || p < 0.9 * a || p > 1.1 * a) { print p, a; bad = 1 } }
         END { exit bad || k != n }'
 }
+all() { # WHAT: over ranks, MiB
+    sed -n "/\"memory\": \[/,/\]/p" out | awk -v w="\"$1_bytes\":" '$1 == w { s += $2 } END { printf "%.2f\n", s / 1048576 }'
+}
 for precision in fp32 auto; do
     for plan in "$cp2" "$cp2tp2" "$cp4"; do
-        train 2 memory "$plan" --ranks 4 run.precision=$precision train.microbatch=2 train.seq_len=256 "$wide" "$llm" \
-            "$unet"
-        check "memory of four ranks, $precision, $plan" 'near 4'
-        rm -rf memory
+        for way in gather $([ "$plan" = "$cp4" ] && echo ring); do
+            train 2 memory "$plan" --ranks 4 run.precision=$precision train.microbatch=2 train.seq_len=256 \
+                train.cp_comm=$way "$wide" "$llm" "$unet"
+            check "memory of four ranks, $precision, $plan, $way" 'near 4'
+            eval "takes_$way=$(all allocated) says_$way=$(all predicted) loss_$way=$(field loss)"
+            rm -rf memory
+        done
     done
+    check "the same loss, $precision: $loss_gather, $loss_ring" 'awk "BEGIN { d = $loss_gather / $loss_ring - 1
+        exit !(d * d < 1e-6) }"'
+    # what the sum of gathered gradients takes besides is not predicted
+    echo "$precision, cp 4: gather $takes_gather MiB (predicted $says_gather), ring $takes_ring ($says_ring)"
+    check "a ring takes less than gathering by what is predicted, $precision" 'awk "BEGIN { took = $takes_gather - $takes_ring
+        said = $says_gather - $says_ring; exit !(said > 1 && took > 0.9 * said) }"'
 done
 
 # --- what is refused ---
@@ -63,12 +81,6 @@ expect 2 "module encoder: cp 2 and ip 1 are planned and simulated; training take
     "$DISTTRAIN" train --ranks 4 --no-runs job.yaml run.steps=2 'plan={encoder: {cp: 2}, llm: {}, generator: {}}'
 expect 2 "module llm: the 2 members of a lane need a rank each" \
     "$DISTTRAIN" train --ranks 2 --no-runs job.yaml run.steps=2 "plan=$cp2"
-expect 2 "cp_comm: on CPUs keys and values are gathered" \
-    "$DISTTRAIN" train --ranks 4 --no-runs job.yaml run.steps=2 train.cp_comm=ring "plan=$cp2"
-expect 0 "" "$DISTTRAIN" plan job.yaml -o cp2.json "plan=$cp2"
-sed 's/"intra_reorder"/"cp_comm": "ring", "intra_reorder"/' cp2.json >ring.json
-expect 2 "cp_comm: on CPUs keys and values are gathered; use train.cp_comm: gather, also where a plan says ring" \
-    "$DISTTRAIN" train --ranks 4 --no-runs job.yaml run.steps=2 plan=ring.json
 
 # --- simulated: over nodes a ring is slower than gathering, inside a node attention hides it ---
 long() { # NODES TP CP WAY: the iteration

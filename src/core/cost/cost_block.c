@@ -294,16 +294,17 @@ static void backward_collective(struct dt_cost_block_kernels *b, int i,
 /* What keys and values take on a ring of ranks beyond attention, which works on those at hand meanwhile (Liu et al. 2023, ring
  * attention, arXiv 2310.01889).  A rank attends in as many steps as there are ranks, each to one rank's keys, and passes
  * them on in all but the last; backwards their gradients go with them, and one hop more, home.  The slowest hop is that
- * which leaves a node. */
+ * which leaves a node.  Processes of CPUs, which carry the bytes themselves, hide nothing. */
 static void ring(const struct dt_cost_block_kernels *b, int i, struct dt_cost_block_times *out)
 {
     const struct dt_kop *k = &b->k[i];
     double n = (double)k->d[0], forward = 0, backward = 0, bytes = (double)k->d[2] / n;
     double apart = k->d[3] > 1 ? (double)k->d[3] : 1;
     bool near = n * apart <= b->c->cluster->gpus_per_node;
+    bool cpu = dt_cluster_is_cpu(b->c->cluster);
     struct dt_cost_time there, both, back = {0};
 
-    for (int a = i + 1; a < b->n && (a == i + 1 || b->k[a].core); a++) {
+    for (int a = i + 1; !cpu && a < b->n && (a == i + 1 || b->k[a].core); a++) {
         forward += b->t[a][DT_PHASE_FWD].ns / n;
         backward += b->t[a][DT_PHASE_DGRAD].ns / n;
     }

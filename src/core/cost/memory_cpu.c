@@ -65,6 +65,7 @@ struct dt_block_cpu dt_memory_block(const struct dt_memory_lane *s, int i)
     return (struct dt_block_cpu){.e = s->elem,
                                  .tp = tp(s),
                                  .cp = s->shard.cp > 1 ? s->shard.cp : 1,
+                                 .ring = s->p->policy.cp_comm == DT_CP_COMM_RING,
                                  .ep = s->shard.ep > 1 ? s->shard.ep : 1,
                                  .tokens = s->tokens,
                                  .own = s->own,

@@ -93,9 +93,10 @@ double dt_block_level_scale(int level);
 struct dt_block_cpu {
     double e;          /* bytes of an element */
     double tp, cp, ep; /* at least 1 */
-    double tokens;     /* of the process */
-    double own;        /* of them, between blocks */
-    double rows;       /* of them, at the block's level of a U-Net */
+    bool ring; /* keys and values of context parallelism go round a ring; else they are gathered */
+    double tokens; /* of the process */
+    double own;    /* of them, between blocks */
+    double rows;   /* of them, at the block's level of a U-Net */
     double items;
     double params; /* of the block, on this process */
     int skip;      /* channels of the skip that it joins to its input */

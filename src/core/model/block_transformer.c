@@ -70,10 +70,23 @@ static double kept(const struct dt_block *b, const struct dt_block_share *w, boo
     return b->unfused ? unfused(b, w, keep_cheap) : fused(b, w, keep_cheap, e);
 }
 
+/* Of context parallelism, elements for each of a rank's tokens in a backward: keys and values of all ranks, those that
+ * own rows see, and these's gradients.  Of a document in 2 cp chunks a rank sees 2 cp + 1 with its two.  On a ring there are
+ * two ranks' and as many gradients, and those of the step that sees most, the own one: 3 chunks; and gradients of queries,
+ * in rows of q, k and v. */
+static double context(const struct dt_block_cpu *c, double q, double kv)
+{
+    if (c->cp <= 1)
+        return 0;
+    return c->ring ? 2 * kv * (2 + 2 + 2 * 1.5) + q + 2 * kv : 2 * kv * (c->cp + 2 * (c->cp + 0.5));
+}
+
 static double temporaries(const struct dt_block *b, const struct dt_block_cpu *c)
 {
     double q = ceil(b->heads / c->tp) * b->head_dim, kv = ceil(b->kv_heads / c->tp) * b->head_dim;
     double f = ceil(b->ffn / c->tp), width = q + 2 * kv + q; /* of qkv and of the output */
+
+    width += context(c, q, kv);
 
     if (b->n_experts > 0)
         return c->e * (c->tokens * (width + (b->qk_norm ? 3 * (q + kv) : 0)) +
@@ -82,9 +95,6 @@ static double temporaries(const struct dt_block *b, const struct dt_block_cpu *c
     width += b->gated ? 3 * f : f;
     width += b->qk_norm ? 3 * (q + kv) : 0;
     width += c->tp > 1 ? 3.0 * b->hidden : 0; /* whole rows, gathered and summed */
-    if (c->cp >
-        1) /* keys and values of all ranks; those that own rows see, at most, and their gradients */
-        width += 2 * kv * (c->cp + 2 * (c->cp + 0.5));
     return c->e * (c->tokens * width + 2 * c->own * b->hidden);
 }
 
