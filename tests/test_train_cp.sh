@@ -70,7 +70,7 @@ for precision in fp32 auto; do
     done
     check "the same loss, $precision: $loss_gather, $loss_ring" 'awk "BEGIN { d = $loss_gather / $loss_ring - 1
         exit !(d * d < 1e-6) }"'
-    # what the sum of gathered gradients takes besides is not predicted
+    # at least: gathering took twice as much more as is predicted, each being within the 10 % of above
     echo "$precision, cp 4: gather $takes_gather MiB (predicted $says_gather), ring $takes_ring ($says_ring)"
     check "a ring takes less than gathering by what is predicted, $precision" 'awk "BEGIN { took = $takes_gather - $takes_ring
         said = $says_gather - $says_ring; exit !(said > 1 && took > 0.9 * said) }"'
