@@ -55,6 +55,7 @@ if [ "${DT_CHECK_FULL:-0}" != 0 ]; then
     done
     layout 'fan-in 4/2/1' 3
     layout 'tp 2' 4
+    layout 'cp 2, ring, pp 2' 5
 else
     passes step_memory CUCPU_SEED=1
     passes modules_noise CUCPU_SEED=2
