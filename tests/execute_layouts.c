@@ -17,11 +17,16 @@
     "positions: 48, norm: layernorm, gated: false, bias: true"
 
 /* A dense layer, then two with experts. */
-#define EXPERTS(more)                                                                              \
+#define EXPERTS(keys, more)                                                                        \
     EF_ENCODER                                                                                     \
-    ", llm: {kind: llm, layers: 3, hidden: 32, ffn: 48, heads: 4, kv_heads: 2, "                   \
+    ", llm: {kind: llm, layers: 3, hidden: 32, ffn: 48, heads: 4, kv_heads: " keys ", "            \
     "vocab: 61, experts: 4, top_k: 2, expert_ffn: 24, shared_ffn: 16, dense_first: 1" more         \
     "}, " EF_UNET
+
+/* The same with one that merges 2 x 2 patches of half the side: as many rows for the LLM. */
+#define MERGING(more)                                                                              \
+    "encoder: {kind: encoder, layers: 2, hidden: 24, ffn: 40, heads: 2, patch: 2, merge: 2" more   \
+    "}, " EF_LLM ", " EF_UNET
 
 #define HEARING                                                                                    \
     "encoder: {kind: encoder, modality: audio, mel_bins: 16, layers: 2, hidden: 24, ffn: 40, "     \
@@ -166,6 +171,35 @@ static const struct {
     {"ep 2, frozen encoder", "1/1/2 1/1/2 1/1/1", "moe ep=2 frozen=ftt full"},
     {"ep 2, frozen LLM", "1/1/2 1/2/2 1/1/1", "moe ep=2 frozen=tft full"},
     {"ep 2, one sample with pictures", "1/1/1 1/1/2 1/1/1", "moe ep=2 data=one full"},
+    /* experts split by tp, as other layers are */
+    {"experts, tp 2", "1/1/1 2/1/1 1/1/1", "moe mpi"},
+    {"experts, tp 4, zero 0", "1/1/1 4/1/1 1/1/1", "moek zero=0"},
+    {"experts, tp 2, pp 2, dp 2", "1/1/2 2/2/2 1/1/1", "moe"},
+    {"experts, tp 2, full recompute", "2/1/1 2/1/1 1/1/1", "moe recompute=full"},
+    {"experts, tp 2, selective, zb-h1", "1/1/1 2/2/1 1/1/1", "moe recompute=selective zb-h1"},
+    {"experts, tp 2, cp 2", "1/1/1 2/1/1 1/1/1", "moe0 cp=2 full"},
+    {"experts, tp 2, vpp 2, dropout", "1/1/1 2/2/1/2 1/1/1", "moe interleaved dropout=0.1 full"},
+    {"experts, tp 2, frozen LLM", "1/1/1 2/1/1 1/1/1", "moe frozen=tft full"},
+    {"experts, tp 2, colocated", "2/1/1 2/1/1 2/1/1", "moe colocated full"},
+    {"ep 2, tp 2", "1/1/1 2/1/2 1/1/1", "moe ep=2 mpi"},
+    {"ep 2, tp 2, dp 4, zero 0", "1/1/1 2/1/4 1/1/1", "moe ep=2 zero=0 full"},
+    {"ep 2, tp 2, dp 4", "1/1/1 2/1/4 1/1/1", "moe ep=2 reorder"},
+    {"ep 2, tp 2, pp 2, zb-h1, full recompute", "1/1/1 2/2/2 1/1/1",
+     "moe ep=2 zb-h1 recompute=full full"},
+    /* a gate of shared experts */
+    {"gated shared experts, dp 2", "1/1/1 1/1/2 1/1/1", "moeg"},
+    {"gated shared experts, ep 2, tp 2", "1/1/1 2/1/2 1/1/1", "moeg ep=2"},
+    {"gated shared experts, tp 2, zb-h1, selective", "1/1/1 2/2/1 1/1/1",
+     "moeg zb-h1 recompute=selective full"},
+    /* merged patches */
+    {"merged, dp 2, pp 2", "1/2/2 1/2/2 1/1/1", "merged mpi"},
+    {"merged, fan-in 4/2/1", "1/1/4 1/2/2 1/1/1", "merged mb=2 full"},
+    {"merged, tp 2", "2/1/1 2/1/1 1/1/1", "merged"},
+    {"merged, tp 2, pp 2, full recompute", "2/2/1 2/1/1 1/1/1", "merged recompute=full"},
+    {"merged, zb-h1, items, dp 4", "1/1/4 1/2/2 1/1/1", "merged zb-h1 window=1"},
+    {"merged and normed, tp 2, zb-h1", "2/1/1 1/2/1 1/1/1", "mergen zb-h1"},
+    {"Qwen2-VL's tower, tp 2, pp 2", "2/2/1 1/1/2 1/1/1", "mergeq"},
+    {"Qwen2-VL's tower, phases, cp 2", "1/1/2 1/1/1 1/1/1", "mergeq cp=2 window=all full"},
     /* collectives and products in chunks */
     {"tp 2, 3 chunks", "2/1/1 2/1/1 2/1/1", "chunks=3 mpi"},
     {"tp 4 pp 2 of a table, 4 chunks", "4/2/1", "gpt chunks=4 mpi"},
@@ -443,9 +477,19 @@ static void read_option(const char *s, struct ranks_case *c)
     else if (word_is(s, "ep=", &v))
         c->ep = atoi(v);
     else if (word_is(s, "moe", &v))
-        c->model = EXPERTS("");
+        c->model = EXPERTS("2", "");
     else if (word_is(s, "moe0", &v)) /* even routing is not asked for */
-        c->model = EXPERTS(", balance_loss: 0");
+        c->model = EXPERTS("2", ", balance_loss: 0");
+    else if (word_is(s, "moek", &v)) /* heads, keys' too, for four members */
+        c->model = EXPERTS("4", "");
+    else if (word_is(s, "moeg", &v))
+        c->model = EXPERTS("2", ", shared_gate: true");
+    else if (word_is(s, "merged", &v))
+        c->model = MERGING(", positions: 16");
+    else if (word_is(s, "mergen", &v))
+        c->model = MERGING(", projector_norm: layernorm, projector_bias: false");
+    else if (word_is(s, "mergeq", &v))
+        c->model = MERGING(", head_dim: 8, channels: 6, grid_rotary: true, names: qwen2-vl");
     else if (word_is(s, "recompute=", &v))
         read_recompute(v, c);
     else if (word_is(s, "frozen=", &v))

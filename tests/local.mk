@@ -346,6 +346,7 @@ SHELL_TESTS = \
 	tests/test_train_audio.sh \
 	tests/test_train_cli.sh \
 	tests/test_train_cp.sh \
+	tests/test_hf_weights.sh \
 	tests/test_train_ep.sh \
 	tests/test_train_groups.sh \
 	tests/test_train_mpi.sh \
@@ -376,6 +377,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/hf_compare.py \
 	tests/hf_numbers.py \
 	tests/hf_params.py \
+	tests/hf_weights.py \
 	tests/modules_compare.py \
 	tests/mpirun.sh \
 	tests/cost_fixture.h \

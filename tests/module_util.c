@@ -7,9 +7,10 @@
 
 #include <pthread.h>
 
-const char *const mu_names[MU_N] = {"llama",  "qwen",      "gpt2", "vit",      "vit-bare",
-                                    "unet",   "unet-self", "moe",  "mixtral",  "llama3",
-                                    "linear", "gpt2-idle", "clip", "unet-sine"};
+const char *const mu_names[MU_N] = {"llama",  "qwen",         "gpt2",    "vit",       "vit-bare",
+                                    "unet",   "unet-self",    "moe",     "mixtral",   "llama3",
+                                    "linear", "gpt2-idle",    "clip",    "unet-sine", "moe-gate",
+                                    "merge",  "merge-linear", "qwen2-vl"};
 
 enum mu_kind mu_base(enum mu_kind kind)
 {
@@ -24,6 +25,12 @@ enum mu_kind mu_base(enum mu_kind kind)
         return MU_VIT_BARE;
     case MU_UNET_SINE:
         return MU_UNET;
+    case MU_MOE_GATE:
+        return MU_MOE;
+    case MU_MERGE:
+    case MU_MERGE_LINEAR:
+    case MU_QWEN_VL:
+        return MU_VIT;
     default:
         return kind;
     }
@@ -123,7 +130,7 @@ static void arithmetic_of(enum mu_kind kind, struct dt_shape *s)
     case MU_CLIP:
         *a =
             (struct dt_module_arithmetic){.norm_eps = 1e-3, .activation = DT_ACTIVATION_QUICK_GELU};
-        s->clip_names = true;
+        s->tower_names = DT_TOWER_CLIP;
         break;
     case MU_UNET_SINE:
         *a = (struct dt_module_arithmetic){.norm_eps = 0.01, .sine_first = true, .freq_shift = 1};
@@ -131,6 +138,31 @@ static void arithmetic_of(enum mu_kind kind, struct dt_shape *s)
         break;
     default:
         break;
+    }
+}
+
+/* What a kind has beside the arithmetic of the one whose widths it has. */
+static void more_of(enum mu_kind kind, struct dt_shape *s)
+{
+    s->shared_gate = kind == MU_MOE_GATE;
+    if (kind == MU_MERGE) {
+        s->merge = 2;
+        s->projector_norm = DT_NORM_LAYERNORM;
+        s->projector_bias = false;
+    } else if (kind == MU_MERGE_LINEAR) {
+        s->merge = 4;
+        s->projector_norm = DT_NORM_RMSNORM;
+        s->projector = DT_PROJ_LINEAR;
+    } else if (kind == MU_QWEN_VL) {
+        s->merge = 2;
+        s->channels = 6;
+        s->head_dim = 8;
+        s->positions = s->class_tokens = 0;
+        s->patch_bias = false;
+        s->grid_rope = true;
+        s->tower_names = DT_TOWER_QWEN;
+        s->arith = (struct dt_module_arithmetic){
+            .norm_eps = 1e-3, .activation = DT_ACTIVATION_QUICK_GELU, .rope = {.theta = 30}};
     }
 }
 
@@ -187,7 +219,7 @@ static void fill_encoder(struct mu *u)
 {
     static const int sizes[3][2] = {{7, 5}, {12, 12}, {3, 9}}; /* w, h in pixels */
     struct dt_rng r;
-    int rows = 0;
+    int rows = 0, merged = dt_module_merged(&u->m), side = 3 * (u->m.merge > 1 ? u->m.merge : 1);
 
     dt_rng_init(&r, u->seed, 78);
     u->n_images = 3;
@@ -198,39 +230,59 @@ static void fill_encoder(struct mu *u)
         u->px[i] = NEW(u, uint8_t, n);
         for (int k = 0; k < n; k++)
             u->px[i][k] = (uint8_t)dt_rng_below(&r, 256);
-        rows += (sizes[i][0] + 2) / 3 * ((sizes[i][1] + 2) / 3);
+        rows += (sizes[i][0] + side - 1) / side * ((sizes[i][1] + side - 1) / side) * merged;
     }
-    u->max = (struct dt_batch_limits){.rows = rows + 3, .seqs = 4};
+    u->max = (struct dt_batch_limits){.rows = rows + 3 * merged, .seqs = 4};
     u->enc.rows = rows;
-    u->n_out = (int64_t)rows * (mu_base(u->kind) == MU_VIT ? 14 : 15);
+    u->n_out = (int64_t)rows / merged * (mu_base(u->kind) == MU_VIT ? 14 : 15);
 }
 
-/* The grid, stated anew: patch rows by (channel, y, x), edges repeated. */
+struct patch { /* of an image of so many */
+    int r, c, rows, cols;
+};
+
+/* Pixels by (channel, y, x), edges repeated; channels are the colours, or of each colour some moments. */
+static void patch_pixels(const struct mu *u, int image, const struct patch *p, double *px)
+{
+    int w = u->sizes[image][0], h = u->sizes[image][1], n = 9 * u->m.blocks[0].channels;
+
+    for (int k = 0; k < n; k++) {
+        int y = 3 * p->r + k / 3 % 3, x = 3 * p->c + k % 3, colour = k * 3 / n;
+
+        y = y < h ? y : h - 1;
+        x = x < w ? x : w - 1;
+        px[k] = u->px[image][(y * w + x) * 3 + colour] / 127.5 - 1;
+    }
+}
+
+/* The grid, stated anew: squares of patches that are merged, row by row, and in each its patches. */
 static void reference_patches(struct mu *u)
 {
     int side = mu_base(u->kind) == MU_VIT ? 4 : 2, cls = mu_base(u->kind) == MU_VIT, at = 0;
+    int merge = u->m.merge > 1 ? u->m.merge : 1, width = 9 * u->m.blocks[0].channels;
     int *image = NEW(u, int, u->enc.rows), *pos = NEW(u, int, u->enc.rows);
-    double *px = NEW(u, double, u->enc.rows * 27);
+    int(*cell)[2] = (int(*)[2])NEW(u, int, 2 * u->enc.rows);
+    double *px = NEW(u, double, u->enc.rows *width);
 
     for (int i = 0; i < u->n_images; i++) {
-        int w = u->sizes[i][0], h = u->sizes[i][1], rows = (h + 2) / 3, cols = (w + 2) / 3;
+        struct patch p = {.rows = (u->sizes[i][1] + 2) / 3, .cols = (u->sizes[i][0] + 2) / 3};
 
-        for (int p = 0; p < rows * cols; p++, at++) {
-            int r = p / cols, c = p % cols;
-
-            image[at] = i;
-            pos[at] = cls + (int)floor((r + 0.5) / rows * side) * side +
-                      (int)floor((c + 0.5) / cols * side);
-            for (int k = 0; k < 27; k++) {
-                int y = 3 * r + k / 3 % 3, x = 3 * c + k % 3;
-
-                y = y < h ? y : h - 1;
-                x = x < w ? x : w - 1;
-                px[at * 27 + k] = u->px[i][(y * w + x) * 3 + k / 9] / 127.5 - 1;
-            }
-        }
+        p.rows += (merge - p.rows % merge) % merge;
+        p.cols += (merge - p.cols % merge) % merge;
+        for (int top = 0; top < p.rows; top += merge)
+            for (int left = 0; left < p.cols; left += merge)
+                for (p.r = top; p.r < top + merge; p.r++)
+                    for (p.c = left; p.c < left + merge; p.c++, at++) {
+                        image[at] = i;
+                        cell[at][0] = p.r;
+                        cell[at][1] = p.c;
+                        pos[at] = cls + (int)floor((p.r + 0.5) / p.rows * side) * side +
+                                  (int)floor((p.c + 0.5) / p.cols * side);
+                        patch_pixels(u, i, &p, px + at * width);
+                    }
     }
-    u->enc = (struct ref_encoder_in){u->enc.rows, image, pos, px};
+    ck_assert_int_eq(at, u->enc.rows);
+    u->enc = (struct ref_encoder_in){u->enc.rows, image, pos, px, (const int(*)[2])cell};
 }
 
 static void fill_unet(struct mu *u)
@@ -317,6 +369,7 @@ void mu_open_heads(struct mu *u, enum mu_kind kind, uint64_t seed, int heads, in
     u->seed = seed;
     shape_of(mu_base(kind), &shape, &llm_hidden);
     arithmetic_of(kind, &shape);
+    more_of(kind, &shape);
     if (heads > 0) {
         shape.heads = shape.unet.heads[0] = shape.unet.heads[1] = heads;
         shape.kv_heads = kv_heads;

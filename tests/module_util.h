@@ -32,6 +32,11 @@ enum mu_kind {
     MU_GPT2_IDLE, /* GPT-2 with unscaled scores, divided by the layer's number, and exact GELU */
     MU_CLIP,      /* CLIP's vision tower: its names, quick GELU, epsilon 1e-3 */
     MU_UNET_SINE, /* U-Net with 2 groups, sines first, shifted frequencies, epsilon 1e-2 */
+    /* the same with more: */
+    MU_MOE_GATE, /* experts whose shared ones have a gate (Qwen2-MoE) */
+    MU_MERGE, /* ViT that merges 2 x 2 patches, norms them, and projects without biases (InternVL) */
+    MU_MERGE_LINEAR, /* 4 x 4, an RMSNorm and one layer */
+    MU_QWEN_VL, /* Qwen2-VL's vision tower: rotary positions down and across, two moments, its merger */
     MU_N
 };
 /* The one whose widths it has. */

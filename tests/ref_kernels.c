@@ -144,6 +144,8 @@ double ref_act(enum dt_kernel_act act, double x)
         return x / (1 + exp(-1.702 * x));
     case DT_ACT_SILU:
         return x / (1 + exp(-x));
+    case DT_ACT_SIGMOID:
+        return 1 / (1 + exp(-x));
     case DT_ACT_RELU:
     case DT_ACT_N:
         break;

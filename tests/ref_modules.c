@@ -218,6 +218,23 @@ static void rotate(int rows, int heads, int dim, const struct dt_rope *r, const 
             }
 }
 
+/* Qwen2-VL's: as of half a head by the row, and of the other half by the column. */
+static void rotate_cells(int rows, int heads, int dim, const struct dt_rope *r,
+                         const int (*cell)[2], double *x)
+{
+    for (int i = 0; i < rows; i++)
+        for (int h = 0; h < heads; h++)
+            for (int d = 0; d < dim / 2; d++) {
+                int across = d >= dim / 4;
+                double a = cell[i][across] * inv_freq(r, d - across * dim / 4, dim / 2);
+                double *u = &x[(i * heads + h) * dim + d], *v = u + dim / 2;
+                double s = *u * cos(a) - *v * sin(a), t = *v * cos(a) + *u * sin(a);
+
+                *u = s;
+                *v = t;
+            }
+}
+
 /* ---- transformer layers ---- */
 
 /* In place: element k of a document's row p is number p * width + k of its mask. */
@@ -278,6 +295,10 @@ static const struct names clip_names = {"layer_norm1",
                                         "mlp.fc1",
                                         NULL,
                                         "mlp.fc2"};
+
+/* q, k and v of one tensor */
+static const struct names qwen_vl_names = {"norm1", NULL,      NULL, NULL,     "attn.proj",
+                                           "norm2", "mlp.fc1", NULL, "mlp.fc2"};
 
 /* GPT2Config: scale_attn_weights, scale_attn_by_inverse_layer_idx */
 static double score_scale(const struct ref_module *r, const struct dt_block *b)
@@ -351,7 +372,7 @@ static double *experts(struct ref_module *r, const struct dt_block *b, const cha
     static const char *const mixtral[] = {"w1", "w3", "w2"};
     const char *mlp = r->m->mixtral_names ? "block_sparse_moe" : "mlp";
     int n = b->n_experts, k = b->top_k, *choice = DT_ARENA_NEW(&r->arena, int, rows *k);
-    double *y = NEW(r, (size_t)rows * (size_t)b->hidden), *q, *logits;
+    double *y = NEW(r, (size_t)rows * (size_t)b->hidden), *q, *logits, *x_shared;
     char at[96];
 
     snprintf(at, sizeof(at), "%s.gate", mlp);
@@ -378,8 +399,25 @@ static double *experts(struct ref_module *r, const struct dt_block *b, const cha
     add_uneven(r, rows, n, k, q, choice);
     if (b->shared_ffn == 0)
         return y;
-    snprintf(at, sizeof(at), "%s%s.shared_experts.", p, mlp);
-    return plus(r, rows * b->hidden, y, gated(r, b, at, qwen, b->shared_ffn, rows, x));
+    snprintf(at, sizeof(at), "%s%s.shared_expert%s.", p, mlp, b->shared_gate ? "" : "s");
+    x_shared = gated(r, b, at, qwen, b->shared_ffn, rows, x);
+    if (b->shared_gate) {
+        snprintf(at, sizeof(at), "%s.shared_expert_gate", mlp);
+        logits = named(r, p, at, rows, b->hidden, 1, x);
+        for (int i = 0; i < rows * b->hidden; i++)
+            x_shared[i] /= 1 + exp(-logits[i / b->hidden]);
+    }
+    return plus(r, rows * b->hidden, y, x_shared);
+}
+
+/* n columns of rows `width` wide. */
+static double *columns(struct ref_module *r, int rows, int width, int first, int n, const double *x)
+{
+    double *y = NEW(r, (size_t)rows * (size_t)n);
+
+    for (int i = 0; i < rows; i++)
+        memcpy(y + i * n, x + i * width + first, (size_t)n * sizeof(double));
+    return y;
 }
 
 static double *llama_or_vit(struct ref_module *r, const struct dt_block *b, const char *p,
@@ -387,13 +425,25 @@ static double *llama_or_vit(struct ref_module *r, const struct dt_block *b, cons
                             const double *x)
 {
     int h = b->hidden, q = b->heads * b->head_dim, kv = b->kv_heads * b->head_dim;
-    double *t = norm(r, p, n->norm1, rows, h, r->norm_eps, x), *u, *g;
-    double *qs = named(r, p, n->q, rows, h, q, t), *ks = named(r, p, n->k, rows, h, kv, t);
-    double *vs = named(r, p, n->v, rows, h, kv, t);
+    double *t = norm(r, p, n->norm1, rows, h, r->norm_eps, x), *u, *g, *qs, *ks, *vs;
 
+    if (n->q) {
+        qs = named(r, p, n->q, rows, h, q, t);
+        ks = named(r, p, n->k, rows, h, kv, t);
+        vs = named(r, p, n->v, rows, h, kv, t);
+    } else {
+        u = named(r, p, "attn.qkv", rows, h, 3 * q, t);
+        qs = columns(r, rows, 3 * q, 0, q, u);
+        ks = columns(r, rows, 3 * q, q, q, u);
+        vs = columns(r, rows, 3 * q, 2 * q, q, u);
+    }
     if (b->qk_norm) {
         qs = norm(r, p, "self_attn.q_norm", rows * b->heads, b->head_dim, r->norm_eps, qs);
         ks = norm(r, p, "self_attn.k_norm", rows * b->kv_heads, b->head_dim, r->norm_eps, ks);
+    }
+    if (b->grid_rope) {
+        rotate_cells(rows, b->heads, b->head_dim, &r->m->arith.rope, r->cell, qs);
+        rotate_cells(rows, b->heads, b->head_dim, &r->m->arith.rope, r->cell, ks);
     }
     if (b->causal && b->max_pos == 0) {
         rotate(rows, b->heads, b->head_dim, &r->m->arith.rope, pos, qs);
@@ -517,54 +567,64 @@ double ref_llm(struct ref_module *r, const struct ref_llm_in *in, double *cond, 
 
 /* ---- projector and encoder ---- */
 
+/* rows: as wide as the projector takes them; Qwen2-VL's merger has other names. */
 static double *project(struct ref_module *r, const struct dt_block *b, const char *prefix, int rows,
                        const double *x)
 {
+    bool merger = strstr(prefix, "merger") != NULL;
     double *h;
 
+    if (b->in_norm != DT_NORM_NONE)
+        x = norm(r, prefix, b->in_norm == DT_NORM_LAYERNORM ? "layer_norm" : "norm", rows,
+                 b->in_dim, r->norm_eps, x);
     if (b->mid_dim == 0)
         return named(r, prefix, "linear", rows, b->in_dim, b->out_dim, x);
-    h = map(r, rows * b->mid_dim, named(r, prefix, "linear_1", rows, b->in_dim, b->mid_dim, x),
-            gelu);
-    return named(r, prefix, "linear_2", rows, b->mid_dim, b->out_dim, h);
+    h = named(r, prefix, merger ? "0" : "linear_1", rows, b->in_dim, b->mid_dim, x);
+    h = map(r, rows * b->mid_dim, h, gelu);
+    return named(r, prefix, merger ? "2" : "linear_2", rows, b->mid_dim, b->out_dim, h);
 }
+
+/* What the tensors of each kind of tower are called. */
+static const struct tower {
+    const char *top, *patch, *position, *layer, *norm_before, *norm_behind, *projector;
+    const struct names *names;
+} towers[DT_TOWER_N] = {
+    {"", "embeddings.patch_embeddings.projection", "embeddings.position_embeddings",
+     "encoder.layer.", "pre_layrnorm", "layernorm", "multi_modal_projector.", &vit_names},
+    {"vision_model.", "embeddings.patch_embedding", "embeddings.position_embedding.weight",
+     "encoder.layers.", "pre_layrnorm", "post_layernorm", "multi_modal_projector.", &clip_names},
+    {"visual.", "patch_embed.proj", "none", "blocks.", "none", "merger.ln_q", "visual.merger.mlp.",
+     &qwen_vl_names},
+};
 
 void ref_encoder(struct ref_module *r, const struct ref_encoder_in *in, double *out)
 {
     const struct dt_module *m = r->m;
     const struct dt_block *p = &m->blocks[0];
-    int width = p->patch * p->patch * p->channels, h = p->hidden, layer = 0;
-    bool clip = m->clip_names;
-    const char *top = clip ? "vision_model." : "";
-    double *x = named(
-        r, top, clip ? "embeddings.patch_embedding" : "embeddings.patch_embeddings.projection",
-        in->rows, width, h, in->pixels);
-    const double *pos = ref_get(r, clip ? "vision_model.embeddings.position_embedding.weight"
-                                        : "embeddings.position_embeddings");
+    const struct tower *t = &towers[m->tower_names];
+    int width = p->patch * p->patch * p->channels, h = p->hidden, layer = 0, rows = in->rows;
+    double *x = named(r, t->top, t->patch, rows, width, h, in->pixels);
+    const double *pos = ref_get(r, "%s%s", t->top, t->position);
     char prefix[64];
 
-    for (int i = 0; pos && i < in->rows * h; i++)
+    r->cell = in->cell;
+    for (int i = 0; pos && i < rows * h; i++)
         x[i] += pos[in->pos[i / h] * h + i % h];
     for (int i = 1; i < m->n_blocks; i++) {
         const struct dt_block *b = &m->blocks[i];
 
         if (b->kind == DT_BLOCK_TRANSFORMER) {
-            snprintf(prefix, sizeof(prefix),
-                     clip ? "vision_model.encoder.layers.%d." : "encoder.layer.%d.", layer++);
-            x = llama_or_vit(r, b, prefix, clip ? &clip_names : &vit_names, in->rows, in->image,
-                             NULL, x);
+            snprintf(prefix, sizeof(prefix), "%s%s%d.", t->top, t->layer, layer++);
+            x = llama_or_vit(r, b, prefix, t->names, rows, in->image, NULL, x);
         } else if (b->kind == DT_BLOCK_NORM) {
-            x = norm(r, top,
-                     i == 1 ? "pre_layrnorm"
-                     : clip ? "post_layernorm"
-                            : "layernorm",
-                     in->rows, h, r->norm_eps, x);
-        } else {
-            x = project(r, b, "multi_modal_projector.", in->rows, x);
+            x = norm(r, t->top, i == 1 ? t->norm_before : t->norm_behind, rows, h, r->norm_eps, x);
+        } else { /* merged patches stand side by side */
+            rows = rows * h / b->in_dim;
+            x = project(r, b, t->projector, rows, x);
             h = b->out_dim;
         }
     }
-    memcpy(out, x, (size_t)(in->rows * h) * sizeof(double));
+    memcpy(out, x, (size_t)(rows * h) * sizeof(double));
     dt_arena_free(&r->arena);
 }
 

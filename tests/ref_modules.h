@@ -28,6 +28,7 @@ struct ref_module {
     uint64_t seed, first_stream;
     /* Experts: balance_scale times the sum of how uneven each layer's routing is; `uneven` is what came out. */
     double balance_scale, uneven;
+    const int (*cell)[2];  /* patches' places, of the encoder's input */
     struct dt_arena arena; /* of one evaluation */
 };
 
@@ -46,11 +47,13 @@ struct ref_llm_in {
 };
 double ref_llm(struct ref_module *r, const struct ref_llm_in *in, double *cond, int *best);
 
-/* Images as patch rows; grid position per row.  out: rows x (projector's width or hidden). */
+/* Images as patch rows, of which as many as are merged stand together; grid position per row, and its cell, down and
+ * across.  out: merged rows x (projector's width or hidden). */
 struct ref_encoder_in {
     int rows;
     const int *image, *pos;
     const double *pixels;
+    const int (*cell)[2];
 };
 void ref_encoder(struct ref_module *r, const struct ref_encoder_in *in, double *out);
 

@@ -456,7 +456,7 @@ START_TEST(model_files_say_it_too)
                  err);
     a = &m->modules[0].arith;
     ck_assert_int_eq(a->activation, DT_ACTIVATION_QUICK_GELU);
-    ck_assert(m->modules[0].clip_names);
+    ck_assert(m->modules[0].tower_names == DT_TOWER_CLIP);
     a = &m->modules[1].arith;
     ck_assert_double_eq(a->norm_eps, 1e-6);
     ck_assert_int_eq(a->activation, DT_ACTIVATION_RELU);
@@ -500,7 +500,8 @@ START_TEST(presets_keep_their_habits)
 
             ck_assert(a->norm_eps <= 0 && a->rope.theta <= 0 && a->attention_scale <= 0);
             ck_assert_int_eq(a->activation, DT_ACTIVATION_HABIT);
-            ck_assert(!a->sine_first && !a->scale_by_layer && !m->modules[k].clip_names);
+            ck_assert(!a->sine_first && !a->scale_by_layer &&
+                      m->modules[k].tower_names == DT_TOWER_VIT);
             for (int b = 0; b < m->modules[k].n_blocks; b++)
                 ck_assert_int_eq(m->modules[k].blocks[b].groups, 0);
         }

@@ -12,13 +12,21 @@ static const struct tp_case {
     int heads, kv_heads, tp;
     bool whole_rows; /* without sequence parallelism */
 } cases[] = {
-    {MU_LLAMA, 4, 2, 2, false},     {MU_LLAMA, 8, 4, 4, false},    {MU_QWEN, 4, 4, 4, false},
-    {MU_GPT2, 4, 4, 2, false},      {MU_GPT2, 3, 3, 3, false},     {MU_VIT, 4, 4, 4, false},
-    {MU_VIT, 3, 3, 3, false},       {MU_VIT_BARE, 4, 4, 2, false}, {MU_UNET, 2, 2, 2, false},
-    {MU_UNET, 5, 5, 3, false},      {MU_UNET, 2, 2, 4, false},     {MU_UNET_SELF, 3, 3, 2, false},
-    {MU_UNET_SELF, 2, 2, 3, false}, {MU_QWEN, 4, 2, 2, true},      {MU_GPT2, 3, 3, 3, true},
-    {MU_VIT, 4, 4, 2, true},        {MU_LLAMA3, 4, 2, 2, false},   {MU_LINEAR, 4, 4, 4, false},
-    {MU_GPT2_IDLE, 4, 4, 2, false}, {MU_CLIP, 4, 4, 2, false},     {MU_UNET_SINE, 2, 2, 2, false},
+    {MU_LLAMA, 4, 2, 2, false},     {MU_LLAMA, 8, 4, 4, false},
+    {MU_QWEN, 4, 4, 4, false},      {MU_GPT2, 4, 4, 2, false},
+    {MU_GPT2, 3, 3, 3, false},      {MU_VIT, 4, 4, 4, false},
+    {MU_VIT, 3, 3, 3, false},       {MU_VIT_BARE, 4, 4, 2, false},
+    {MU_UNET, 2, 2, 2, false},      {MU_UNET, 5, 5, 3, false},
+    {MU_UNET, 2, 2, 4, false},      {MU_UNET_SELF, 3, 3, 2, false},
+    {MU_UNET_SELF, 2, 2, 3, false}, {MU_QWEN, 4, 2, 2, true},
+    {MU_GPT2, 3, 3, 3, true},       {MU_VIT, 4, 4, 2, true},
+    {MU_LLAMA3, 4, 2, 2, false},    {MU_LINEAR, 4, 4, 4, false},
+    {MU_GPT2_IDLE, 4, 4, 2, false}, {MU_CLIP, 4, 4, 2, false},
+    {MU_UNET_SINE, 2, 2, 2, false}, {MU_MOE, 4, 4, 2, false},
+    {MU_MOE, 4, 4, 4, true},        {MU_MIXTRAL, 4, 4, 2, false},
+    {MU_MOE_GATE, 4, 4, 4, false},  {MU_MERGE, 4, 4, 2, false},
+    {MU_MERGE, 3, 3, 3, true},      {MU_MERGE_LINEAR, 4, 4, 2, false},
+    {MU_QWEN_VL, 3, 3, 3, false},
 };
 #define FP32_BOUND 1e-4 /* sums in another order; doc/modules.md has what is seen */
 enum { CASES = sizeof(cases) / sizeof(cases[0]) };
@@ -282,7 +290,8 @@ START_TEST(saved_memory_is_the_models_figure)
 {
     struct mu u;
     int tp = open_case(&u, _i, 0);
-    const struct dt_block_shard shard = {.tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = true};
+    const struct dt_block_shard shard = {
+        .tp = tp, .cp = 1, .ep = 1, .ip = 1, .seqpar = true, .any_routing = true};
     const struct dt_work w = {3, 96, 3 * 32 * 32, 32};
     const struct dt_batch b = {.module = &u.m, .rows = 96, .n_seq = 3, .max_len = 32};
 

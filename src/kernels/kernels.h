@@ -32,6 +32,7 @@ enum dt_kernel_act {
     DT_ACT_GELU_ERF,
     DT_ACT_QUICK_GELU,
     DT_ACT_SILU,
+    DT_ACT_SIGMOID,
     DT_ACT_RELU,
     DT_ACT_N
 };

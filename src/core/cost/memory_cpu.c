@@ -112,6 +112,15 @@ static double scratch(const struct dt_memory_lane *s, int i, bool trained)
     return trained || b->kind == DT_BLOCK_LM_HEAD ? dt_block_row_of(b)->cpu_scratch(b, &c) : 0;
 }
 
+/* Sines and cosines of every patch, and on the host of every row and column that there may be. */
+static double turn_bytes(const struct dt_module *m)
+{
+    for (int i = 0; i < m->n_blocks; i++)
+        if (m->blocks[i].grid_rope)
+            return (PIXEL_BYTES + PIXEL_BYTES / 4) * m->blocks[i].head_dim;
+    return 0;
+}
+
 static double batch_bytes(const struct dt_memory_lane *s)
 {
     const struct dt_block *b = &s->mod->blocks[0];
@@ -119,7 +128,8 @@ static double batch_bytes(const struct dt_memory_lane *s)
     for (int i = 0; i < s->mod->n_blocks; i++) {
         b = &s->mod->blocks[i];
         if (b->kind == DT_BLOCK_PATCH_EMBED)
-            return s->tokens * (PIXEL_BYTES * b->patch * b->patch * b->channels + 8);
+            return s->tokens *
+                   (PIXEL_BYTES * b->patch * b->patch * b->channels + 8 + turn_bytes(s->mod));
         if (b->kind == DT_BLOCK_CONV)
             return s->tokens * (PIXEL_BYTES + NOISE_BYTES) * b->c_in;
     }

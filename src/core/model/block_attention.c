@@ -104,7 +104,7 @@ static void grouped_kernels(const struct dt_block *b, struct dt_kop_list *o, dou
         dt_kop_emit_pointwise(o, DT_KOP_NORM, w->tokens, qd + kvd, 0, 2, true, 1);
     else if (b->qk_norm)
         dt_kop_emit_pointwise(o, DT_KOP_NORM, w->tokens * (heads + kv), b->head_dim, 0, 2, true, 1);
-    if (b->causal && b->max_pos == 0) /* rotary positions unless they are learned */
+    if (b->grid_rope || (b->causal && b->max_pos == 0)) /* rotary unless they are learned */
         dt_kop_emit_pointwise(o, DT_KOP_ROPE, w->tokens, qd + kvd, 0, 2, false, 1);
     gather_keys(o, 2 * kvd);
     dt_kop_emit_attention(o, b->causal, w->seq, w->tokens_sq, heads, kv, b->head_dim,

@@ -53,6 +53,8 @@ int64_t dt_block_key(const struct dt_block *b, const struct dt_block_shard *s)
         h = dt_hash_number(h, (uint64_t)b->q_lora << 32 | (uint64_t)b->kv_lora);
         h = dt_hash_number(h, (uint64_t)b->rope_dim << 32 | (uint64_t)b->v_dim);
     }
+    if (b->grid_rope)
+        h = dt_hash_number(h, 2);
     return (int64_t)(h >> 17) + 1; /* dims of a profile are below 2^48 */
 }
 

@@ -119,12 +119,16 @@ void dt_block_mlp_kernels(const struct dt_block *b, struct dt_kop_list *o)
  * and weights on their way, too (exec/modules/experts.c). */
 double dt_block_experts_temporaries(const struct dt_block *b, const struct dt_block_cpu *c)
 {
-    double up = b->gated ? 2.0 * b->ffn : b->ffn;
-    double shared = b->gated ? 3.0 * b->shared_ffn : 2.0 * b->shared_ffn;
+    double f = ceil(b->ffn / c->tp), up = b->gated ? 2 * f : f;
+    double shared = ceil(b->shared_ffn / c->tp) * (b->gated ? 3 : 2);
     double row = 2.0 * b->n_experts + shared, choice = 0; /* of an own row, and of an own choice */
-    double taken = 3.0 * b->hidden + 3.0 * b->ffn + up;   /* of a row that experts here take */
+    double taken = 3.0 * b->hidden + 3 * f + up;          /* of a row that experts here take */
     double numbers = 13, weights = 1;                     /* of a choice, and of such a row */
 
+    if (c->tp > 1) /* whole rows: gathered and summed, forward and backward; and attention's */
+        row += 5.0 * b->hidden + 3.0 * b->hidden;
+    if (b->shared_gate) /* both ways: what goes through, and its share twice in fp32; the logit's gradient */
+        row += 2 * ceil(b->shared_ffn / c->tp) + 3 + 16 / c->e;
     if (c->ep > 1) {
         choice += 2.0 * b->hidden;
         taken += 2.0 * b->hidden;
@@ -139,13 +143,15 @@ double dt_block_mlp_kept(const struct dt_block *b, const struct dt_block_share *
                          double e)
 {
     double wide = e * (b->gated ? 2 : 1) + (keep_cheap ? e : 0); /* per row and unit of width */
-    double f = dt_block_ceil_div(b->ffn, w->tp), crowd;
+    double f = dt_block_ceil_div(b->ffn, w->tp), crowd, rows;
 
     if (b->n_experts == 0)
         return w->tokens * wide * f;
     crowd = b->top_k * (w->any_routing ? roominess(b, w->ep) : crowding(b, w));
+    rows = w->any_routing ? w->tokens : w->norm_tokens; /* our executor routes gathered rows */
     return w->tokens * crowd * wide * f +
            w->tokens * wide * ceil(b->shared_ffn / w->tp)
-           /* the experts' own input, and what the router gives each, fp32 */
-           + e * w->norm_tokens * crowd * b->hidden + 4 * w->norm_tokens * b->n_experts;
+           /* the experts' own input, what the router gives each, fp32, and the shared ones' gate */
+           + e * rows * crowd * b->hidden + 4 * rows * b->n_experts +
+           (b->shared_gate ? e * rows : 0);
 }

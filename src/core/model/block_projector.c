@@ -90,8 +90,10 @@ static double flow(const struct dt_block *b, const struct dt_block_cpu *c)
 static double temporaries(const struct dt_block *b, const struct dt_block_cpu *c)
 {
     double rows = b->context_len > 0 ? c->items * b->context_len : rows_of(b, c->tokens);
+    double own = b->context_len > 0 ? rows : rows_of(b, c->own);
+    double inner = b->in_norm != DT_NORM_NONE ? 2.0 * b->in_dim : 0; /* normed, and its gradient */
 
-    return c->e * rows * ceil(b->mid_dim / c->tp);
+    return c->e * (rows * ceil(b->mid_dim / c->tp) + own * inner);
 }
 
 const struct dt_block_row dt_block_projector = {

@@ -25,7 +25,8 @@ static enum dt_status qwen_vision(const struct dt_hf *hf, int width, struct dt_s
     s->merge = merge;
     s->projector = DT_PROJ_MLP;
     s->projector_hidden = merge * merge * width;
-    s->planned_only = "rotary positions in two dimensions";
+    s->grid_rope = true;
+    s->tower_names = DT_TOWER_QWEN;
     return DT_OK;
 }
 

@@ -57,7 +57,8 @@ enum dt_status dt_hf_clip(const struct dt_hf *hf, struct dt_shape *s)
     s->class_tokens = 1;
     s->class_attends = true;
     s->positions += 1;
-    s->pre_norm = s->clip_names = true;
+    s->pre_norm = true;
+    s->tower_names = DT_TOWER_CLIP;
     s->patch_bias = s->final_norm = false;
     dt_hf_assume(hf, "post_layernorm: left out");
     dt_hf_assume(hf, "visual_projection: left out");
@@ -67,7 +68,7 @@ enum dt_status dt_hf_clip(const struct dt_hf *hf, struct dt_shape *s)
 enum dt_status dt_hf_siglip(const struct dt_hf *hf, struct dt_shape *s)
 {
     DT_TRY(vision_like(hf, &(struct defaults){224, 16, 1e-6, "gelu_pytorch_tanh", false}, s));
-    s->clip_names = true;
+    s->tower_names = DT_TOWER_CLIP;
     dt_hf_assume(hf, "attention pooling head: left out");
     return DT_OK;
 }

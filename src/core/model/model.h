@@ -114,6 +114,7 @@ struct dt_block {
     bool qk_norm;       /* per-head RMSNorm of q and k (Qwen3) */
     bool qk_norm_whole; /* one over all heads together (OLMo 2) */
     bool no_qkv_bias;   /* `bias` means all but q, k and v (InternViT-6B) */
+    bool grid_rope;     /* rotary positions of patches, down and across (Qwen2-VL) */
     int norms;      /* of a layer's width: 0 and 2 before attention and MLP; 1 for both (Falcon); 4
                            behind them too (Gemma 2) */
     bool norm_free; /* norms have no parameters (OLMo) */
@@ -147,6 +148,10 @@ struct dt_block {
     enum dt_block_norm in_norm; /* of its rows, before the first layer */
 };
 
+/* What tensors of an encoder are called in files: as ViT's, as CLIP's and SigLIP's vision towers, or as Qwen2-VL's, whose
+ * patches lie there as (colour, moment, y, x). */
+enum dt_tower_names { DT_TOWER_VIT, DT_TOWER_CLIP, DT_TOWER_QWEN, DT_TOWER_N };
+
 struct dt_module {
     char name[DT_NAME_MAX];
     enum dt_module_role role;
@@ -161,8 +166,8 @@ struct dt_module {
     int merge;
     int latent_scale; /* image generator: pixels per latent side (8) */
     int resize;       /* 0 = native size; else every image becomes resize x resize pixels */
-    /* encoder: tensors are named as CLIP's and SigLIP's vision towers, not as ViT's */
-    bool clip_names, mixtral_names;
+    enum dt_tower_names tower_names; /* encoder */
+    bool mixtral_names;
     struct dt_module_arithmetic arith;
     const char *planned_only; /* arithmetic that the executor lacks, for its message; NULL = none */
     double frames_per_s; /* audio: tokens per second; for generators latent pixels per second */
@@ -177,6 +182,11 @@ struct dt_module {
 static inline int dt_module_merged(const struct dt_module *m)
 {
     return m->merge > 1 ? m->merge * m->merge : 1;
+}
+/* Pixels a side of what is a token to the LLM. */
+static inline int dt_module_token_pixels(const struct dt_module *m)
+{
+    return m->patch * (m->merge > 1 ? m->merge : 1);
 }
 /* Rows that `tokens` of an encoder hand to the LLM. */
 static inline int64_t dt_module_out_tokens(const struct dt_module *m, int64_t tokens)

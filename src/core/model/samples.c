@@ -251,7 +251,7 @@ struct dt_samples_image dt_samples_image_of(const struct dt_model *m)
         if (e->role != DT_ROLE_ENCODER)
             continue;
         if (e->modality == DT_MODALITY_IMAGE && image.patch == 0) {
-            image.patch = e->patch * (e->merge > 1 ? e->merge : 1);
+            image.patch = dt_module_token_pixels(e);
             image.resize = e->resize;
         }
         if (e->modality == DT_MODALITY_AUDIO && image.mel_bins == 0) {

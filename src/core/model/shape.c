@@ -66,6 +66,7 @@ static void add_transformers(const struct dt_shape *s, bool causal, struct dt_sh
         p->layer_scale = s->layer_scale;
         p->qk_norm_whole = s->qk_norm_whole;
         p->no_qkv_bias = s->no_qkv_bias;
+        p->grid_rope = s->grid_rope;
         p->causal = causal;
         p->gated = s->gated;
         p->bias = s->bias;
@@ -186,7 +187,7 @@ enum dt_status dt_shape_build(const struct dt_shape *s, int llm_hidden, struct d
     out->latent_scale = s->kind == DT_SHAPE_UNET ? s->latent_scale : 0;
     out->merge = project ? s->merge : 1;
     out->resize = s->resize;
-    out->clip_names = s->clip_names;
+    out->tower_names = s->tower_names;
     out->mixtral_names = s->mixtral_names;
     out->arith = s->arith;
     out->planned_only = s->planned_only;

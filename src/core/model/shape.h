@@ -69,7 +69,8 @@ struct dt_shape {
     bool qk_norm_whole, no_qkv_bias, norm_free, layer_scale;
     const char *planned_only; /* see dt_module */
     int patch, channels, class_tokens;
-    bool patch_bias, pre_norm, final_norm, clip_names, class_attends;
+    bool patch_bias, pre_norm, final_norm, class_attends, grid_rope;
+    enum dt_tower_names tower_names;
     bool mixtral_names;
     struct dt_module_arithmetic arith;
     struct dt_shape_unet unet;

@@ -82,6 +82,7 @@ static const char *of_experts(const struct dt_shape *s)
 {
     return s->expert_ffn > 0    ? "expert_ffn"
            : s->shared_ffn > 0  ? "shared_ffn"
+           : s->shared_gate     ? "shared_gate"
            : s->dense_first > 0 ? "dense_first"
            : s->moe_every > 1   ? "moe_every"
            : s->capacity > 0    ? "expert_capacity"
@@ -104,6 +105,10 @@ static enum dt_status check_llm(struct dt_node node, struct dt_shape *s, struct 
         return dt_node_error(node, err,
                              "%s: a dense LLM has no experts; state experts and top_k too",
                              of_experts(s));
+    if (s->n_experts > 0 && s->shared_gate && s->shared_ffn == 0)
+        return dt_node_error(node, err,
+                             "shared_gate: it is of experts that all tokens share; state "
+                             "shared_ffn, their width");
     if (s->capacity > 0 && s->imbalance > 1)
         return dt_node_error(node, err,
                              "expert_imbalance: with expert_capacity every expert has the rows of "
@@ -149,6 +154,17 @@ static enum dt_status check_encoder(struct dt_node node, struct dt_shape *s, str
 {
     DT_TRY(check_transformer(node, "encoder", s, err));
     DT_TRY(need(node, "encoder", "patch", s->patch, err));
+    if (s->grid_rope && (s->positions > 0 || s->modality != DT_MODALITY_IMAGE))
+        return dt_node_error(node, err,
+                             s->positions > 0
+                                 ? "grid_rotary: rotary positions stand instead of learned ones; "
+                                   "leave positions out"
+                                 : "grid_rotary: it is of patches of an image");
+    if (s->grid_rope && s->head_dim % 4 != 0)
+        return dt_node_error(node, err,
+                             "grid_rotary: half of a head turns by the row, half by the column, in "
+                             "pairs; 4 does not divide head_dim %d",
+                             s->head_dim);
     if (s->mel_bins > 0)
         return check_spectrogram(node, s, err);
     if (s->modality == DT_MODALITY_AUDIO && s->frames_per_s <= 0)

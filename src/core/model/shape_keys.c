@@ -15,10 +15,10 @@ static const char *const norm_words[] = {"rmsnorm", "layernorm", NULL};  /* of l
 static const char *const attention_words[] = {"flash", "unfused", NULL}; /* of unfused */
 const char *const dt_shape_projector_words[] = {"none", "linear", "mlp", NULL};
 const char *const dt_shape_projector_norm_words[] = {"none", "layernorm", "rmsnorm", NULL};
-static const char *const merge_words[] = {"concatenate", "mean", NULL}; /* of merge_mean */
-static const char *const names_words[] = {"vit", "clip", NULL};         /* of clip_names */
-static const char *const weight_words[] = {"sum", "none", NULL};        /* of top_k_raw */
-static const char *const expert_words[] = {"qwen", "mixtral", NULL};    /* of mixtral_names */
+static const char *const merge_words[] = {"concatenate", "mean", NULL};     /* of merge_mean */
+static const char *const names_words[] = {"vit", "clip", "qwen2-vl", NULL}; /* of tower_names */
+static const char *const weight_words[] = {"sum", "none", NULL};            /* of top_k_raw */
+static const char *const expert_words[] = {"qwen", "mixtral", NULL};        /* of mixtral_names */
 
 /* LLM = Llama habits, encoder = ViT habits, U-Net = Stable Diffusion habits. */
 const struct dt_shape dt_shape_defaults[] = {
@@ -336,6 +336,10 @@ static const struct dt_key llm_keys[] = {
      .min = 0,
      .max = DT_LIM_FFN,
      .help = "width inside the experts that all tokens share, together; 0: none"},
+    {.name = "shared_gate",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_shape, shared_gate),
+     .help = "a gate of each token weighs what the shared experts add"},
     {.name = "dense_first",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_shape, dense_first),
@@ -485,9 +489,13 @@ static const struct dt_key encoder_keys[] = {
     ARITHMETIC_ROWS("1e-12", "silu if gated, else gelu"),
     {.name = "names",
      .type = DT_KEY_WORD,
-     DT_KEY_INTO(struct dt_shape, clip_names),
+     DT_KEY_INTO(struct dt_shape, tower_names),
      .words = names_words,
      .help = "names of tensors in files"},
+    {.name = "grid_rotary",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct dt_shape, grid_rope),
+     .help = "rotary positions of patches, down and across, instead of learned ones"},
     {.name = "class_attention",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_shape, class_attends),

@@ -273,7 +273,7 @@ bool dt_infer_can_draw(const struct dt_infer *x)
 static int item_tokens(const struct dt_module *enc, const struct dt_sequence_item *it)
 {
     return (int)(it->sound ? dt_sample_sound_patches(it->h, it->w, enc->patch)
-                           : dt_sample_image_tokens(it->w, it->h, enc->patch));
+                           : dt_sample_image_tokens(it->w, it->h, dt_module_token_pixels(enc)));
 }
 
 static enum dt_status seen_image(const struct dt_infer *x, const struct dt_sequence_item *it,

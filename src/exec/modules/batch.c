@@ -49,6 +49,7 @@ static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
     } else {
         a->hw = cut(c, max->seqs, sizeof(*a->hw));
         a->pixels = cut(c, max->rows * width, 4);
+        a->turn = f->grid_dim > 0 ? cut(c, max->rows * f->grid_dim, 4) : NULL;
     }
     if (f->conv_in >= 0) {
         a->t = cut(c, max->seqs, 4);
@@ -70,6 +71,24 @@ static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
     }
 }
 
+/* Half of a head's elements turn by the row of a patch, half by its column, each as rotary positions of half a head. */
+static enum dt_status make_angles(struct dt_batch *b, int dim, struct dt_error *err)
+{
+    int pairs = dim / 4;
+
+    b->angles = dt_malloc(((size_t)b->max.max_len * 2 + 1) * (size_t)pairs * sizeof(*b->angles));
+    if (!b->angles)
+        return dt_error_nomem(err, "a batch");
+    for (int64_t i = 0; i < b->max.max_len; i++)
+        for (int k = 0; k < pairs; k++) {
+            double angle = (double)i * dt_rope_frequency(&b->module->arith.rope, k, dim / 2);
+
+            b->angles[i * 2 * pairs + k] = (float)cos(angle);
+            b->angles[i * 2 * pairs + pairs + k] = (float)sin(angle);
+        }
+    return DT_OK;
+}
+
 static enum dt_status allocate(struct dt_batch *b, const struct dt_nn_shape_facts *f,
                                struct dt_error *err)
 {
@@ -83,7 +102,9 @@ static enum dt_status allocate(struct dt_batch *b, const struct dt_nn_shape_fact
     DT_TRY(b->device->alloc(b->device, c.used + 64, err, &b->dev_memory));
     DT_TRY(dt_batch_fit(b, &b->max, err));
     b->doc_of = dt_calloc((size_t)b->max.rows + 1, sizeof(*b->doc_of));
-    return b->doc_of ? DT_OK : dt_error_nomem(err, "a batch");
+    if (!b->doc_of)
+        return dt_error_nomem(err, "a batch");
+    return f->grid_dim > 0 ? make_angles(b, f->grid_dim, err) : DT_OK;
 }
 
 enum dt_status dt_batch_fit(struct dt_batch *b, const struct dt_batch_limits *need,
@@ -124,6 +145,7 @@ enum dt_status dt_batch_new(const struct dt_device *dev, const struct dt_module 
         return dt_error_nomem(err, "a batch");
     b->device = dev;
     b->module = m;
+    b->grid_dim = f.grid_dim;
     b->max = *max;
     if (b->max.max_len <= 0)
         b->max.max_len = b->max.rows;
@@ -144,6 +166,7 @@ void dt_batch_free(struct dt_batch *b)
     b->device->host_free(b->device, b->host_memory);
     b->device->free(b->device, b->dev_memory);
     dt_free(b->doc_of);
+    dt_free(b->angles);
     dt_free(b);
 }
 
@@ -205,9 +228,13 @@ static int32_t grid_position(const struct dt_block *p, int side, int row, int ro
     return (int32_t)(p->class_tokens + r * side + c);
 }
 
-static void one_patch(const struct dt_block *p, const uint8_t *px, int w, int h, int row, int col,
+/* Channels: moments of each colour side by side, or else colours again and again. */
+static void one_patch(const struct dt_module *m, const uint8_t *px, int w, int h, int row, int col,
                       float *out)
 {
+    const struct dt_block *p = &m->blocks[0];
+    int moments = m->tower_names == DT_TOWER_QWEN && p->channels > 3 ? p->channels / 3 : 1;
+
     for (int ch = 0; ch < p->channels; ch++)
         for (int y = 0; y < p->patch; y++)
             for (int x = 0; x < p->patch; x++) {
@@ -215,7 +242,7 @@ static void one_patch(const struct dt_block *p, const uint8_t *px, int w, int h,
 
                 sy = sy < h ? sy : h - 1;
                 sx = sx < w ? sx : w - 1;
-                *out++ = (float)px[3 * ((int64_t)sy * w + sx) + ch % 3] / 127.5f - 1.0f;
+                *out++ = (float)px[3 * ((int64_t)sy * w + sx) + ch / moments % 3] / 127.5f - 1.0f;
             }
 }
 
@@ -229,27 +256,57 @@ static enum dt_status room_for(const struct dt_batch *b, int64_t patches, struct
     return DT_OK;
 }
 
+/* Patch `at` is that at (row, col) of its image. */
+static void turn_patch(struct dt_batch *b, int64_t at, int row, int col)
+{
+    int pairs = b->grid_dim / 4;
+    float *out = b->host.turn + at * b->grid_dim;
+
+    b->host.pos[at] = (int32_t)at;
+    for (int part = 0; part < 2; part++) { /* cosines, sines */
+        memcpy(out + 2 * part * pairs, b->angles + (2 * row + part) * (int64_t)pairs,
+               (size_t)pairs * sizeof(*out));
+        memcpy(out + (2 * part + 1) * pairs, b->angles + (2 * col + part) * (int64_t)pairs,
+               (size_t)pairs * sizeof(*out));
+    }
+}
+
+/* Where the i-th patch of an image is: square by square of those that are merged, row by row in each. */
+static void patch_at(int i, int merge, int cols, int *row, int *col)
+{
+    int square = i / (merge * merge), inside = i % (merge * merge), across = cols / merge;
+
+    *row = square / across * merge + inside / merge;
+    *col = square % across * merge + inside % merge;
+}
+
 enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, int h,
                                 struct dt_error *err)
 {
     const struct dt_block *p = &b->module->blocks[0];
-    int rows, cols, side;
+    int rows, cols, side, merge = b->module->merge > 1 ? b->module->merge : 1;
     int64_t width, at = b->rows;
 
     if (p->kind != DT_BLOCK_PATCH_EMBED || w < 1 || h < 1)
         return dt_error_set(err, DT_ERR_INPUT, "module \"%s\" takes no image of %d x %d pixels",
                             b->module->name, w, h);
-    rows = (h + p->patch - 1) / p->patch;
-    cols = (w + p->patch - 1) / p->patch;
+    rows = (h + p->patch * merge - 1) / (p->patch * merge) * merge;
+    cols = (w + p->patch * merge - 1) / (p->patch * merge) * merge;
     DT_TRY(room_for(b, (int64_t)rows * cols, err));
+    if (b->host.turn && (rows > b->max.max_len || cols > b->max.max_len))
+        return too_many(err, b, "patches of a side", rows > cols ? rows : cols, b->max.max_len);
     width = (int64_t)p->channels * p->patch * p->patch;
     side = grid_side(p);
     b->host.cu[b->n_seq] = (int32_t)at;
-    for (int r = 0; r < rows; r++)
-        for (int c = 0; c < cols; c++, at++) {
-            b->host.pos[at] = side > 0 ? grid_position(p, side, r, rows, c, cols) : -1;
-            one_patch(p, px, w, h, r, c, b->host.pixels + at * width);
-        }
+    for (int64_t first = at; at < first + (int64_t)rows * cols; at++) {
+        int r, c;
+
+        patch_at((int)(at - first), merge, cols, &r, &c);
+        b->host.pos[at] = side > 0 ? grid_position(p, side, r, rows, c, cols) : -1;
+        one_patch(b->module, px, w, h, r, c, b->host.pixels + at * width);
+        if (b->host.turn)
+            turn_patch(b, at, r, c);
+    }
     b->host.hw[b->n_seq][0] = rows;
     b->host.hw[b->n_seq++][1] = cols;
     b->host.cu[b->n_seq] = (int32_t)at;

@@ -228,14 +228,41 @@ const struct dt_nn_block_ops dt_nn_ops_norm = {
     .note = dt_nn_note_nothing,
 };
 
-/* ---- projector: one linear layer, or linear, GELU, linear ----
+/* ---- projector: a norm or none, then one linear layer, or linear, GELU, linear ----
+ *
+ * Merged patches lie side by side in the batch (dt_batch_patches), so that their rows are one wider row as they lie.
  *
  * Tensor parallelism: the middle is dealt; of a single layer the outputs are, whose columns are
- * then joined.  The projector of conditioning states has them whole, before and after. */
+ * then joined.  The projector of conditioning states has them whole, before and after.  Own patches need not be whole
+ * squares: those of all members are gathered, and dealt again by merged rows. */
+
+static int64_t merged(const struct dt_block *b)
+{
+    return b->merge > 1 ? (int64_t)b->merge * b->merge : 1;
+}
 
 static int64_t projected_rows(const struct dt_nn_call *c)
 {
-    return c->b->context_len > 0 ? c->batch->n_seq * c->b->context_len : c->batch->rows;
+    return c->b->context_len > 0 ? c->batch->n_seq * c->b->context_len
+                                 : c->batch->rows / merged(c->b);
+}
+
+static bool normed(const struct dt_nn_call *c)
+{
+    return c->b->in_norm != DT_NORM_NONE;
+}
+
+static bool dealt_again(const struct dt_nn_call *c)
+{
+    return c->s->seqpar && c->b->merge > 1;
+}
+
+static struct dt_kernel_norm in_norm_of(const struct dt_nn_call *c)
+{
+    return (struct dt_kernel_norm){.dtype = c->dtype,
+                                   .rows = dt_nn_own_rows(c->s, projected_rows(c)),
+                                   .width = c->b->in_dim,
+                                   .eps = (float)c->s->numbers.norm_eps};
 }
 
 static int64_t middle(const struct dt_nn_call *c)
@@ -245,14 +272,23 @@ static int64_t middle(const struct dt_nn_call *c)
 
 static void projector_layout(struct dt_nn_call *c)
 {
+    int64_t own = dt_nn_own_rows(c->s, projected_rows(c));
+
+    if (c->b->in_norm == DT_NORM_LAYERNORM)
+        c->act.proj.mean = dt_nn_keep_f32(c, own, true);
+    if (normed(c))
+        c->act.proj.rstd = dt_nn_keep_f32(c, own, true);
+    if (normed(c))
+        c->act.proj.n = dt_nn_keep_rows(c, own, c->b->in_dim, true);
     if (c->b->mid_dim == 0)
         return;
     c->act.proj.h = dt_nn_keep_rows(c, projected_rows(c), middle(c), false);
     c->act.proj.a = dt_nn_keep_rows(c, projected_rows(c), middle(c), true);
 }
 
-struct rooms { /* for all rows, where there are other members: inputs and outputs, twice */
-    char *in[2], *out[2];
+struct
+    rooms { /* for all rows, where there are other members: inputs and outputs, twice; patches to be merged */
+    char *in[2], *out[2], *patches;
 };
 
 static struct rooms rooms_of(struct dt_nn_call *c)
@@ -263,40 +299,102 @@ static struct rooms rooms_of(struct dt_nn_call *c)
         r.in[i] = dt_nn_tp_room(c, projected_rows(c), c->b->in_dim);
         r.out[i] = dt_nn_tp_room(c, projected_rows(c), c->b->out_dim);
     }
+    r.patches = dealt_again(c) ? dt_nn_work_rows(c, projected_rows(c), c->b->in_dim) : NULL;
     return r;
 }
 
-/* One layer: its own columns of all rows, joined. */
-static void one_layer(struct dt_nn_call *c, int64_t rows, const struct rooms *room, char *y)
+/* Own rows of the input as the projector has them. */
+static const char *merged_rows(struct dt_nn_call *c, const struct rooms *room)
 {
-    int64_t width = c->b->out_dim;
+    int64_t rows = projected_rows(c), n = merged(c->b);
+
+    if (!dealt_again(c))
+        return c->x;
+    dt_nn_whole_rows(c, rows * n, c->b->in_dim / n, c->x, room->patches);
+    return dt_nn_off(room->patches, dt_nn_own_first(c->s, rows) * c->b->in_dim, c->es);
+}
+
+/* What the first layer takes; again: the norm's output is there. */
+static const char *projector_input(struct dt_nn_call *c, const struct rooms *room, bool again)
+{
+    struct dt_kernel_norm n = in_norm_of(c);
+    const char *x;
+
+    if (normed(c) && again)
+        return c->act.proj.n;
+    x = merged_rows(c, room);
+    if (!normed(c))
+        return x;
+    dt_nn_norm(c, &n, c->b->in_norm == DT_NORM_LAYERNORM, x, PROJ_G, PROJ_GB, c->act.proj.n,
+               c->act.proj.mean, c->act.proj.rstd);
+    return c->act.proj.n;
+}
+
+/* dx, of own merged rows, back to own patches. */
+static void unmerge(struct dt_nn_call *c, const char *dx, char *room)
+{
+    int64_t rows = projected_rows(c), n = merged(c->b), width = c->b->in_dim / n;
+
+    dt_nn_whole_rows(c, rows, c->b->in_dim, dx, room);
+    dt_nn_copy(c, c->dx, dt_nn_off(room, own_first(c) * width, c->es),
+               (size_t)(own_rows(c) * width) * c->es);
+}
+
+/* Room for the gradient of what the first layer takes, where that is not the input as it came. */
+static char *inner_room(struct dt_nn_call *c)
+{
+    return normed(c) || dealt_again(c) ? dt_nn_grad_rows(c, dt_nn_own_rows(c->s, projected_rows(c)),
+                                                         c->b->in_dim, normed(c))
+                                       : NULL;
+}
+
+/* d: that gradient, in inner_room's place; through the norm and to the patches. */
+static void projector_input_back(struct dt_nn_call *c, int what, const struct rooms *room, char *d)
+{
+    struct dt_kernel_norm n = in_norm_of(c);
+    char *dx = c->dx;
+
+    if (normed(c)) {
+        dx = dealt_again(c) && dx ? room->in[0] : dx;
+        dt_nn_norm_back(c, what, &n, c->b->in_norm == DT_NORM_LAYERNORM, merged_rows(c, room),
+                        PROJ_G, PROJ_GB, c->act.proj.mean, c->act.proj.rstd, d, dx, false);
+        d = dx;
+    }
+    if (dealt_again(c) && c->dx && (what & DT_BACKWARD_INPUT))
+        unmerge(c, d, room->in[1]);
+}
+
+/* One layer: its own columns of all rows, joined. */
+static void one_layer(struct dt_nn_call *c, int64_t rows, const struct rooms *room, const char *x,
+                      char *y)
+{
+    int64_t width = c->b->out_dim, own = dt_nn_own_rows(c->s, rows);
     char *mine;
 
     if (!c->s->tp) {
-        dt_nn_linear(c, rows, c->x, PROJ_W1, PROJ_B1, NULL, y);
+        dt_nn_linear(c, rows, x, PROJ_W1, PROJ_B1, NULL, y);
         return;
     }
     mine = dt_nn_channels_mine(c, rows, width, 1, room->out[0]);
-    dt_nn_linear_col(c, rows, c->x, PROJ_W1, PROJ_B1, mine, room->in[0]);
+    dt_nn_linear_col(c, rows, x, PROJ_W1, PROJ_B1, mine, room->in[0]);
     if (!c->s->seqpar) {
         dt_nn_channels_join(c, rows, width, 1, room->out[0], y);
         return;
     }
     dt_nn_channels_join(c, rows, width, 1, room->out[0], room->out[1]);
-    dt_nn_copy(c, y, dt_nn_off(room->out[1], own_first(c) * width, c->es),
-               (size_t)(own_rows(c) * width) * c->es);
+    dt_nn_copy(c, y, dt_nn_off(room->out[1], dt_nn_own_first(c->s, rows) * width, c->es),
+               (size_t)(own * width) * c->es);
 }
 
 static void one_layer_back(struct dt_nn_call *c, int what, int64_t rows, const struct rooms *room,
-                           const char *dy)
+                           const char *x, const char *dy, char *dx)
 {
     int64_t width = c->b->out_dim;
     const void *mine;
 
     mine = dt_nn_whole_rows(c, rows, width, dy, room->out[0]);
     mine = dt_nn_channels_cut(c, rows, width, 1, mine, room->out[1]);
-    dt_nn_linear_col_back(c, what, rows, c->x, mine, PROJ_W1, PROJ_B1, c->dx, room->in[0],
-                          room->in[1]);
+    dt_nn_linear_col_back(c, what, rows, x, mine, PROJ_W1, PROJ_B1, dx, room->in[0], room->in[1]);
 }
 
 static void projector_forward(struct dt_nn_call *c, bool again)
@@ -304,15 +402,17 @@ static void projector_forward(struct dt_nn_call *c, bool again)
     int64_t rows = projected_rows(c);
     struct rooms room = rooms_of(c);
     char *y = c->n->has_y ? c->y : c->context;
+    const char *x;
 
     if (dt_nn_counting(c))
         return;
+    x = projector_input(c, &room, false);
     if (c->b->mid_dim == 0) {
         if (!again)
-            one_layer(c, rows, &room, y);
+            one_layer(c, rows, &room, x, y);
         return;
     }
-    dt_nn_linear_col(c, rows, c->x, PROJ_W1, PROJ_B1, c->act.proj.h, room.in[0]);
+    dt_nn_linear_col(c, rows, x, PROJ_W1, PROJ_B1, c->act.proj.h, room.in[0]);
     c->k->act_fwd(c->q, DT_ACT_GELU_ERF, c->dtype, rows * middle(c), c->act.proj.h, c->act.proj.a);
     if (!again)
         dt_nn_linear_row(c, rows, c->act.proj.a, PROJ_W2, PROJ_B2, NULL, y, room.out[0]);
@@ -323,22 +423,27 @@ static void projector_backward(struct dt_nn_call *c, int what)
     int64_t rows = projected_rows(c);
     char *dy = c->n->has_y ? c->dy : c->d_context;
     char *dh = c->b->mid_dim == 0 ? NULL : dt_nn_grad_rows(c, rows, middle(c), true);
+    char *inner = inner_room(c), *dx;
     struct dt_nn_area work;
     struct rooms room;
+    const char *x;
 
     if (!dt_nn_counting(c) && !c->n->has_y && (what & DT_BACKWARD_INPUT))
         dt_nn_sum(c, rows * c->b->out_dim, c->d_context); /* each member's heads added to its own */
     if (!c->n->has_y && c->s->split)
         dy = dt_flow_kept(c, what, c->d_context, rows * c->b->out_dim);
     work = c->work;
-    if (!dt_nn_counting(c) && c->n->mode == DT_LAY_FULL && c->b->mid_dim > 0)
+    if (!dt_nn_counting(c) && c->n->mode == DT_LAY_FULL)
         projector_forward(c, true);
     c->work = work;
     room = rooms_of(c);
     if (dt_nn_counting(c))
         return;
+    x = projector_input(c, &room, c->n->mode != DT_LAY_SELECTIVE);
+    dx = inner && (c->dx || (normed(c) && c->n->trained)) ? inner : c->dx;
     if (c->b->mid_dim == 0) {
-        one_layer_back(c, what, rows, &room, dy);
+        one_layer_back(c, what, rows, &room, x, dy, dx);
+        projector_input_back(c, what, &room, inner);
         return;
     }
     if (c->n->mode == DT_LAY_SELECTIVE)
@@ -347,18 +452,19 @@ static void projector_backward(struct dt_nn_call *c, int what)
     dt_nn_linear_row_back(c, what, rows, c->act.proj.a, dy, PROJ_W2, PROJ_B2, dh, room.out[0]);
     if (what & DT_BACKWARD_INPUT)
         c->k->act_bwd(c->q, DT_ACT_GELU_ERF, c->dtype, rows * middle(c), c->act.proj.h, dh, dh);
-    dt_nn_linear_col_back(c, what, rows, c->x, dh, PROJ_W1, PROJ_B1, c->dx, room.in[0], room.in[1]);
+    dt_nn_linear_col_back(c, what, rows, x, dh, PROJ_W1, PROJ_B1, dx, room.in[0], room.in[1]);
+    projector_input_back(c, what, &room, inner);
 }
 
 static int64_t projector_in(const struct dt_block *b)
 {
-    return b->in_dim;
+    return b->in_dim / merged(b);
 }
 
 /* Conditioning states go beside the running activation. */
 static int64_t projector_out(const struct dt_block *b, int64_t *rows)
 {
-    (void)rows;
+    *rows /= merged(b);
     return b->context_len > 0 ? 0 : b->out_dim;
 }
 

@@ -61,7 +61,7 @@ static void layout(struct dt_nn_call *c)
     }
     t->lse = dt_nn_keep_f32(c, d.rows * d.heads, false);
     if (b->n_experts > 0)
-        t->prob = dt_nn_keep_f32(c, d.own * b->n_experts, false);
+        t->prob = dt_nn_keep_f32(c, d.rows * b->n_experts, false);
     t->n1 = dt_nn_keep_rows(c, d.own, d.hidden, true);
     t->qkv = dt_nn_keep_rows(c, d.rows, d.qkv, false);
     if (b->qk_norm)
@@ -103,7 +103,7 @@ static struct dt_kernel_attention attention_of(const struct dt_nn_call *c, const
 
 static bool rotary(const struct dt_block *b)
 {
-    return b->causal && b->max_pos == 0;
+    return b->grid_rope || (b->causal && b->max_pos == 0);
 }
 
 static void rope(struct dt_nn_call *c, const struct dims *d, bool inverse, char *qkv)
@@ -112,7 +112,8 @@ static void rope(struct dt_nn_call *c, const struct dims *d, bool inverse, char 
 
     if (rotary(b)) /* keys follow the queries in a row: one call turns both */
         c->k->rope(c->q, c->dtype, d->rows, (int)(d->heads + d->kv_heads), b->head_dim, b->head_dim,
-                   d->qkv, c->batch->dev.pos, c->s->rope, inverse, qkv);
+                   d->qkv, c->batch->dev.pos, b->grid_rope ? c->batch->dev.turn : c->s->rope,
+                   inverse, qkv);
 }
 
 /* Rows of heads inside [q | k] matrices. */
@@ -400,6 +401,7 @@ static void note(struct dt_nn_shape_facts *f, const struct dt_block *b, int i)
     (void)i;
     f->n_transformers++;
     f->experts |= b->n_experts > 0;
+    f->grid_dim = b->grid_rope ? b->head_dim : f->grid_dim;
 }
 
 const struct dt_nn_block_ops dt_nn_ops_transformer = {

@@ -6,7 +6,12 @@
  *   n2 -> taken = rows by expert -> h = up -> a = act(h) -> w a -> down -> rows added up -> y  (+ shared experts)
  *
  * A row's weight multiplies what goes into `down`, not what comes out, so that no output has to be kept for the
- * weight's gradient.  Kept are p, `taken`, h and a; the order is found again from p.
+ * weight's gradient; the same goes for the gate of shared experts.  Kept are p, `taken`, h and a; the order is found
+ * again from p.
+ *
+ * Tensor parallelism: own rows are gathered, every member routes all of them alike, and has a slice of each expert's
+ * width, as of the shared ones': outputs are summands.  So are the gradients of weights and gates, which are summed
+ * before they go through the router; its input's gradient is taken for own rows alone.
  *
  * How many rows each expert takes decides the sizes of products, so the host waits for these numbers once in every
  * pass.  With an expert group (experts_move.c) members tell each other first. */
@@ -70,13 +75,15 @@ struct dt_nn_experts dt_nn_experts_of(const struct dt_nn_call *c)
     const struct dt_block *b = c->b;
     int64_t members = dt_tp_size(c->s->ep), all = c->batch->routed;
     struct dt_nn_experts d = {.rows = c->batch->rows,
+                              .own = dt_nn_own_rows(c->s, c->batch->rows),
                               .n = b->n_experts,
                               .here = dt_nn_experts_here(c->s, b),
                               .first = dt_nn_experts_first(c->s, b),
                               .top_k = b->top_k,
                               .hidden = b->hidden,
-                              .ffn = b->ffn,
-                              .shared = b->shared_ffn};
+                              .ffn = dt_nn_mine(c->s, b->ffn),
+                              .shared = dt_nn_mine(c->s, b->shared_ffn),
+                              .gate = b->shared_gate};
 
     d.up = b->gated ? 2 * d.ffn : d.ffn;
     d.choices = d.rows * d.top_k;
@@ -95,7 +102,9 @@ void dt_nn_experts_layout(struct dt_nn_call *c)
     t->taken = dt_nn_keep_rows(c, d.room, d.hidden, false);
     t->h = dt_nn_keep_rows(c, d.room, d.up, false);
     t->a = dt_nn_keep_rows(c, d.room, d.ffn, true);
-    if (d.shared > 0) {
+    if (d.gate)
+        t->sg = dt_nn_keep_rows(c, d.rows, 1, false);
+    if (c->b->shared_ffn > 0) {
         t->sh = dt_nn_keep_rows(c, d.rows, c->b->gated ? 2 * d.shared : d.shared, false);
         t->sa = dt_nn_keep_rows(c, d.rows, d.shared, true);
     }
@@ -364,8 +373,52 @@ static void activations(struct dt_nn_call *c, const struct dt_nn_experts *d)
     struct dt_nn_tf_act *t = &c->act.tf;
 
     activate(c, taken(c, d), d->ffn, t->h, t->a);
-    if (d->shared > 0)
+    if (c->b->shared_ffn > 0)
         activate(c, d->rows, d->shared, t->sh, t->sa);
+}
+
+/* ---- shared experts ---- */
+
+/* Work areas of their gate: what it lets through, as the logits are and in fp32, and what goes into `down`. */
+struct gate {
+    char *part, *through;
+    float *share, *d_share;
+};
+
+static struct gate take_gate(struct dt_nn_call *c, const struct dt_nn_experts *d)
+{
+    struct gate g = {0};
+
+    if (!d->gate)
+        return g;
+    g.part = dt_nn_work_rows(c, d->rows, 1);
+    g.share = dt_nn_work(c, (size_t)d->rows * 4);
+    g.d_share = dt_nn_work(c, (size_t)d->rows * 4);
+    g.through = dt_nn_work_rows(c, d->rows, d->shared);
+    return g;
+}
+
+/* What goes into `down`: a, or as much of it as the gate of the row lets through. */
+static const char *gated(struct dt_nn_call *c, const struct dt_nn_experts *d, const struct gate *g)
+{
+    struct dt_nn_tf_act *t = &c->act.tf;
+
+    if (!d->gate)
+        return t->sa;
+    c->k->act_fwd(c->q, DT_ACT_SIGMOID, c->dtype, d->rows, t->sg, g->part);
+    c->k->cast(c->q, d->rows, c->dtype, g->part, DT_F32, g->share);
+    c->k->rows_weigh(c->q, c->dtype, d->rows, d->shared, g->share, t->sa, g->through);
+    return g->through;
+}
+
+static void shared_in(struct dt_nn_call *c, const struct dt_nn_experts *d, const char *n2)
+{
+    struct dt_nn_tf_act *t = &c->act.tf;
+
+    if (d->gate)
+        dt_nn_linear(c, d->rows, n2, TF_SHARED_GATE, -1, NULL, t->sg);
+    if (c->b->shared_ffn > 0)
+        dt_nn_linear(c, d->rows, n2, TF_SHARED_UP, -1, NULL, t->sh);
 }
 
 /* ---- forward ---- */
@@ -377,37 +430,44 @@ void dt_nn_experts_forward(struct dt_nn_call *c, char *y)
     char *logit = dt_nn_work_rows(c, d.rows, d.n);
     char *weighed = dt_nn_work_rows(c, d.room, d.ffn);
     char *out = dt_nn_work_rows(c, d.room, d.hidden);
+    char *whole = dt_nn_tp_room(c, d.rows, d.hidden), *part = dt_nn_tp_room(c, d.rows, d.hidden);
+    struct gate gate = take_gate(c, &d);
     struct even v = take_even(c, &d);
     struct dt_nn_order o;
+    const char *n2;
 
     take_order(c, &d, &o);
     if (dt_nn_counting(c))
         return;
-    dt_nn_linear(c, d.rows, t->n2, TF_ROUTER, -1, NULL, logit);
+    n2 = dt_nn_whole_rows(c, d.rows, d.hidden, t->n2, whole);
+    dt_nn_linear(c, d.rows, n2, TF_ROUTER, -1, NULL, logit);
     c->k->softmax(c->q, c->dtype, d.rows, d.n, 1, logit, t->prob);
     find_order(c, &d, &o, y ? &v : NULL);
-    take_rows(c, &d, &o, t->n2, t->taken);
+    take_rows(c, &d, &o, n2, t->taken);
     forward_products(c, &d, UP, t->taken, t->h);
-    if (d.shared > 0)
-        dt_nn_linear(c, d.rows, t->n2, TF_SHARED_UP, -1, NULL, t->sh);
+    shared_in(c, &d, n2);
     activations(c, &d);
     if (!y)
         return;
     note_load(c, &d);
     c->k->rows_weigh(c->q, c->dtype, taken(c, &d), d.ffn, o.taken, t->a, weighed);
     forward_products(c, &d, DOWN, weighed, out);
-    give_rows(c, &d, &o, out, y);
-    if (d.shared > 0)
-        dt_nn_linear(c, d.rows, t->sa, TF_SHARED_DOWN, -1, y, y);
+    part = part ? part : y;
+    give_rows(c, &d, &o, out, part);
+    if (c->b->shared_ffn > 0)
+        dt_nn_linear(c, d.rows, gated(c, &d, &gate), TF_SHARED_DOWN, -1, part, part);
+    if (part != y)
+        dt_nn_own_sum(c, d.rows, d.hidden, part, y, false);
 }
 
 /* ---- backward ---- */
 
 struct grads {
-    char *dout, *dh, *dlogit, *dsh; /* backward_weight reads them */
+    char *dout, *dh, *dlogit, *dsh, *dsg; /* backward_weight reads them */
     char *weighed, *da, *dx, *dsa;
     float *dtaken, *dsorted,
-        *dweight; /* of weights: by expert, by own choices in order, by choice */
+        *dweight;        /* of weights: by expert, by own choices in order, by choice */
+    char *n2, *dy, *dn2; /* of all rows, where there are other members: gathered, and a summand */
 };
 
 static struct grads take_grads(struct dt_nn_call *c, const struct dt_nn_experts *d)
@@ -419,6 +479,7 @@ static struct grads take_grads(struct dt_nn_call *c, const struct dt_nn_experts 
     g.dh = dt_nn_grad_rows(c, d->room, d->up, true);
     g.dlogit = dt_nn_grad_rows(c, d->rows, d->n, true);
     g.dsh = dt_nn_grad_rows(c, d->rows, wide, true);
+    g.dsg = d->gate ? dt_nn_grad_rows(c, d->rows, 1, true) : NULL;
     g.weighed = dt_nn_work_rows(c, d->room, d->ffn);
     g.da = dt_nn_work_rows(c, d->room, d->ffn);
     g.dx = dt_nn_work_rows(c, d->room, d->hidden);
@@ -426,6 +487,9 @@ static struct grads take_grads(struct dt_nn_call *c, const struct dt_nn_experts 
     g.dtaken = dt_nn_work(c, (size_t)d->room * 4);
     g.dsorted = c->s->ep ? dt_nn_work(c, (size_t)d->choices * 4) : g.dtaken;
     g.dweight = dt_nn_work(c, (size_t)d->choices * 4);
+    g.n2 = dt_nn_tp_room(c, d->rows, d->hidden);
+    g.dy = dt_nn_tp_room(c, d->rows, d->hidden);
+    g.dn2 = dt_nn_tp_room(c, d->rows, d->hidden);
     return g;
 }
 
@@ -436,6 +500,7 @@ static void router_back(struct dt_nn_call *c, const struct dt_nn_experts *d,
     struct dt_kernel_items items = samples_of(c);
     bool even = balanced(c);
 
+    dt_tp_all_reduce(c->q, c->s->tp, DT_F32, taken(c, d), g->dtaken);
     if (c->s->ep)
         dt_nn_experts_return(c, d, (char *)g->dtaken, (char *)g->dsorted, o->came, sizeof(float));
     c->k->rows_copy(c->q, DT_F32, d->choices, 1, g->dsorted, NULL, g->dweight, o->choice, false);
@@ -445,15 +510,43 @@ static void router_back(struct dt_nn_call *c, const struct dt_nn_experts *d,
                     even ? v->load : NULL, c->batch->balance_scale, g->dlogit);
 }
 
-static void shared_back(struct dt_nn_call *c, int what, const struct dt_nn_experts *d,
-                        const struct grads *g, const char *dy, char *dn2)
+/* dsa, of what went into `down`, becomes that of a; and the gradient of the gate's logits. */
+static void gate_back(struct dt_nn_call *c, const struct dt_nn_experts *d, const struct grads *g,
+                      const struct gate *gate)
 {
     struct dt_nn_tf_act *t = &c->act.tf;
 
-    dt_nn_linear_back(c, what, d->rows, t->sa, dy, TF_SHARED_DOWN, -1, g->dsa, false);
+    c->k->rows_weigh_bwd(c->q, c->dtype, d->rows, d->shared, gate->share, t->sa, g->dsa, g->dsa,
+                         gate->d_share);
+    dt_tp_all_reduce(c->q, c->s->tp, DT_F32, d->rows, gate->d_share);
+    c->k->cast(c->q, d->rows, DT_F32, gate->d_share, c->dtype, gate->part);
+    c->k->act_bwd(c->q, DT_ACT_SIGMOID, c->dtype, d->rows, t->sg, gate->part, g->dsg);
+}
+
+static void shared_back(struct dt_nn_call *c, int what, const struct dt_nn_experts *d,
+                        const struct grads *g, const struct gate *gate, const char *n2,
+                        const char *dy, char *dn2)
+{
+    struct dt_nn_tf_act *t = &c->act.tf;
+
+    dt_nn_linear_back(c, what, d->rows, gated(c, d, gate), dy, TF_SHARED_DOWN, -1, g->dsa, false);
+    if ((what & DT_BACKWARD_INPUT) && d->gate)
+        gate_back(c, d, g, gate);
     if (what & DT_BACKWARD_INPUT)
         activate_back(c, d->rows, d->shared, t->sh, g->dsa, g->dsh);
-    dt_nn_linear_back(c, what, d->rows, t->n2, g->dsh, TF_SHARED_UP, -1, dn2, true);
+    dt_nn_linear_back(c, what, d->rows, n2, g->dsh, TF_SHARED_UP, -1, dn2, true);
+}
+
+/* Of a matrix that all members have whole, `width` outputs a row: its gradient is of all rows, and each member has it; its
+ * input's goes to own rows. */
+static void whole_back(struct dt_nn_call *c, int what, const struct dt_nn_experts *d,
+                       const char *n2, const char *dout, int64_t width, int w, char *dn2)
+{
+    int64_t first = dt_nn_own_first(c->s, d->rows);
+
+    dt_nn_linear_back(c, what & DT_BACKWARD_WEIGHT, d->rows, n2, dout, w, -1, NULL, false);
+    dt_nn_linear_back(c, what & DT_BACKWARD_INPUT, d->own, NULL,
+                      dt_nn_off(dout, first * width, c->es), w, -1, dn2, true);
 }
 
 void dt_nn_experts_backward(struct dt_nn_call *c, int what, const char *dy, char *dn2)
@@ -461,13 +554,19 @@ void dt_nn_experts_backward(struct dt_nn_call *c, int what, const char *dy, char
     struct dt_nn_experts d = dt_nn_experts_of(c);
     struct dt_nn_tf_act *t = &c->act.tf;
     struct grads g = take_grads(c, &d);
+    struct gate gate = take_gate(c, &d);
     struct even v = take_even(c, &d);
     struct dt_nn_order o;
+    const char *n2;
+    char *part;
     int64_t rows;
 
     take_order(c, &d, &o);
     if (dt_nn_counting(c))
         return;
+    n2 = dt_nn_whole_rows(c, d.rows, d.hidden, t->n2, g.n2);
+    dy = dt_nn_whole_rows(c, d.rows, d.hidden, dy, g.dy);
+    part = g.dn2 ? g.dn2 : dn2;
     find_order(c, &d, &o, NULL);
     rows = taken(c, &d);
     if (c->n->mode == DT_LAY_SELECTIVE)
@@ -482,10 +581,14 @@ void dt_nn_experts_backward(struct dt_nn_call *c, int what, const char *dy, char
     }
     backward_products(c, what, &d, UP, t->taken, g.dh, g.dx);
     if (what & DT_BACKWARD_INPUT) {
-        give_rows(c, &d, &o, g.dx, dn2);
+        give_rows(c, &d, &o, g.dx, part);
         router_back(c, &d, &o, &g, &v);
     }
-    dt_nn_linear_back(c, what, d.rows, t->n2, g.dlogit, TF_ROUTER, -1, dn2, true);
-    if (d.shared > 0)
-        shared_back(c, what, &d, &g, dy, dn2);
+    if (c->b->shared_ffn > 0)
+        shared_back(c, what, &d, &g, &gate, n2, dy, part);
+    if (part != dn2 && (what & DT_BACKWARD_INPUT))
+        dt_nn_own_sum(c, d.rows, d.hidden, part, dn2, false);
+    whole_back(c, what, &d, n2, g.dlogit, d.n, TF_ROUTER, dn2);
+    if (d.gate)
+        whole_back(c, what, &d, n2, g.dsg, 1, TF_SHARED_GATE, dn2);
 }

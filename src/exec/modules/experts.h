@@ -20,11 +20,13 @@ struct dt_nn_routing {
 
 /* Sizes of a block in a batch. */
 struct dt_nn_experts {
-    int64_t rows, choices; /* own rows; choices of them */
-    int64_t room;          /* most rows that experts here may take */
-    int n, here, first;    /* experts: all, here, the first here */
+    int64_t rows, own;  /* of the microbatch; of these, a tensor-parallel member's own */
+    int64_t choices;    /* of rows */
+    int64_t room;       /* most rows that experts here may take */
+    int n, here, first; /* experts: all, here, the first here */
     int top_k;
-    int64_t hidden, ffn, up, shared;
+    int64_t hidden, ffn, up, shared; /* widths of this member */
+    bool gate;                       /* of the shared experts */
 };
 struct dt_nn_experts dt_nn_experts_of(const struct dt_nn_call *c);
 

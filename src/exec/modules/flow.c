@@ -23,8 +23,6 @@ static const char *unknown_experts(const struct dt_block *b)
 {
     if (b->capacity > 0)
         return "experts that drop tokens (expert_capacity)";
-    if (b->shared_gate)
-        return "a gate of the shared experts";
     if (b->router_bias)
         return "a router that adds a bias to scores";
     if (b->bias)
@@ -59,12 +57,8 @@ static enum dt_status check_block(const struct dt_module *m, const struct dt_blo
 {
     if (unknown_layer(b))
         return unsupported(err, m, unknown_layer(b));
-    if (b->kind == DT_BLOCK_PROJECTOR && !b->bias)
-        return unsupported(err, m, "a projector without biases (projector_bias)");
-    if (b->merge > 1)
-        return unsupported(err, m, "merging of patches (merge)");
-    if (b->kind == DT_BLOCK_PROJECTOR && b->in_norm != DT_NORM_NONE)
-        return unsupported(err, m, "a projector with a norm (projector_norm)");
+    if (b->merge > 1 && b->pool)
+        return unsupported(err, m, "the mean of merged patches (merge_by: mean)");
     if (b->class_attends)
         return unsupported(err, m,
                            "attention to a class token (class_attention: false leaves the token "
@@ -246,19 +240,26 @@ size_t dt_nn_node_x_bytes(const struct dt_stage *s, const struct dt_nn_node *n,
     return (size_t)(dt_nn_node_rows(s, n, b) * n->x_width) * dt_dtype_bytes(s->dtype);
 }
 
+int64_t dt_nn_rows_after(const struct dt_stage *s, const struct dt_batch *b, int last,
+                         int64_t *width)
+{
+    const struct dt_block *p = &s->module->blocks[last - 1];
+    int64_t rows = b->rows >> 2 * p->level;
+
+    *width = dt_nn_ops_of(p)->out_width(p, &rows);
+    return rows;
+}
+
 /* Of what block i - 1 leaves and block i takes, `all` rows or own ones; 0 = no running activation
  * there. */
 static size_t running_bytes(const struct dt_stage *s, const struct dt_batch *b, int at, bool all)
 {
-    const struct dt_block *p;
-    int64_t rows = all ? b->rows : dt_nn_own_rows(s, b->rows), width;
+    int64_t rows, width;
 
     if (at <= 0 || at > s->module->n_blocks)
         return 0;
-    p = &s->module->blocks[at - 1];
-    rows >>= 2 * p->level;
-    width = dt_nn_ops_of(p)->out_width(p, &rows);
-    return (size_t)(rows * width) * dt_dtype_bytes(s->dtype);
+    rows = dt_nn_rows_after(s, b, at, &width);
+    return (size_t)((all ? rows : dt_nn_own_rows(s, rows)) * width) * dt_dtype_bytes(s->dtype);
 }
 
 size_t dt_nn_output_bytes(const struct dt_stage *s, const struct dt_nn_node *n,

@@ -36,7 +36,7 @@ struct dt_nn_weight {
 enum { EMB_TOKEN, EMB_POS, EMB_N };
 enum { PATCH_W, PATCH_B, PATCH_POS, PATCH_CLASS, PATCH_N };
 enum { NORM_G, NORM_B, NORM_N };
-enum { PROJ_W1, PROJ_B1, PROJ_W2, PROJ_B2, PROJ_N };
+enum { PROJ_G, PROJ_GB, PROJ_W1, PROJ_B1, PROJ_W2, PROJ_B2, PROJ_N };
 enum { HEAD_G, HEAD_B, HEAD_W, HEAD_N };
 enum {
     TF_N1,
@@ -56,6 +56,7 @@ enum {
     TF_ROUTER,
     TF_SHARED_UP,
     TF_SHARED_DOWN,
+    TF_SHARED_GATE,
     TF_N
 };
 /* Matrices of the e-th expert here. */
@@ -196,6 +197,7 @@ struct dt_nn_shape_facts {
     int time_dim, context_dim, context_len;
     int in_channels, out_channels, levels, patch_width;
     int n_transformers;
+    int grid_dim; /* elements of a head that turn by a patch's place; 0 = none do */
     bool experts; /* a block has some */
 };
 enum dt_status dt_nn_shape_facts(const struct dt_module *m, struct dt_error *err,
@@ -258,8 +260,9 @@ static inline size_t dt_nn_round64(size_t n)
 struct dt_nn_tf_act {
     float *mean1, *rstd1, *mean2, *rstd2, *rq, *rk, *lse;
     char *n1, *qkv, *raw, *o, *x2, *n2, *h, *a;
-    float *prob;           /* experts: of every row's, fp32 */
-    char *taken, *sh, *sa; /* rows that experts here take, by expert; the shared experts' h and a */
+    float *prob; /* experts: of every row's, fp32 */
+    char *taken, *sg, *sh,
+        *sa; /* rows that experts here take, by expert; the shared experts' gate, h and a */
 };
 struct dt_nn_sp_layer {
     float *mean[3], *rstd[3], *lse1, *lse2;
@@ -279,7 +282,8 @@ union dt_nn_act_union {
         char *dn;
     } norm; /* final norm and LM head */
     struct {
-        char *h, *a;
+        float *mean, *rstd;
+        char *n, *h, *a;
     } proj;
     struct {
         char *sin, *h, *a;
@@ -534,7 +538,7 @@ int dt_nn_experts_first(const struct dt_stage *s, const struct dt_block *b);
 void dt_nn_experts_layout(struct dt_nn_call *c);
 /* y NULL: all but the output. */
 void dt_nn_experts_forward(struct dt_nn_call *c, char *y);
-/* dy: the gradient of y, whole rows; dn2 is overwritten. */
+/* dy: the gradient of y, own rows, as y and dn2 are, which is overwritten. */
 void dt_nn_experts_backward(struct dt_nn_call *c, int what, const char *dy, char *dn2);
 
 /* A flow gradient as backward_weight finds it later: copied into the stash by backward_input. */
@@ -634,6 +638,9 @@ size_t dt_nn_node_x_bytes(const struct dt_stage *s, const struct dt_nn_node *n,
 /* Bytes of the running activation that a node leaves. */
 size_t dt_nn_output_bytes(const struct dt_stage *s, const struct dt_nn_node *n,
                           const struct dt_batch *b);
+/* Rows and width of the running activation that leaves block `last` - 1, of all members; merged patches are a row. */
+int64_t dt_nn_rows_after(const struct dt_stage *s, const struct dt_batch *b, int last,
+                         int64_t *width);
 /* Places of everything in saved memory. */
 void dt_nn_saved_places(struct dt_stage *s, const struct dt_batch *b, struct dt_nn_place *place,
                         struct dt_nn_carry *carry);

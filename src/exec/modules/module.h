@@ -67,6 +67,7 @@ struct dt_batch_arrays {
                        * generator, dropout elsewhere */
     int32_t (*hw)[2]; /* images, [seqs] */
     float *pixels;    /* encoder: [rows][channels*patch*patch]; generator: x0 [rows][in_channels] */
+    float *turn;      /* encoder with grid_rope: [rows][cosines | sines], else NULL */
     float *t, *alpha, *sigma;           /* [seqs] */
     int32_t *cu_level[DT_BATCH_LEVELS]; /* generator: pixels before each image, per level */
     int32_t *cu_context;                /* generator: conditioning rows before each image */
@@ -107,6 +108,8 @@ struct dt_batch {
     int64_t routed, n_sample;
     float balance_scale;
     int32_t *doc_of; /* host, [rows]: room for the caller, e.g. for dt_batch_documents */
+    int grid_dim;    /* see `turn`; 0 = none */
+    float *angles;   /* host: of row or column i of an image, [i][cosines | sines] */
     struct dt_batch_arrays host, dev;
     void *host_memory, *dev_memory; /* what the arrays lie in */
     size_t upload_bytes;            /* of the host's, which are the device's first */
@@ -178,7 +181,7 @@ enum dt_param_init { DT_INIT_ZERO, DT_INIT_ONE, DT_INIT_NORMAL };
 struct dt_param_piece {
     int64_t first, count;
 };
-enum { DT_PIECES_MAX = 3 };
+enum { DT_PIECES_MAX = 3, DT_PARAM_DIMS_MAX = 5 };
 
 /* A named tensor in the stage's flat fp32 buffers, `at` counted in floats.  Shape is Hugging
  * Face's. `transpose`: Hugging Face stores [in][out] (GPT-2's Conv1D), here it lies as [out][in].
@@ -191,7 +194,7 @@ enum { DT_PIECES_MAX = 3 };
 struct dt_param {
     char name[112];
     int n_dims;
-    int64_t shape[4];
+    int64_t shape[DT_PARAM_DIMS_MAX];
     int split, n_pieces;
     struct dt_param_piece piece[DT_PIECES_MAX];
     bool replicated;

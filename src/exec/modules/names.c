@@ -210,12 +210,22 @@ static enum dt_status name_mlp(struct dt_nn_namer *m, int up, int down, int64_t 
         DT_TRY(dt_nn_name_packed(m, up, -1, 2, (int64_t[]){width, width}, b->hidden, 1, DT_INIT_STD,
                                  both));
     else
-        DT_TRY(dt_nn_name_linear(m, up, width, b->hidden, NULL, false, DT_INIT_STD, text[1]));
-    return dt_nn_name_linear(m, down, b->hidden, width, NULL, false, dt_nn_residual_std(m),
-                             text[2]);
+        DT_TRY(dt_nn_name_linear(m, up, width, b->hidden, DT_BY_OUT(width, 1), false, DT_INIT_STD,
+                                 text[1]));
+    return dt_nn_name_linear(m, down, b->hidden, width, DT_BY_IN(width, 1), false,
+                             dt_nn_residual_std(m), text[2]);
 }
 
-/* Qwen2MoeForCausalLM's and Qwen3MoeForCausalLM's names, or MixtralForCausalLM's; DeepSeek's of shared experts. */
+/* Of all rows' logits, which every tensor-parallel member has: each has the whole gradient. */
+static enum dt_status name_whole(struct dt_nn_namer *m, int role, int64_t out, const char *name)
+{
+    DT_TRY(dt_nn_name_matrix(m, role, out, m->n->b->hidden, NULL, DT_INIT_STD, name));
+    m->s->weights[m->n->weight[role]].partial = false;
+    return DT_OK;
+}
+
+/* Qwen2MoeForCausalLM's and Qwen3MoeForCausalLM's names, or MixtralForCausalLM's; of shared experts DeepSeek's, or with
+ * a gate Qwen2-MoE's. */
 static enum dt_status name_experts(struct dt_nn_namer *m)
 {
     static const char *const qwen[] = {"gate_proj", "up_proj", "down_proj"};
@@ -227,7 +237,7 @@ static enum dt_status name_experts(struct dt_nn_namer *m)
     char at[64];
 
     snprintf(at, sizeof(at), "%s.gate", mlp);
-    DT_TRY(dt_nn_name_matrix(m, TF_ROUTER, b->n_experts, b->hidden, NULL, DT_INIT_STD, at));
+    DT_TRY(name_whole(m, TF_ROUTER, b->n_experts, at));
     for (int e = 0; e < dt_nn_experts_here(m->s, b); e++) {
         snprintf(at, sizeof(at), "%s.experts.%d", mlp, first + e);
         DT_TRY(name_mlp(m, dt_nn_expert_up(e), dt_nn_expert_down(e), b->ffn, at,
@@ -237,7 +247,11 @@ static enum dt_status name_experts(struct dt_nn_namer *m)
     }
     if (b->shared_ffn == 0)
         return DT_OK;
-    snprintf(at, sizeof(at), "%s.shared_experts", mlp);
+    if (b->shared_gate) {
+        snprintf(at, sizeof(at), "%s.shared_expert_gate", mlp);
+        DT_TRY(name_whole(m, TF_SHARED_GATE, 1, at));
+    }
+    snprintf(at, sizeof(at), "%s.%s", mlp, b->shared_gate ? "shared_expert" : "shared_experts");
     return name_mlp(m, TF_SHARED_UP, TF_SHARED_DOWN, b->shared_ffn, at, qwen);
 }
 
@@ -295,14 +309,24 @@ enum dt_status dt_nn_names_projector(struct dt_nn_namer *m)
     const struct dt_block *b = m->n->b;
     int64_t mid = b->mid_dim > 0 ? b->mid_dim : b->out_dim;
 
+    bool merger = m->s->module->tower_names == DT_TOWER_QWEN && b->context_len == 0;
+
     snprintf(m->prefix, sizeof(m->prefix), "%s",
-             b->context_len > 0 ? "context_projector." : "multi_modal_projector.");
+             merger               ? "visual.merger.mlp."
+             : b->context_len > 0 ? "context_projector."
+                                  : "multi_modal_projector.");
+    if (b->in_norm != DT_NORM_NONE)
+        DT_TRY(dt_nn_name_norm(m, PROJ_G, b->in_dim, NULL, b->in_norm == DT_NORM_LAYERNORM,
+                               b->in_norm == DT_NORM_LAYERNORM ? "layer_norm" : "norm"));
     DT_TRY(dt_nn_name_linear(m, PROJ_W1, mid, b->in_dim, DT_BY_OUT(mid, 1), b->bias,
-                             dt_nn_fan_in_std(b->in_dim), b->mid_dim > 0 ? "linear_1" : "linear"));
+                             dt_nn_fan_in_std(b->in_dim),
+                             merger           ? "0"
+                             : b->mid_dim > 0 ? "linear_1"
+                                              : "linear"));
     if (b->mid_dim == 0)
         return DT_OK;
     return dt_nn_name_linear(m, PROJ_W2, b->out_dim, mid, DT_BY_IN(mid, 1), b->bias,
-                             dt_nn_fan_in_std(mid), "linear_2");
+                             dt_nn_fan_in_std(mid), merger ? "2" : "linear_2");
 }
 
 double dt_nn_fan_in_std(int64_t fan_in)

@@ -103,23 +103,16 @@ static bool ends_module(const struct dt_stage *s)
     return s->last == s->module->n_blocks;
 }
 
-/* Of an activation that leaves the module. */
-static int64_t out_width(const struct dt_stage *s)
-{
-    const struct dt_block *b = &s->module->blocks[s->last - 1];
-
-    return b->kind == DT_BLOCK_PROJECTOR ? b->out_dim : b->hidden;
-}
-
 /* Where own rows begin in an activation at the stage's end. */
 static size_t own_at_end(const struct pass *p)
 {
     const struct dt_stage *s = p->s;
+    int64_t rows, width;
 
     if (!ends_module(s) || !s->seqpar)
         return 0;
-    return (size_t)(dt_nn_own_first(s, p->r->batch->rows) * out_width(s)) *
-           dt_dtype_bytes(s->dtype);
+    rows = dt_nn_rows_after(s, p->r->batch, s->last, &width);
+    return (size_t)(dt_nn_own_first(s, rows) * width) * dt_dtype_bytes(s->dtype);
 }
 
 static void flow_in(struct pass *p)
@@ -155,12 +148,14 @@ static void flow_out(struct pass *p)
     struct dt_stage *s = p->s;
     struct dt_flow list[DT_FLOWS_MAX];
     int n = dt_flow_list(s, p->r->batch, s->last, list);
+    int64_t rows, width;
     char *to = p->r->out;
 
     if (ends_in_head(s) || !to)
         return;
+    rows = dt_nn_rows_after(s, p->r->batch, s->last, &width);
     if (ends_module(s) && s->seqpar) /* its own rows are there: whole features leave a module */
-        dt_tp_all_gather(p->q, s->tp, s->dtype, p->r->batch->rows, out_width(s), to);
+        dt_tp_all_gather(p->q, s->tp, s->dtype, rows, width, to);
     for (int i = 0; i < n; to += list[i++].bytes) {
         if (list[i].kind == DT_FLOW_TIME)
             copy(p, to, saved_at(p, p->carry.time), list[i].bytes);

@@ -415,11 +415,6 @@ static enum dt_status check_members(const struct dt_stage *s, struct dt_error *e
 {
     int n = dt_tp_size(s->tp), ep = dt_tp_size(s->ep);
 
-    if (s->facts.experts && n > 1)
-        return dt_error_set(err, DT_ERR_INPUT,
-                            "module \"%s\": tp %d of layers with experts is planned and simulated; "
-                            "training deals experts by ep: tp 1",
-                            s->module->name, n);
     if (s->facts.experts && s->cp && s->numbers.balance_loss > 0)
         return dt_error_set(err, DT_ERR_INPUT,
                             "module \"%s\": balance_loss is a loss of whole samples, which cp %d "

@@ -250,12 +250,13 @@ static enum dt_status feed_encoder(const struct dt_sequence *const *seqs, int n,
             DT_TRY(it->sound ? dt_batch_spectrogram(b, it->px, it->w, it->h, err)
                              : dt_batch_patches(b, it->px, it->w, it->h, err));
             b->host.stream[b->n_seq - 1] = dt_batching_noise_stream(seqs[k], i);
-            if (b->rows - before != it->n)
+            if (dt_module_out_tokens(b->module, b->rows - before) != it->n)
                 return dt_error_set(err, DT_ERR_INTERNAL,
-                                    "%s of %d x %d %s makes %lld patches, the sequence has %u "
+                                    "%s of %d x %d %s makes %lld rows, the sequence has %u "
                                     "tokens for it",
                                     it->sound ? "a sound" : "an image", it->w, it->h,
-                                    it->sound ? "values" : "pixels", (long long)(b->rows - before),
+                                    it->sound ? "values" : "pixels",
+                                    (long long)dt_module_out_tokens(b->module, b->rows - before),
                                     it->n);
         }
     return DT_OK;
@@ -308,7 +309,7 @@ static void image_limits(const struct dt_module *mod, const struct dt_sequence *
         int64_t rows;
 
         if (mod->role == DT_ROLE_ENCODER && (it->flags & DT_ITEM_ENCODE)) {
-            rows = it->n;
+            rows = (int64_t)it->n * dt_module_merged(mod);
         } else if (mod->role == DT_ROLE_GENERATOR && (it->flags & DT_ITEM_GENERATE)) {
             int lw, lh;
 

@@ -259,9 +259,16 @@ enum dt_status dt_exec_load_take(const struct dt_exec_stages *stages, struct dt_
 
     if (layers == 0)
         return DT_OK;
-    for (int i = 0; i < stages->env->dp[m] * stages->env->n_v[m]; i++)
-        if (stages->vs[m][i].stage)
-            dt_stage_load_take(stages->vs[m][i].stage, &l);
+    for (int i = 0; i < stages->env->dp[m] * stages->env->n_v[m]; i++) {
+        struct dt_exec_vstage *vs = &stages->vs[m][i];
+        struct dt_stage_load others = {0}; /* of tensor-parallel members, who route the same rows */
+
+        int stage = vs->v % stages->env->pp[m];
+        bool first = dt_tp_rank(dt_exec_tp(stages->ranks, m, vs->replica, stage)) == 0;
+
+        if (vs->stage)
+            dt_stage_load_take(vs->stage, first ? &l : &others);
+    }
     v[0] = l.forwards;
     v[1] = l.balance;
     memcpy(v + 2, l.busiest, sizeof(l.busiest));

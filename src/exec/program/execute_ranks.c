@@ -196,45 +196,58 @@ static enum dt_status join_members(struct dt_exec_ranks *ranks, int m, bool *in,
     return DT_OK;
 }
 
-/* Replicas first, first + step, .. of a stage: n of them, a rank each (execute.c, check_layout). */
-static enum dt_status join_replicas(const struct dt_exec_ranks *ranks, int m, int s, int first,
-                                    int step, int n, bool *in, struct dt_error *err,
-                                    struct dt_comm **out)
+/* Replicas first, first + step, .. of a tensor-parallel member of a stage: n of them, a rank each (execute.c,
+ * check_layout). */
+struct replicas {
+    int m, s, t;
+    int first, step, n;
+};
+
+static enum dt_status join_replicas(const struct dt_exec_ranks *ranks, const struct replicas *r,
+                                    bool *in, struct dt_error *err, struct dt_comm **out)
 {
     clear(ranks, in);
-    for (int k = 0; k < n; k++)
-        in[dt_placement_rank(&ranks->place, m, first + k * step, s, 0)] = true;
+    for (int k = 0; k < r->n; k++)
+        in[dt_placement_rank(&ranks->place, r->m, r->first + k * r->step, r->s, r->t)] = true;
     return comm_of(ranks, ranks->data, in, err, out);
 }
 
-static enum dt_status join_experts(struct dt_exec_ranks *ranks, int m, bool *in,
-                                   struct dt_error *err)
+/* Expert groups of a stage, and who holds the same experts. */
+static enum dt_status join_stage_experts(struct dt_exec_ranks *ranks, int m, int s, bool *in,
+                                         struct dt_error *err)
 {
-    int ep = dt_exec_ep_size(ranks->env, m), dp = ranks->env->dp[m], pp = ranks->env->pp[m];
+    int ep = dt_exec_ep_size(ranks->env, m), dp = ranks->env->dp[m];
+    struct dt_exec_peers *p = &ranks->expert_peers[m][s];
     struct dt_comm *c;
 
-    for (int s = 0; ep > 1 && s < pp; s++) {
-        struct dt_exec_peers *p = &ranks->expert_peers[m][s];
-
-        *p = (struct dt_exec_peers){
-            .n = dp / ep, .n_group = dp / ep, .leader = ranks->peers[m][s].leader};
+    *p = (struct dt_exec_peers){
+        .n = dp / ep, .n_group = dp / ep, .leader = ranks->peers[m][s].leader};
+    for (int t = 0; t < ranks->env->o.plan->modules[m].layout.tp; t++) {
         for (int g = 0; g < dp; g += ep) {
-            DT_TRY(join_replicas(ranks, m, s, g, 1, ep, in, err, &c));
+            DT_TRY(join_replicas(ranks, &(struct replicas){m, s, t, g, 1, ep}, in, err, &c));
             if (c)
-                ranks->ep[m][(g + dt_comm_member(c)) * pp + s] =
+                ranks->ep[m][(g + dt_comm_member(c)) * ranks->env->pp[m] + s] =
                     (struct dt_tp){.comm = c,
                                    .rank = dt_comm_member(c),
                                    .size = ep,
                                    .limit_s = ranks->env->o.limit_s};
         }
         for (int e = 0; e < ep; e++) {
-            DT_TRY(join_replicas(ranks, m, s, e, ep, dp / ep, in, err, &c));
+            DT_TRY(join_replicas(ranks, &(struct replicas){m, s, t, e, ep, dp / ep}, in, err, &c));
             if (c) {
                 p->comm = p->group = c;
                 p->me = dt_comm_member(c);
             }
         }
     }
+    return DT_OK;
+}
+
+static enum dt_status join_experts(struct dt_exec_ranks *ranks, int m, bool *in,
+                                   struct dt_error *err)
+{
+    for (int s = 0; dt_exec_ep_size(ranks->env, m) > 1 && s < ranks->env->pp[m]; s++)
+        DT_TRY(join_stage_experts(ranks, m, s, in, err));
     return DT_OK;
 }
 

@@ -192,7 +192,7 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
         .index_folder = strcmp(r->data_index, "auto") != 0 ? r->data_index : NULL,
         .tokenizer = s->tokenizer,
         .seq_len = s->plan.policy.seq_len,
-        .patch = s->encoder >= 0 ? m->modules[s->encoder].patch : 0,
+        .patch = s->encoder >= 0 ? dt_module_token_pixels(&m->modules[s->encoder]) : 0,
         .mel_bins = s->encoder >= 0 ? m->modules[s->encoder].mel_bins : 0,
         .sound_cs = sound_limit(s),
         .generate = s->generator < 0 ? 0

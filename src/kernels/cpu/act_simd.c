@@ -40,6 +40,11 @@ DT_INLINE float value(float x, enum dt_kernel_act act, float *d)
         if (d)
             *d = s + x * s * (1 - s);
         return x * s;
+    case DT_ACT_SIGMOID:
+        s = dt_sigmoid(x);
+        if (d)
+            *d = s * (1 - s);
+        return s;
     case DT_ACT_RELU:
     case DT_ACT_N:
         break;
@@ -64,6 +69,9 @@ DT_INLINE float value(float x, enum dt_kernel_act act, float *d)
             break;                                                                                 \
         case DT_ACT_SILU:                                                                          \
             DT_BY_TYPE((a)->t, f, __VA_ARGS__, DT_ACT_SILU);                                       \
+            break;                                                                                 \
+        case DT_ACT_SIGMOID:                                                                       \
+            DT_BY_TYPE((a)->t, f, __VA_ARGS__, DT_ACT_SIGMOID);                                    \
             break;                                                                                 \
         case DT_ACT_RELU:                                                                          \
         case DT_ACT_N:                                                                             \

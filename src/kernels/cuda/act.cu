@@ -19,6 +19,10 @@ template <enum dt_kernel_act ACT> __device__ __forceinline__ float value(float x
         s = 0.5f * (1 + erff(x * 0.70710678f));
         *d = s + x * 0.39894228f * __expf(-0.5f * x * x);
         return x * s;
+    } else if constexpr (ACT == DT_ACT_SIGMOID) {
+        s = 1 / (1 + __expf(-x));
+        *d = s * (1 - s);
+        return s;
     } else {
         float u;
 
@@ -59,6 +63,11 @@ template <enum dt_kernel_act ACT> __device__ __forceinline__ float value(float x
         }                                                                                          \
         case DT_ACT_SILU: {                                                                        \
             constexpr dt_kernel_act ACT = DT_ACT_SILU;                                             \
+            __VA_ARGS__;                                                                           \
+            break;                                                                                 \
+        }                                                                                          \
+        case DT_ACT_SIGMOID: {                                                                     \
+            constexpr dt_kernel_act ACT = DT_ACT_SIGMOID;                                          \
             __VA_ARGS__;                                                                           \
             break;                                                                                 \
         }                                                                                          \
