@@ -46,6 +46,16 @@ train 4 ep2tp2 "$ep2tp2" --ranks 4
 check "ep 2 and tp 2" about
 check "with as even a routing" 'near_to "$(field balance)" "$balance" 1e-3'
 
+# what a search comes out with is trained, on as many processes as it has planned for
+grep -v '^plan:' job.yaml >free.yaml
+for s in disttrain megatron-lm; do
+    expect 0 '"tp": ' "$DISTTRAIN" plan --json free.yaml "$experts" search.strategy=$s \
+        'cluster={preset: local, gpus_per_node: 4}' -o searched-$s.json
+    expect 0 "" "$DISTTRAIN" train --no-runs --json --ranks "$(field gpus_used)" free.yaml "$experts" \
+        'cluster={preset: local, gpus_per_node: 4}' plan=searched-$s.json run.steps=4 run.checkpoint.dir=searched-$s
+    check "what $s plans with experts trains as one process does" about
+done
+
 # --- on from one layout's checkpoint on another ---
 train 6 one '{colocated: true}'
 loss=$(field loss)

@@ -150,7 +150,7 @@ struct dt_block {
 
 /* What tensors of an encoder are called in files: as ViT's, as CLIP's and SigLIP's vision towers, or as Qwen2-VL's, whose
  * patches lie there as (colour, moment, y, x). */
-enum dt_tower_names { DT_TOWER_VIT, DT_TOWER_CLIP, DT_TOWER_QWEN, DT_TOWER_N };
+enum dt_module_tower { DT_TOWER_VIT, DT_TOWER_CLIP, DT_TOWER_QWEN, DT_TOWER_N };
 
 struct dt_module {
     char name[DT_NAME_MAX];
@@ -166,7 +166,7 @@ struct dt_module {
     int merge;
     int latent_scale; /* image generator: pixels per latent side (8) */
     int resize;       /* 0 = native size; else every image becomes resize x resize pixels */
-    enum dt_tower_names tower_names; /* encoder */
+    enum dt_module_tower tower_names; /* encoder */
     bool mixtral_names;
     struct dt_module_arithmetic arith;
     const char *planned_only; /* arithmetic that the executor lacks, for its message; NULL = none */

@@ -70,7 +70,7 @@ struct dt_shape {
     const char *planned_only; /* see dt_module */
     int patch, channels, class_tokens;
     bool patch_bias, pre_norm, final_norm, class_attends, grid_rope;
-    enum dt_tower_names tower_names;
+    enum dt_module_tower tower_names;
     bool mixtral_names;
     struct dt_module_arithmetic arith;
     struct dt_shape_unet unet;
