@@ -48,13 +48,13 @@ check "with as even a routing" 'near_to "$(field balance)" "$balance" 1e-3'
 
 # what a search comes out with is trained, on as many processes as it has planned for
 grep -v '^plan:' job.yaml >free.yaml
-for s in disttrain megatron-lm; do
-    expect 0 '"tp": ' "$DISTTRAIN" plan --json free.yaml "$experts" search.strategy=$s \
-        'cluster={preset: local, gpus_per_node: 4}' -o searched-$s.json
-    expect 0 "" "$DISTTRAIN" train --no-runs --json --ranks "$(field gpus_used)" free.yaml "$experts" \
-        'cluster={preset: local, gpus_per_node: 4}' plan=searched-$s.json run.steps=4 run.checkpoint.dir=searched-$s
-    check "what $s plans with experts trains as one process does" about
-done
+four='cluster={preset: local, gpus_per_node: 4}'
+expect 0 "" "$DISTTRAIN" plan --json free.yaml "$experts" search.strategy=disttrain train.microbatch=4 "$four" -o searched.json
+check "a search splits the layers with experts by tp" \
+    'tr -d " \n" <searched.json | grep -q "\"name\":\"llm\",[^}]*\"tp\":2"'
+expect 0 "" "$DISTTRAIN" train --no-runs --json --ranks "$(field gpus_used)" free.yaml "$experts" "$four" \
+    train.microbatch=4 plan=searched.json run.steps=4 run.checkpoint.dir=searched
+check "and what it plans trains as one process does" about
 
 # --- on from one layout's checkpoint on another ---
 train 6 one '{colocated: true}'
