@@ -52,6 +52,7 @@ check_PROGRAMS += \
 	tests/test_finite \
 	tests/test_frames \
 	tests/test_guard \
+	tests/test_guests \
 	tests/test_hashtable \
 	tests/test_hf_keys \
 	tests/test_hf_models \

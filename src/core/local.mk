@@ -220,6 +220,8 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/schedule_times.c \
 	src/core/schedule/schedule_times.h \
 	src/core/schedule/schedule_turns.c \
+	src/core/schedule/schedule_turns_graph.c \
+	src/core/schedule/schedule_turns_impl.h \
 	src/core/schedule/schedule_turns.h \
 	src/core/schedule/timeline.c \
 	src/core/schedule/timeline.h \

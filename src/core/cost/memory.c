@@ -158,6 +158,8 @@ static int chunks_held(const struct dt_plan *p, const struct dt_model *m, int mo
     const struct dt_plan_module *mp = &p->modules[module];
     int n = 0;
 
+    if (!mp->frozen && mp->split[1] > 0) /* as in before() */
+        return mp->layout.vpp;
     for (int v = stage; v < mp->layout.pp * mp->layout.vpp; v += mp->layout.pp) {
         bool backward = dt_plan_upstream_trained(p, m, module, mp->split[v]);
 

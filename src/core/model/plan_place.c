@@ -59,6 +59,9 @@ bool dt_plan_takes_turns(const struct dt_plan *p, int u, int d)
 
     if (p->colocated)
         return true;
+    if (u != d && !p->modules[u].with &&
+        !p->modules[d].with) /* asked for every stage of a search */
+        return false;
     return dt_plan_host(p, u) == dt_plan_host(p, d) &&
            dt_plan_lane_gpu(p, u, 0, x->pp - 1) == dt_plan_lane_gpu(p, d, 0, 0) &&
            x->dp * dt_plan_layout_lane_gpus(x) == y->dp * dt_plan_layout_lane_gpus(y);

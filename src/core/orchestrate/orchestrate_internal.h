@@ -344,6 +344,8 @@ enum dt_orch_fit {
 };
 enum dt_orch_fit dt_orch_split_module(struct dt_orch_table *t, struct dt_plan *p, int m,
                                       const struct dt_orch_times *times);
+/* False: whatever the splits, memory does not hold what is to be expected on the LLM's first GPU, with the guests there. */
+bool dt_orch_split_may_fit(struct dt_orch_table *t, struct dt_plan *p);
 /* Gives modules of the candidate's plan that do not fit, for what is to be expected, the fastest splits with
  * which they do; false where there is none, or nothing is to be changed. */
 bool dt_orch_split_to_fit(struct dt_orch_table *t, const struct dt_orch_cand *c, struct dt_plan *p);
@@ -363,23 +365,25 @@ enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p
 enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int *n, bool sort,
                             struct dt_error *err);
 /* Predictions of one plan with a timeline of the replicas that take so many samples, or (0) as close as ranking looks;
- * *closer: the latter would be of more.  DT_ERR_INFEASIBLE where what was assigned does not fit. */
+ * *closer: the latter would be of more.  A plan that takes longer than limit_s may be given up, and is then said to take
+ * HUGE_VAL.  DT_ERR_INFEASIBLE where what was assigned does not fit. */
 enum dt_status dt_orch_time_plan(struct dt_orch_table *t, struct dt_plan *p, double samples,
-                                 struct dt_error *err, bool *closer);
+                                 double limit_s, struct dt_error *err, bool *closer);
 /* Ops of the program that this times. */
 double dt_orch_look_ops(const struct dt_orch_table *t, const struct dt_plan *p, double samples);
 /* Does memory hold all of its microbatches, as they are assigned?  DT_ERR_INFEASIBLE: it does not. */
 enum dt_status dt_orch_check_whole(const struct dt_search_input *in, const struct dt_plan *p,
                                    struct dt_error *err);
-/* The timeline of the program of `run`, which stands for plan p or is p; memory is checked for p. */
+/* The timeline of the program of `run`, which stands for plan p or is p; memory is checked for p.  HUGE_VAL: a glance
+ * that was given up, as it takes longer than limit_s for certain. */
 enum dt_orch_look {
     DT_ORCH_EXACT,  /* dt_sched_makespan() */
     DT_ORCH_GLANCE, /* dt_sched_glance() */
 };
 enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
                                       const struct dt_plan *run, enum dt_orch_look look,
-                                      int64_t first_sample, struct dt_error *err, double *seconds,
-                                      double *mem_bytes_max);
+                                      double limit_s, int64_t first_sample, struct dt_error *err,
+                                      double *seconds, double *mem_bytes_max);
 /* orchestrate_timed.c: the same, if a search before this one has run it; for those after this one */
 bool dt_orch_timed_find(const struct dt_search_input *in, const struct dt_plan *p,
                         const struct dt_plan *run, enum dt_orch_look look, int64_t first_sample,

@@ -67,6 +67,8 @@ enum dt_status dt_orch_cand_plan_with(struct dt_orch_table *t, const struct dt_o
         out->modules[m].with = guests >> m & 1 ? (uint8_t)(in->model->llm + 1) : 0;
     DT_TRY(dt_plan_place(out, in->cluster, err));
     DT_TRY(dt_plan_validate(out, in->model, in->cluster, err));
+    if (guests && !dt_orch_split_may_fit(t, out))
+        return DT_ERR_INFEASIBLE;
     st = dt_orch_check_expected(t, out,
                                 NULL); /* looking for remedies takes longer than all the rest */
     if (st == DT_ERR_INFEASIBLE && dt_orch_split_to_fit(t, c, out))

@@ -68,12 +68,13 @@ struct polish {
     int n_passed;
 };
 
-/* The timeline of a plan that fits, by as many samples (0: a closer look); 0: it does not. */
-static enum dt_status glance(struct polish *w, struct dt_plan *p, double samples,
+/* The timeline of a plan that fits, by as many samples (0: a closer look); 0: it does not.  HUGE_VAL: it takes longer
+ * than `limit`. */
+static enum dt_status glance(struct polish *w, struct dt_plan *p, double samples, double limit,
                              struct dt_error *err, double *seconds, bool *share)
 {
     struct dt_error why;
-    enum dt_status st = dt_orch_time_plan(w->moves.t, p, samples, &why, share);
+    enum dt_status st = dt_orch_time_plan(w->moves.t, p, samples, limit, &why, share);
 
     *seconds = st == DT_OK ? p->predicted.timeline_s : 0;
     if (st == DT_OK || st == DT_ERR_INFEASIBLE)
@@ -160,14 +161,15 @@ static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct 
         return DT_OK;
     if (st != DT_OK)
         return dt_error_pass(err, &why);
-    DT_TRY(glance(w, &p, SAMPLES, err, &s, &share));
-    if (s > w->d->hand.first_s * (1 - GAIN))
+    /* slower ones are never gone back to: the best may only be faster then */
+    DT_TRY(glance(w, &p, SAMPLES, w->d->hand.first_s * (1 + PASSED_NEAR), err, &s, &share));
+    if (s > w->d->hand.first_s * (1 - GAIN) && s < HUGE_VAL)
         pass_over(w, &to, s);
     if (s <= 0 || s > w->d->hand.first_s * (1 - GAIN))
         return DT_OK;
     closer = s;
     if (share)
-        DT_TRY(glance(w, &p, 0, err, &closer, &more));
+        DT_TRY(glance(w, &p, 0, w->d->plan.predicted.timeline_s, err, &closer, &more));
     if (closer <= 0 || closer > w->d->plan.predicted.timeline_s * (1 - GAIN))
         return DT_OK;
     if (share)
@@ -232,7 +234,7 @@ static enum dt_status start(struct polish *w, const struct dt_plan *p, struct dt
         !dt_orch_spot_remember(&w->moves, &at))
         return DT_OK;
     w->d = &w->all[w->n];
-    DT_TRY(glance(w, &again, SAMPLES, err, &s, &share));
+    DT_TRY(glance(w, &again, SAMPLES, HUGE_VAL, err, &s, &share));
     if (share)
         DT_TRY(fits_whole(w, &again, err, &fits));
     if (s <= 0 || !fits)
@@ -347,7 +349,7 @@ static enum dt_status nearest(struct polish *w, struct dt_error *err, struct dt_
             continue;
         if (st != DT_OK)
             return dt_error_pass(err, &why);
-        DT_TRY(glance(w, out, 0, err, &seconds, &share));
+        DT_TRY(glance(w, out, 0, HUGE_VAL, err, &seconds, &share));
         *found = seconds > 0;
         return DT_OK;
     }

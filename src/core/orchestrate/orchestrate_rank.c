@@ -2,6 +2,7 @@
  *
  * From candidates to plans: ranking by the program's timeline on real samples. */
 #include "base/mem.h"
+#include "base/number.h"
 #include "core/orchestrate/orchestrate_internal.h"
 #include "core/schedule/timeline.h"
 
@@ -55,10 +56,16 @@ enum dt_status dt_orch_check_whole(const struct dt_search_input *in, const struc
     return st;
 }
 
+/* 0: none. */
+static int64_t limit_ns(double limit_s)
+{
+    return limit_s * 1e9 < (double)DT_TIME_MAX_NS ? (int64_t)ceil(limit_s * 1e9) : 0;
+}
+
 enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
                                       const struct dt_plan *run, enum dt_orch_look look,
-                                      int64_t first_sample, struct dt_error *err, double *seconds,
-                                      double *mem_bytes_max)
+                                      double limit_s, int64_t first_sample, struct dt_error *err,
+                                      double *seconds, double *mem_bytes_max)
 {
     struct dt_assignment *a;
     double bytes = 0;
@@ -73,10 +80,13 @@ enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const st
     if (st == DT_OK && look == DT_ORCH_EXACT)
         st = dt_sched_makespan(run, in->model, in->cluster, a, in->cost, err, &ns);
     else if (st == DT_OK)
-        st = dt_sched_glance(run, in->model, in->cluster, a, in->cost, err, &ns, &exact);
+        st = dt_sched_glance(run, in->model, in->cluster, a, in->cost, limit_ns(limit_s), err, &ns,
+                             &exact);
     if (st == DT_OK) {
-        *seconds = (double)ns * 1e-9;
+        *seconds = ns == INT64_MAX ? HUGE_VAL : (double)ns * 1e-9;
         *mem_bytes_max = bytes;
+    }
+    if (st == DT_OK && ns != INT64_MAX) {
         dt_orch_timed_add(in, p, run, look, first_sample, *seconds, bytes);
         if (look == DT_ORCH_GLANCE && exact)
             dt_orch_timed_add(in, p, run, DT_ORCH_EXACT, first_sample, *seconds, bytes);
@@ -91,7 +101,8 @@ enum dt_status dt_orch_plan_timeline_s(const struct dt_search_input *in, const s
 {
     double bytes;
 
-    DT_TRY(dt_orch_run_timeline_s(in, p, p, DT_ORCH_EXACT, first_sample, err, seconds, &bytes));
+    DT_TRY(dt_orch_run_timeline_s(in, p, p, DT_ORCH_EXACT, HUGE_VAL, first_sample, err, seconds,
+                                  &bytes));
     if (mem_bytes_max)
         *mem_bytes_max = bytes;
     return DT_OK;
@@ -155,9 +166,9 @@ static enum dt_status place_share(const struct dt_plan *p, const struct dt_clust
 
 /* Broker groups meet only in the gradient sync, so a long program is ranked by some of them, at first sight by no more than
  * take so many samples (0: a closer look).  Memory must hold what they were given and what is to be expected of the others.
- * *closer: more would be seen of a longer one. */
+ * What takes longer than limit_s may be given up.  *closer: more would be seen of a longer one. */
 static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *p, double samples,
-                                       struct dt_error *err, bool *closer)
+                                       double limit_s, struct dt_error *err, bool *closer)
 {
     const struct dt_search_input *in = t->in;
     struct dt_plan_prediction *q = &p->predicted;
@@ -170,12 +181,12 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
     t->ops += (int64_t)ops;
     *closer = share && samples > 0 && dt_orch_look_ops(t, p, 0) > ops;
     if (!share)
-        return dt_orch_run_timeline_s(in, p, p, DT_ORCH_GLANCE, 0, err, &q->timeline_s,
+        return dt_orch_run_timeline_s(in, p, p, DT_ORCH_GLANCE, limit_s, 0, err, &q->timeline_s,
                                       &q->mem_bytes_max);
     DT_TRY(dt_orch_check_expected(t, p, err));
     expected = q->mem_bytes_max;
     DT_TRY(place_share(p, in->cluster, err, &part));
-    DT_TRY(dt_orch_run_timeline_s(in, p, &part, DT_ORCH_GLANCE, 0, err, &q->timeline_s,
+    DT_TRY(dt_orch_run_timeline_s(in, p, &part, DT_ORCH_GLANCE, limit_s, 0, err, &q->timeline_s,
                                   &q->mem_bytes_max));
     q->mem_bytes_max = fmax(q->mem_bytes_max, expected);
     return DT_OK;
@@ -190,10 +201,10 @@ static void predict_formula(struct dt_orch_table *t, struct dt_plan *p)
 }
 
 enum dt_status dt_orch_time_plan(struct dt_orch_table *t, struct dt_plan *p, double samples,
-                                 struct dt_error *err, bool *closer)
+                                 double limit_s, struct dt_error *err, bool *closer)
 {
     predict_formula(t, p);
-    return ranking_timeline(t, p, samples, err, closer);
+    return ranking_timeline(t, p, samples, limit_s, err, closer);
 }
 
 /* Does even the smallest share of the plan have more ops than this effort times? */
@@ -218,8 +229,8 @@ static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, bool f
     if (!in->opt.rank || dt_orch_plan_least_s(t, p) > limit * CERTAIN)
         return dt_orch_check_expected(t, p, err);
     if ((t->ops < dt_orch_budget(in) && !is_long(in, p)) || isinf(limit))
-        return ranking_timeline(t, p, first ? dt_orch_effort_of(in)->first_samples : 0, err,
-                                closer);
+        return ranking_timeline(t, p, first ? dt_orch_effort_of(in)->first_samples : 0, HUGE_VAL,
+                                err, closer);
     t->untimed++;
     return dt_orch_check_expected(t, p, err);
 }

@@ -162,12 +162,28 @@ static bool fill(struct shaping *x, const double *cost, double limit, uint16_t *
     return end == 0;
 }
 
+/* fill() gives up behind the last part but one where neither of the last two takes so many blocks; most splits are refused here.
+ * Only of blocks that are alike, of more than two parts. */
+static bool may_fill(struct shaping *x)
+{
+    int n = (x->blocks + 1) / x->parts; /* the least with 2 n + (parts - 2) (n + 1) >= blocks */
+
+    while (2 * n + (x->parts - 2) * (n + 1) < x->blocks)
+        n++;
+    while (n > 1 && 2 * (n - 1) + (x->parts - 2) * n >= x->blocks)
+        n--;
+    return part_fits(x, x->parts - 1, x->blocks - n, x->blocks) ||
+           part_fits(x, x->parts - 2, x->blocks - 2 * n, x->blocks - n);
+}
+
 /* The split with the fastest slowest part of those that fit, if there is one. */
 static bool divide(struct shaping *x, const double *cost)
 {
     uint16_t split[DT_MAX_VSTAGES + 1], *out = x->p->modules[x->m].split;
     double lo = 0, hi = 0;
 
+    if (x->alike && x->parts > 2 && !may_fill(x))
+        return false;
     for (int b = 0; b < x->blocks; b++)
         hi += cost[b];
     hi *= 1 + CLOSE;
@@ -204,11 +220,60 @@ static bool shape(struct shaping *x, const double *cost)
     return found;
 }
 
+/* Can this module have other splits? */
+static bool is_long(const struct dt_orch_table *t, const struct dt_plan *p, int m)
+{
+    const struct dt_plan_layout *l = &p->modules[m].layout;
+
+    return l->pp > 1 && t->in->model->modules[m].n_blocks >= PART_BLOCKS * l->pp * l->vpp;
+}
+
+static void set_work(struct shaping *x)
+{
+    int64_t slot = dt_plan_slot_samples(x->p, x->t->in->model->llm);
+
+    for (int i = 0; i < x->p->n_modules; i++)
+        dt_orch_largest_work(&x->t->work[i],
+                             (double)dt_orch_samples_per_replica(slot, x->p->modules[i].layout.dp),
+                             x->t->sigmas, &x->work[i]);
+}
+
+/* The LLM's first stage, and of each guest the one that lies there; with a block less would be nothing left of each chunk. */
+bool dt_orch_split_may_fit(struct dt_orch_table *t, struct dt_plan *p)
+{
+    int llm = t->in->model->llm;
+    struct shaping x = {.t = t,
+                        .p = p,
+                        .m = llm,
+                        .blocks = t->in->model->modules[llm].n_blocks,
+                        .parts = p->modules[llm].layout.pp * p->modules[llm].layout.vpp};
+    uint16_t *split = p->modules[llm].split, stated[DT_MAX_VSTAGES + 1];
+    size_t size = (size_t)(x.parts + 1) * sizeof(*split);
+    bool fits;
+
+    set_work(&x);
+    for (int m = 0; m < p->n_modules; m++) {
+        double once;
+
+        if (p->modules[m].with)
+            x.beside[0] += bytes_of(&x, m, 0, &once) - once;
+        if (p->modules[m].with && is_long(t, p, m))
+            return true;
+    }
+    if (stage_fits(&x, 0))
+        return true;
+    if (!is_long(t, p, llm))
+        return false;
+    memcpy(stated, split, size);
+    fits = part_fits(&x, 0, 0, 1);
+    memcpy(split, stated, size);
+    return fits;
+}
+
 enum dt_orch_fit dt_orch_split_module(struct dt_orch_table *t, struct dt_plan *p, int m,
                                       const struct dt_orch_times *times)
 {
     const struct dt_plan_layout *l = &p->modules[m].layout;
-    int64_t slot = dt_plan_slot_samples(p, t->in->model->llm);
     struct shaping x = {.t = t,
                         .p = p,
                         .m = m,
@@ -216,12 +281,9 @@ enum dt_orch_fit dt_orch_split_module(struct dt_orch_table *t, struct dt_plan *p
                         .blocks = t->in->model->modules[m].n_blocks,
                         .parts = l->pp * l->vpp};
 
-    if (l->pp < 2 || x.blocks < PART_BLOCKS * x.parts || !times)
+    if (!is_long(t, p, m) || !times)
         return DT_ORCH_FIT_LEFT;
-    for (int i = 0; i < p->n_modules; i++)
-        dt_orch_largest_work(&t->work[i],
-                             (double)dt_orch_samples_per_replica(slot, p->modules[i].layout.dp),
-                             t->sigmas, &x.work[i]);
+    set_work(&x);
     for (int s = l->pp - 1; s >= 0; s--) {
         x.beside[s] = beside(&x, s);
         /* the stages before these hold no fewer microbatches: none of them has room for more blocks than it has */

@@ -410,6 +410,8 @@ static int options_of(struct placing *w, const struct host *h, int m, struct opt
     const struct dt_orch_choice *llm = &h->c.of[w->llm];
     const struct dt_orch_space *s = &w->t->space;
     int64_t slot = (int64_t)llm->dp * s->microbatch[h->c.microbatch];
+    bool in_step =
+        s->of[w->llm].zero[llm->zero] > 1 && llm->dp * s->of[w->llm].lane[llm->lane].cp > 1;
     int n = 0;
 
     for (int l = 0; l < s->of[m].n_lanes; l++)
@@ -420,6 +422,9 @@ static int options_of(struct placing *w, const struct host *h, int m, struct opt
             struct option y = {
                 .of = {.lane = (uint8_t)l, .recompute = (uint8_t)r, .pp = (int16_t)pp}};
 
+            if (in_step &&
+                most > slot) /* no more replicas than there are samples: dt_plan_validate() */
+                most = (int)slot;
             if (x && most > 0 && pp <= w->in->model->modules[m].n_blocks)
                 replicas_of(w, most, slot, llm->pp / pp, &y, x->sample_s / pp, o, &n);
         }

@@ -96,7 +96,7 @@ static enum dt_status merge(struct dt_orch_table *t, const struct dt_search_resu
 
         if (p.predicted.timeline_s <= 0 || is_timed(out, &p))
             continue;
-        st = dt_orch_time_plan(t, &p, 0, &why, &closer);
+        st = dt_orch_time_plan(t, &p, 0, HUGE_VAL, &why, &closer);
         if (st == DT_OK)
             all[out->n++] = p;
         else if (st != DT_ERR_INFEASIBLE)

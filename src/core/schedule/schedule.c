@@ -306,7 +306,8 @@ static enum dt_status makespan(const struct dt_sched *in, struct compiled *c, st
             DT_TRY(dt_sched_durations(in, c->p, err, &c->dur));
         DT_TRY(dt_timeline_makespan(c->p, c->order, c->dur.ns, err, &c->ns));
     }
-    DT_TRY(dt_timeline_check(c->ns, err));
+    if (c->ns != INT64_MAX) /* else it was given up */
+        DT_TRY(dt_timeline_check(c->ns, err));
     *ns = c->ns;
     return DT_OK;
 }
@@ -473,10 +474,15 @@ enum dt_status dt_sched_makespan(const struct dt_plan *plan, const struct dt_mod
 
 enum dt_status dt_sched_glance(const struct dt_plan *plan, const struct dt_model *model,
                                const struct dt_cluster *cluster, const struct dt_assignment *a,
-                               struct dt_cost *cost, struct dt_error *err, int64_t *ns, bool *exact)
+                               struct dt_cost *cost, int64_t limit_ns, struct dt_error *err,
+                               int64_t *ns, bool *exact)
 {
-    const struct dt_sched in = {
-        .plan = plan, .model = model, .cluster = cluster, .a = a, .cost = cost};
+    const struct dt_sched in = {.plan = plan,
+                                .model = model,
+                                .cluster = cluster,
+                                .a = a,
+                                .cost = cost,
+                                .limit_ns = limit_ns};
 
     return find_makespan(&in, GLANCE, err, ns, exact);
 }
