@@ -410,8 +410,6 @@ static int options_of(struct placing *w, const struct host *h, int m, struct opt
     const struct dt_orch_choice *llm = &h->c.of[w->llm];
     const struct dt_orch_space *s = &w->t->space;
     int64_t slot = (int64_t)llm->dp * s->microbatch[h->c.microbatch];
-    bool in_step =
-        s->of[w->llm].zero[llm->zero] > 1 && llm->dp * s->of[w->llm].lane[llm->lane].cp > 1;
     int n = 0;
 
     for (int l = 0; l < s->of[m].n_lanes; l++)
@@ -422,9 +420,6 @@ static int options_of(struct placing *w, const struct host *h, int m, struct opt
             struct option y = {
                 .of = {.lane = (uint8_t)l, .recompute = (uint8_t)r, .pp = (int16_t)pp}};
 
-            if (in_step &&
-                most > slot) /* no more replicas than there are samples: dt_plan_validate() */
-                most = (int)slot;
             if (x && most > 0 && pp <= w->in->model->modules[m].n_blocks)
                 replicas_of(w, most, slot, llm->pp / pp, &y, x->sample_s / pp, o, &n);
         }
@@ -470,6 +465,20 @@ static int list_combos(struct option (*o)[OPTIONS_MAX], const int *n, int guests
     return n_out;
 }
 
+/* Replicas that exchange something at every microbatch work in step, so none of the others is without a sample in a slot
+ * (dt_plan_validate). */
+static bool are_in_step(const struct placing *w, const struct host *h)
+{
+    const struct dt_orch_choice *llm = &h->c.of[w->llm];
+    const struct dt_orch_modes *o = &w->t->space.of[w->llm];
+    int64_t slot = (int64_t)llm->dp * w->t->space.microbatch[h->c.microbatch];
+
+    for (int m = 0; m < w->in->model->n_modules; m++)
+        if (o->zero[llm->zero] > 1 && llm->dp * o->lane[llm->lane].cp > 1 && h->c.of[m].dp > slot)
+            return false;
+    return true;
+}
+
 /* The next plan of a host that fits; *found = false: there are no more. */
 static enum dt_status next_plan(struct placing *w, struct host *h, struct dt_error *err,
                                 struct dt_plan *out, bool *found)
@@ -505,6 +514,8 @@ static enum dt_status next_plan(struct placing *w, struct host *h, struct dt_err
 
         for (int i = 0; i < guests; i++)
             h->c.of[module[i]] = o[i][c->of[i]].of;
+        if (!are_in_step(w, h))
+            continue;
         st = dt_orch_cand_plan_with(w->t, &h->c, h->set, w->strategy, err, out);
         if (st == DT_OK) {
             *found = true;
