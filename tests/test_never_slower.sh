@@ -25,7 +25,6 @@ mllm-9b-96 train.global_batch=48 search.gpus=32|train.zero=2|train.zero=auto
 mllm-9b-96 train.global_batch=48 search.gpus=32|train.reorder=inter|train.reorder=auto
 mllm-15b-96 train.global_batch=64 search.gpus=40|train.recompute={llm: none}|train.recompute=auto
 mllm-15b-96 train.global_batch=32 search.gpus=40|cluster.nic_efficiency=0.5|cluster.nic_efficiency=0.7
-mllm-9b-96 train.global_batch=32 search.gpus=32|train.microbatch=1|train.microbatch=auto
 EOF2
 fixed=$(wc -l <cases)
 awk -v seed="$seed" -v cases="${DT_CASES:-6}" '

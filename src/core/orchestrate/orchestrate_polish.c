@@ -93,38 +93,18 @@ static void settle(struct polish *w, const struct dt_orch_spot *at, const struct
     w->d->hand.listed = false;
 }
 
-/* A spot as a plan that does not fit: with as much more ZeRO of module m as makes it fit; else as much as there is. */
-static enum dt_status fit_module(struct polish *w, struct dt_orch_spot *s, int m,
-                                 struct dt_error *err, struct dt_plan *out)
+/* A spot as a plan, with as much more ZeRO of the LLM as makes it fit: the formula does not know what that takes. */
+static enum dt_status fit_spot(struct polish *w, struct dt_orch_spot *s, struct dt_error *err,
+                               struct dt_plan *out)
 {
-    enum dt_status st = DT_ERR_INFEASIBLE;
-    uint8_t *zero = &s->c.of[m].zero;
+    enum dt_status st = dt_orch_cand_plan_with(w->moves.t, &s->c, s->set, w->strategy, err, out);
+    uint8_t *zero = &s->c.of[w->moves.llm].zero;
 
-    while (st == DT_ERR_INFEASIBLE && *zero + 1 < w->moves.t->space.of[m].n_zero) {
+    while (st == DT_ERR_INFEASIBLE && *zero + 1 < w->moves.t->space.of[w->moves.llm].n_zero) {
         ++*zero;
         if (!dt_orch_spot_is_legal(&w->moves, s) || !dt_orch_spot_remember(&w->moves, s))
             break;
         st = dt_orch_cand_plan_with(w->moves.t, &s->c, s->set, w->strategy, err, out);
-    }
-    return st;
-}
-
-/* A spot as a plan, with as much more ZeRO of the LLM, and then of the others, as makes it fit: the formula does not know what
- * that takes. */
-static enum dt_status fit_spot(struct polish *w, struct dt_orch_spot *s, struct dt_error *err,
-                               struct dt_plan *out)
-{
-    const struct dt_orch_spot from = *s;
-    enum dt_status st = dt_orch_cand_plan_with(w->moves.t, &s->c, s->set, w->strategy, err, out);
-
-    if (st == DT_ERR_INFEASIBLE)
-        st = fit_module(w, s, w->moves.llm, err, out);
-    for (int m = 0; m < w->moves.in->model->n_modules && s->set && st == DT_ERR_INFEASIBLE; m++) {
-        if (!(s->set >> m & 1))
-            continue;
-        st = fit_module(w, s, m, err, out);
-        if (st == DT_ERR_INFEASIBLE) /* alone it does not help */
-            s->c.of[m].zero = from.c.of[m].zero;
     }
     return st;
 }
@@ -242,16 +222,15 @@ static bool is_known(const struct polish *w, const struct dt_plan *p)
     return false;
 }
 
-/* A descent from this plan, `like` others or not. */
-static enum dt_status start(struct polish *w, const struct dt_plan *p, bool like,
-                            struct dt_error *err)
+/* A descent from this plan. */
+static enum dt_status start(struct polish *w, const struct dt_plan *p, struct dt_error *err)
 {
     struct dt_plan again = *p;
     struct dt_orch_spot at;
     double s;
     bool share, fits = true;
 
-    if ((!like && is_known(w, p)) || !dt_orch_spot_of(&w->moves, p, &at) ||
+    if ((!w->moves.few && is_known(w, p)) || !dt_orch_spot_of(&w->moves, p, &at) ||
         !dt_orch_spot_remember(&w->moves, &at))
         return DT_OK;
     w->d = &w->all[w->n];
@@ -336,36 +315,16 @@ static enum dt_status catch_up(struct polish *w, int64_t ops, int64_t end, struc
     return DT_OK;
 }
 
-/* Where all descents have ended, those of more plans, like these or not: another path may end in a faster plan. */
-static enum dt_status go_on(struct polish *w, const struct dt_search_result *out, int64_t end,
-                            struct dt_error *err)
+static enum dt_status look_around(struct polish *w, int64_t layouts, struct dt_error *err)
 {
-    for (int i = 0; i < out->n && w->n < FEW_SEEDS && w->moves.t->ops < end; i++) {
-        double s = out->plans[i].predicted.timeline_s;
-        int n = w->n;
-
-        if (s <= 0 || s > w->all[0].start.predicted.timeline_s * (1 + FAR_SEED))
-            continue;
-        DT_TRY(start(w, &out->plans[i], true, err));
-        if (w->n > n)
-            DT_TRY(take_turn(w, end, end, err));
-    }
-    return DT_OK;
-}
-
-static enum dt_status look_around(struct polish *w, const struct dt_search_result *out,
-                                  struct dt_error *err)
-{
-    int64_t begin = w->moves.t->ops, ops;
-    int64_t end = dt_orch_polish_end(w->moves.in, begin, out->stats.candidates);
+    int64_t begin = w->moves.t->ops, end = dt_orch_polish_end(w->moves.in, begin, layouts), ops;
 
     if (w->n == 0)
         return DT_OK;
     ops = (end - begin) / (TURNS * w->n);
     DT_TRY(take_turns(w, ops, end, err));
     DT_TRY(look_behind(w, end, err));
-    DT_TRY(catch_up(w, ops, end, err));
-    return w->moves.in->near ? DT_OK : go_on(w, out, end, err);
+    return catch_up(w, ops, end, err);
 }
 
 /* The best plan of in->near, changed as little as brings it into the space; where it does not fit then, with more
@@ -438,9 +397,9 @@ static enum dt_status polish(struct polish *w, struct dt_error *err, struct dt_s
         double s = out->plans[i].predicted.timeline_s, best = w->all[0].start.predicted.timeline_s;
 
         if (s > 0 && (w->n == 0 || s <= best * (1 + (w->moves.few ? FAR_REACH : FAR_SEED))))
-            DT_TRY(start(w, &out->plans[i], w->moves.few, err));
+            DT_TRY(start(w, &out->plans[i], err));
     }
-    DT_TRY(look_around(w, out, err));
+    DT_TRY(look_around(w, out->stats.candidates, err));
     all = dt_realloc(out->plans, (size_t)(out->n + w->n) * sizeof(*all));
     if (!all)
         return dt_error_nomem(err, "plans");
