@@ -161,9 +161,31 @@ static enum dt_status judge(const struct dt_loop *l, struct outcome *o, struct d
     return DT_OK;
 }
 
+static void widen(double reference_s, double range[2])
+{
+    if (reference_s <= 0)
+        return;
+    range[0] = range[0] > 0 ? fmin(range[0], reference_s) : reference_s;
+    range[1] = fmax(range[1], reference_s);
+}
+
+/* Of measurements with as many threads: cores may share execution units. */
 static double drift(const struct dt_loop *l)
 {
-    return l->reference_min > 0 ? l->reference_max / l->reference_min - 1 : 0;
+    double most = 0;
+
+    for (int t = 1; t <= LOOP_THREADS_MAX; t++) {
+        double range[2] = {0, 0};
+
+        for (int p = 0; p < l->passes; p++)
+            widen(l->profile[p][t].reference_s, range);
+        for (int i = 0; i < l->n; i++)
+            if (l->layout[i].threads == t)
+                widen(l->layout[i].drift.reference_s, range);
+        if (range[0] > 0)
+            most = fmax(most, range[1] / range[0] - 1);
+    }
+    return most;
 }
 
 /* What else the machine did. */
@@ -171,10 +193,10 @@ static void print_cores(const struct dt_loop *l)
 {
     if (l->cores < l->cpus_all)
         printf("%d of %d cores left to other work\n", l->cpus_all - l->cores, l->cpus_all);
-    printf("the machine's speed drifted by %.0f %%, for which predictions are corrected",
-           100 * drift(l));
-    if (l->foreign_max >= 0)
-        printf("; other work took at most %.0f %% of the cores' time", 100 * l->foreign_max);
+    if (!l->card)
+        printf("the machine's speed drifted by %.0f %%, for which predictions are corrected; ",
+               100 * drift(l));
+    printf("other work took at most %.0f %% of the cores' time", 100 * fmax(l->foreign_max, 0));
     if (l->again > 0)
         printf("; %d measurement%s repeated", l->again, l->again == 1 ? " was" : "s were");
     printf("\n");
@@ -276,6 +298,8 @@ static enum dt_status print_json(const struct dt_loop *l, const struct outcome *
     dt_json_kv_int(&j, "cores_left", l->cpus_all - l->cores);
     dt_json_kv_double(&j, "drift", drift(l));
     dt_json_kv_double(&j, "foreign_max", l->foreign_max);
+    if (l->orders)
+        dt_json_kv_int(&j, "steps_kept", l->steps_kept);
     dt_json_kv_int(&j, "taken_again", l->again);
     dt_json_kv_double(&j, "median_abs_error", o->median_abs_error);
     dt_json_kv_double(&j, "bias", o->bias);

@@ -37,13 +37,14 @@ struct dt_loop {
     int cores;
     struct dt_load_cpus cpus; /* these; others have work of their own */
     int cpus_all;
-    bool anyway;                                      /* however busy the machine is */
-    bool orders;                                      /* of samples instead of layouts */
-    int round;                                        /* of orders, the one that is measured */
-    double reference_min, reference_max, foreign_max; /* over all measurements that count */
-    bool *kept; /* of orders: [steps] that all of them have; owned */
-    int again;  /* measurements that did not */
-    int passes; /* of profiles, done so far */
+    bool anyway;        /* however busy the machine is */
+    bool orders;        /* of samples instead of layouts */
+    int round;          /* of orders, the one that is measured */
+    double foreign_max; /* over all measurements that count */
+    int64_t steps_kept; /* of orders, how many */
+    bool *kept;         /* of orders: [steps] that all of them have; owned */
+    int again;          /* measurements that did not */
+    int passes;         /* of profiles, done so far */
     struct dt_drift profile[LOOP_PASSES_MAX][LOOP_THREADS_MAX + 1]; /* [pass][threads] */
     double batch_s;          /* of a core, to make one global batch */
     bool card;               /* training runs on one: no speed is known, and all steps count */
@@ -88,7 +89,7 @@ void dt_loop_profile_path(const struct dt_loop *l, int pass, int threads, char *
 /* Trains some steps with the layout. */
 enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, struct dt_error *err,
                                struct dt_drift *out);
-/* Simulates the same steps with the profile of this pass; the median one, of orders the mean of those kept. */
+/* Simulates the steps that count with the profile of this pass; the median one, of orders the mean. */
 enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x, int pass,
                                struct dt_error *err, double *out_s);
 /* SIGINT, SIGTERM and SIGHUP end the child that runs and are remembered; 0 = none came. */

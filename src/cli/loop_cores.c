@@ -42,12 +42,6 @@ enum dt_status dt_loop_settle(struct dt_loop *l, struct dt_error *err)
 
 static void note(struct dt_loop *l, const struct dt_drift *d)
 {
-    double r = d->reference_s;
-
-    if (r > 0 && (l->reference_min <= 0 || r < l->reference_min))
-        l->reference_min = r;
-    if (r > l->reference_max)
-        l->reference_max = r;
     if (d->foreign > l->foreign_max)
         l->foreign_max = d->foreign;
 }

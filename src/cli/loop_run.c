@@ -186,6 +186,7 @@ static enum dt_status read_reference(const char *path, struct dt_error *err, dou
     return st;
 }
 
+/* At the speed *reference_s, if that is not 0. */
 static enum dt_status profile(struct dt_loop *l, int threads, int ranks, bool messages_only,
                               struct dt_error *err, double *reference_s)
 {
@@ -212,6 +213,10 @@ static enum dt_status profile(struct dt_loop *l, int threads, int ranks, bool me
         word(c, "--sequences");
         word(c, "1");
     }
+    if (*reference_s > 0) {
+        word(c, "--reference");
+        word(c, "%.17g", *reference_s);
+    }
     word(c, "--output");
     word(c, "%s", path);
     st = run(l, c, "disttrain profile", said, err);
@@ -230,9 +235,10 @@ enum dt_status dt_loop_profile(struct dt_loop *l, int threads, struct dt_error *
 
     dt_loop_profile_path(l, l->passes, threads, path, sizeof(path));
     unlink(path); /* of a try that did not count */
+    out->reference_s = 0;
     if (ranks == 1 && threads == 1 && l->ranks_max > 1)
         DT_TRY(profile(l, threads, 2, true, err, &out->reference_s));
-    out->steady = 1; /* the profiler repeats what was not */
+    out->steady = 1; /* the profiler repeats what was not, within bounds */
     return profile(l, threads, ranks, false, err, &out->reference_s);
 }
 
@@ -257,7 +263,7 @@ static void read_step(const struct dt_loop *l, const char *line, struct steps *s
     double before = number(line, "\"reference_before_s\":"),
            after = number(line, "\"reference_after_s\":"),
            reference_s = l->card ? 1 : sqrt(before * after);
-    bool steady = l->card || dt_load_reference_steady(before, after);
+    bool steady = l->card || strstr(line, "\"reference_steady\":true");
 
     s->v[n] = 0;
     s->steady += steady;
@@ -289,14 +295,13 @@ static enum dt_status read_steps(const struct dt_loop *l, const char *path, stru
     return st;
 }
 
-/* The median step at the median speed; orders keep all of them. */
+/* The median step at the median speed. */
 static void take_steps(const struct dt_loop *l, struct dt_loop_layout *x, struct steps *s,
                        struct dt_drift *out)
 {
     size_t k = 0;
 
-    if (x->step_s)
-        memcpy(x->step_s + l->round * l->steps, s->v, (size_t)l->steps * sizeof(*s->v));
+    memcpy(x->step_s + l->round * l->steps, s->v, (size_t)l->steps * sizeof(*s->v));
     out->steady = (double)s->steady / (double)l->steps;
     out->reference_s = x->measured_s = 0;
     if (s->used == 0)
@@ -453,14 +458,14 @@ enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x
     int n = 0;
 
     DT_TRY(simulate(l, x, pass, l->seen, (int)l->steps, err, &s, &r));
-    if (l->orders) {
-        *out_s = 0;
-        for (int i = 0; i < r.iterations; i++)
-            if (l->kept[i])
-                *out_s += (r.iteration_s[i] - *out_s) / ++n;
-    } else {
-        *out_s = dt_median(r.iteration_s, (size_t)r.iterations);
-    }
+    for (int i = 0; i < r.iterations; i++)
+        if (l->orders ? l->kept[i] : x->step_s[i] > 0)
+            r.iteration_s[n++] = r.iteration_s[i];
+    *out_s = 0;
+    for (int i = 0; i < n && l->orders; i++)
+        *out_s += r.iteration_s[i] / n;
+    if (!l->orders)
+        *out_s = dt_median(r.iteration_s, (size_t)n);
     dt_sim_result_free(&r);
     s.job->samples = NULL;
     dt_session_close(&s);

@@ -68,10 +68,24 @@ static enum dt_status predict(struct dt_loop *l, int first, int last, struct dt_
     return DT_OK;
 }
 
+static enum dt_status room_for_steps(struct dt_loop *l, int rounds, struct dt_error *err)
+{
+    l->kept = dt_calloc((size_t)l->steps, sizeof *l->kept);
+    if (!l->kept)
+        return dt_error_nomem(err, "steps");
+    for (int k = 0; k < l->n; k++) {
+        l->layout[k].step_s = dt_calloc((size_t)(rounds * l->steps), sizeof(double));
+        if (!l->layout[k].step_s)
+            return dt_error_nomem(err, "steps");
+    }
+    return DT_OK;
+}
+
 enum dt_status dt_loop_run_layouts(struct dt_loop *l, struct dt_error *err)
 {
     int groups = l->n < LOOP_GROUPS ? l->n : LOOP_GROUPS;
 
+    DT_TRY(room_for_steps(l, 1, err));
     DT_TRY(profile_all(l, err));
     for (int g = 0; g < groups; g++) {
         int first = l->n * g / groups, last = l->n * (g + 1) / groups;
@@ -133,10 +147,12 @@ static enum dt_status combine(struct dt_loop *l, struct dt_error *err)
             l->kept[i] = l->kept[i] && median_of_rounds(l, &l->layout[k], i) > 0;
         n += l->kept[i];
     }
-    if (n == 0)
+    if (2 * n < l->steps) /* never with --anyway */
         return dt_error_set(err, DT_ERR_BUSY,
-                            "machine too busy: there is no step in which it kept its speed with "
-                            "every order; measure when other work has ended, or --anyway");
+                            "machine too busy: it kept its speed with every order in %lld of %lld "
+                            "steps only; measure when other work has ended, or --anyway",
+                            (long long)n, (long long)l->steps);
+    l->steps_kept = n;
     for (int k = 0; k < l->n; k++) {
         struct dt_loop_layout *x = &l->layout[k];
 
@@ -150,22 +166,9 @@ static enum dt_status combine(struct dt_loop *l, struct dt_error *err)
     return DT_OK;
 }
 
-static enum dt_status room_for_orders(struct dt_loop *l, struct dt_error *err)
-{
-    l->kept = dt_calloc((size_t)l->steps, sizeof *l->kept);
-    if (!l->kept)
-        return dt_error_nomem(err, "steps");
-    for (int k = 0; k < l->n; k++) {
-        l->layout[k].step_s = dt_calloc((size_t)(ROUNDS * l->steps), sizeof(double));
-        if (!l->layout[k].step_s)
-            return dt_error_nomem(err, "steps");
-    }
-    return DT_OK;
-}
-
 enum dt_status dt_loop_run_orders(struct dt_loop *l, struct dt_error *err)
 {
-    DT_TRY(room_for_orders(l, err));
+    DT_TRY(room_for_steps(l, ROUNDS, err));
     DT_TRY(profile_all(l, err));
     for (int r = 0; r < ROUNDS; r++)
         DT_TRY(round_of_orders(l, r, err));

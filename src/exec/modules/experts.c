@@ -176,16 +176,20 @@ static void weigh_evenness(struct dt_nn_call *c, const struct dt_nn_experts *d,
 static bool have_come(struct dt_nn_call *c)
 {
     const struct dt_device *dev = c->s->dev;
-    struct dt_tp *ep = c->s->ep;
+    struct dt_tp *of[] = {c->s->ep, c->s->tp};
     enum dt_status st;
+    bool well = true;
 
     dev->event_record(c->q, c->s->routing->counted);
     st = dev->event_sync(c->s->routing->counted, NULL);
     if (st == DT_OK)
         st = dev->queue_state(c->q);
-    if (st != DT_OK && ep && dt_tp_state(ep, NULL) == DT_OK)
-        dt_error_set(&ep->error, st, "the device failed before experts' rows were counted");
-    return st == DT_OK && dt_tp_state(ep, NULL) == DT_OK;
+    for (int i = 0; i < 2; i++) {
+        if (st != DT_OK && of[i] && dt_tp_state(of[i], NULL) == DT_OK)
+            dt_error_set(&of[i]->error, st, "the device failed before experts' rows were counted");
+        well = well && dt_tp_state(of[i], NULL) == DT_OK;
+    }
+    return st == DT_OK && well;
 }
 
 /* Rows that each expert here takes, after the device has counted them. */

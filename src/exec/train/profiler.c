@@ -242,6 +242,7 @@ static enum dt_status repack(struct bench *b, int n, struct dt_error *err)
 
     dt_profiler_speed_factor(&b->p->speed, &steady);
     for (int k = -WARM_UP; k < TURNS; k++) {
+        DT_TRY(once(b, n, 0, false, err)); /* behind the reference kernel */
         for (int m = 0; m < n; m++)
             dt_stage_stepped(b[m].p->q, b[m].stage[0], 0, b[m].n_blocks);
         DT_TRY(once(b, n, 0, false, err));
@@ -329,10 +330,17 @@ static enum dt_status measure(struct bench *b, int n, struct dt_error *err)
             DT_TRY(once(b, n, which, false, err));
     }
     dt_profiler_speed_factor(&b->p->speed, &steady);
-    while (done[0] < REPEATS_MAX && done[1] < REPEATS_MAX &&
-           (done[0] < least || done[1] < least || (double)(dt_clock_ns() - begin) * 1e-9 < seconds))
+    for (bool more = true; more;) {
+        bool time_left = (double)(dt_clock_ns() - begin) * 1e-9 < seconds;
+
+        if ((double)(dt_clock_ns() - begin) * 1e-9 > 3 * seconds)
+            again = AGAIN_MAX; /* a pass takes long here */
         for (int which = 0; which < 2; which++)
-            DT_TRY(burst(b, n, which, &done[which], &again, err));
+            if (done[which] < least || (time_left && done[which] < REPEATS_MAX))
+                DT_TRY(burst(b, n, which, &done[which], &again, err));
+        more = done[0] < least || done[1] < least ||
+               (time_left && (done[0] < REPEATS_MAX || done[1] < REPEATS_MAX));
+    }
     return DT_OK;
 }
 
@@ -600,6 +608,10 @@ enum dt_status dt_profiler_blocks(const struct dt_profiler_options *o, struct dt
     *reference_s = 0;
     if (o->n_seqs < 1)
         return dt_error_set(err, DT_ERR_INPUT, "there is no sequence to measure with");
+    if (p.dev->info.id[0] && o->reference_s > 0)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "the reference kernel says how fast a CPU is; this would measure %s",
+                            p.dev->info.name);
     if (!p.dev->info.id[0])
         DT_TRY(dt_profiler_speed_open(o->reference_s, p.dev->info.threads, err, &p.speed));
     st = at_one_speed(&p, err);

@@ -19,10 +19,10 @@ struct dt_train_trouble { /* counts since this process began */
 struct dt_train_step { /* what is known after a step */
     int64_t step, steps;
     struct dt_exec_result r;
-    double step_s; /* the executed iteration */
-    double data_s; /* waiting for its batch before it */
-    double reference_s
-        [2]; /* of the reference kernel, before and after: the mean of the ranks; 0 = not asked for */
+    double step_s;         /* the executed iteration */
+    double data_s;         /* waiting for its batch before it */
+    double reference_s[2]; /* the reference kernel before and after, means of ranks; 0 = not run */
+    bool reference_steady; /* its speed was the same, on every rank */
     double tokens_per_s, samples_per_s; /* of both together */
     double mfu;                         /* model FLOPs over step_s and the measured GEMM peak */
     double eta_s;
@@ -40,8 +40,7 @@ struct dt_train_options {
     struct dt_supervisor *supervisor; /* of its ranks; NULL = nobody watches */
     bool from_scratch;                /* do not go on from a checkpoint */
     bool changed_data;                /* go on although the data is not what it was */
-    int64_t
-        reference_every; /* iterations between runs of the reference kernel (comm/reference.h); 0 = never */
+    int64_t reference_every;    /* iterations between runs of the reference kernel; 0 = never */
     const char *run_id;         /* go on from this run's checkpoints only, or begin it; NULL =
                                           from what is there */
     const struct dt_warn *warn; /* of rank 0; NULL = nobody listens */

@@ -166,6 +166,7 @@ static enum dt_status write_json(struct dt_train_log *l, const struct dt_train_s
     if (s->reference_s[0] > 0) {
         dt_json_kv_double(&j, "reference_before_s", s->reference_s[0]);
         dt_json_kv_double(&j, "reference_after_s", s->reference_s[1]);
+        dt_json_kv_bool(&j, "reference_steady", s->reference_steady);
     }
     dt_json_kv_double(&j, "tokens_per_s", s->tokens_per_s);
     dt_json_kv_double(&j, "samples_per_s", s->samples_per_s);
