@@ -465,20 +465,16 @@ static enum dt_status tell_mix(struct train *t, struct dt_prefetch_batch *b, int
 static enum dt_status timed(struct train *t, const struct dt_prefetch_batch *b,
                             struct dt_train_step *s, struct dt_error *err)
 {
-    double v[3];
-
     if (!t->reference || s->step % t->o->reference_every != 0)
         return execute(t, b, s, err);
     s->reference_s[0] = dt_load_reference_s(t->reference);
     DT_TRY(execute(t, b, s, err));
-    v[0] = s->reference_s[0];
-    v[1] = dt_load_reference_s(t->reference);
-    v[2] = dt_load_reference_steady(v[0], v[1]);
+    s->reference_s[1] = dt_load_reference_s(t->reference);
     if (t->sum.ranks > 1)
-        DT_TRY(dt_exec_sum(t->x, v, 3, err));
-    s->reference_s[0] = v[0] / t->sum.ranks;
-    s->reference_s[1] = v[1] / t->sum.ranks;
-    s->reference_steady = v[2] == t->sum.ranks;
+        DT_TRY(dt_exec_sum(t->x, s->reference_s, 2, err));
+    for (int k = 0; k < 2; k++)
+        s->reference_s[k] /= t->sum.ranks;
+    s->reference_steady = dt_load_reference_steady(s->reference_s[0], s->reference_s[1]);
     return DT_OK;
 }
 

@@ -22,7 +22,7 @@ struct dt_train_step { /* what is known after a step */
     double step_s;         /* the executed iteration */
     double data_s;         /* waiting for its batch before it */
     double reference_s[2]; /* the reference kernel before and after, means of ranks; 0 = not run */
-    bool reference_steady; /* its speed was the same, on every rank */
+    bool reference_steady; /* these were the same */
     double tokens_per_s, samples_per_s; /* of both together */
     double mfu;                         /* model FLOPs over step_s and the measured GEMM peak */
     double eta_s;
