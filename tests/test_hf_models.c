@@ -8,6 +8,8 @@
  * The figure of the model card or paper (recalled, in units of `card_unit`) must be that number, rounded or cut.  Hyper-
  * parameters in the files are those of the published config.json files (recalled).  With the argument --table the
  * program prints what it found. */
+#include "base/file.h"
+#include "base/mem.h"
 #include "core/model/model.h"
 #include "test_util.h"
 
@@ -269,6 +271,32 @@ START_TEST(missing_features_are_named)
 }
 END_TEST
 
+/* A projector between its layers has what the config says, or is refused. */
+START_TEST(another_activation_of_the_projector_is_refused)
+{
+    static const char key[] = "\"projector_hidden_act\": \"";
+    struct dt_error err = {0};
+    struct dt_model *m = NULL;
+    char path[] = "hf-projector-XXXXXX", yaml[128], *text = NULL, *at;
+    size_t len;
+    FILE *f;
+
+    dt_assert_ok(dt_file_read(path_of("llava-1.5-7b"), 1 << 20, &err, &text, &len), err);
+    at = strstr(text, key);
+    ck_assert_ptr_nonnull(at);
+    memcpy(at + sizeof(key) - 1, "relu", 4); /* for "gelu" */
+    f = fdopen(mkstemp(path), "w");
+    fwrite(text, 1, len, f);
+    fclose(f);
+    dt_free(text);
+    snprintf(yaml, sizeof(yaml), "{hf: \"./%s\"}", path);
+    ck_assert_int_eq(read_yaml(yaml, &err, &m), DT_ERR_INPUT);
+    dt_assert_has(err.message, "projector_hidden_act: relu is not supported (supported: gelu");
+    ck_assert(err.line > 0 && err.col > 0);
+    remove(path);
+}
+END_TEST
+
 static int table(void)
 {
     for (int i = 0; i < N_MODELS; i++) {
@@ -291,5 +319,6 @@ int main(int argc, char **argv)
     tcase_add_loop_test(c, published_active_parameters, 0, sizeof(active) / sizeof(active[0]));
     tcase_add_loop_test(c, towers_are_joined, 0, sizeof(joined) / sizeof(joined[0]));
     tcase_add_loop_test(c, missing_features_are_named, 0, sizeof(missing) / sizeof(missing[0]));
+    tcase_add_test(c, another_activation_of_the_projector_is_refused);
     return dt_test_run(suite);
 }

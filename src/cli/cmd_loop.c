@@ -193,10 +193,13 @@ static void print_cores(const struct dt_loop *l)
 {
     if (l->cores < l->cpus_all)
         printf("%d of %d cores left to other work\n", l->cpus_all - l->cores, l->cpus_all);
-    if (!l->card)
-        printf("the machine's speed drifted by %.0f %%, for which predictions are corrected; ",
+    if (l->card)
+        printf("predictions are not corrected for the machine's speed");
+    else
+        printf("the machine's speed drifted by %.0f %%, for which predictions are corrected",
                100 * drift(l));
-    printf("other work took at most %.0f %% of the cores' time", 100 * fmax(l->foreign_max, 0));
+    if (l->foreign_max >= 0)
+        printf("; other work took at most %.0f %% of the cores' time", 100 * l->foreign_max);
     if (l->again > 0)
         printf("; %d measurement%s repeated", l->again, l->again == 1 ? " was" : "s were");
     printf("\n");

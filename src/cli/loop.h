@@ -22,8 +22,8 @@ struct dt_loop_layout {
     double simulated_s[2];    /* with the profiles before and after */
     double predicted_s,
         measured_s; /* median steps; of orders mean ones, at one speed of the machine */
-    double *
-        step_s; /* of orders: [rounds * steps] in reference kernels, 0 if its speed changed; owned */
+    double
+        *step_s; /* [steps], of orders in rounds; in reference kernels, 0: does not count; owned */
 };
 
 /* Profiles are measured before the first layout, between groups of layouts and after the last. */

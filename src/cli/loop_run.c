@@ -251,9 +251,8 @@ static double number(const char *line, const char *key)
     return at ? strtod(at + strlen(key), NULL) : 0;
 }
 
-struct steps { /* what metrics.jsonl says of those after the warm-up */
-    double
-        *v; /* [steps] in reference kernels; 0: the speed changed meanwhile, so it does not count */
+struct steps {           /* what metrics.jsonl says of those after the warm-up */
+    double *v;           /* [steps] in reference kernels; 0: does not count */
     double *reference_s; /* [used] of those that count */
     int64_t used, steady;
 };

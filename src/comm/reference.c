@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
 #include "comm/reference.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/quantile.h"
 
 #include <pthread.h>
 #include <string.h>
-#include <time.h>
 
 enum { SIDE = 64, SWEEP = 1 << 20, PRODUCTS = 24, ROUNDS = 8 }; /* sweep: 4 MiB */
 
@@ -72,28 +72,20 @@ static void product(struct worker *w)
                 w->c[i * SIDE + j] += w->a[i * SIDE + k] * w->b[k * SIDE + j];
 }
 
-static double core_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void *work(void *arg)
 {
     struct worker *w = arg;
     double s[ROUNDS];
 
     for (int k = 0; k < ROUNDS; k++) {
-        double begin = core_s();
+        uint64_t begin = dt_clock_thread_ns();
 
         memset(w->c, 0, sizeof w->c);
         for (int i = 0; i < PRODUCTS; i++)
             product(w);
         for (int i = 0; i < SWEEP; i++)
             w->memory[i] = 0.5f * w->memory[i] + w->c[i % (SIDE * SIDE)];
-        s[k] = core_s() - begin;
+        s[k] = 1e-9 * (double)(dt_clock_thread_ns() - begin);
     }
     w->round_s = dt_median(s, ROUNDS);
     return NULL;

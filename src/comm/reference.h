@@ -17,7 +17,7 @@ enum dt_status dt_load_reference_new(int threads, struct dt_error *err,
                                      struct dt_load_reference **out);
 void dt_load_reference_free(struct dt_load_reference *r);
 /* Products of small matrices in the first-level cache and sums over memory beyond the second, on the calling thread and
- * threads beside it, for some milliseconds.  Seconds of a thread's own time of a core (CLOCK_THREAD_CPUTIME_ID), so that
+ * threads beside it, for some milliseconds.  Seconds of a thread's own time of a core (dt_clock_thread_ns), so that
  * others that have the core in between do not count: the median of a few rounds, the mean of the threads. */
 double dt_load_reference_s(struct dt_load_reference *r);
 /* Was the speed the same before and after, within what the kernel's own times scatter by?  Times in between say little if

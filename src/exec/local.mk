@@ -192,6 +192,8 @@ libdtexec_a_SOURCES = \
 	src/exec/train/train_memory.h \
 	src/exec/train/train_save.c \
 	src/exec/train/train_save.h \
+	src/exec/train/train_speed.c \
+	src/exec/train/train_speed.h \
 	src/exec/train/train_summary.c \
 	src/exec/train/train_trouble.c \
 	src/exec/train/train_trouble.h

@@ -238,9 +238,8 @@ static enum dt_status repack(struct bench *b, int n, struct dt_error *err)
 {
     enum { TURNS = 15 };
     double fresh[DT_MAX_MODULES][TURNS], warm[DT_MAX_MODULES][TURNS], factor;
-    bool steady;
 
-    dt_profiler_speed_factor(&b->p->speed, &steady);
+    dt_profiler_speed_factor(&b->p->speed, NULL);
     for (int k = -WARM_UP; k < TURNS; k++) {
         DT_TRY(once(b, n, 0, false, err)); /* behind the reference kernel */
         for (int m = 0; m < n; m++)
@@ -251,7 +250,7 @@ static enum dt_status repack(struct bench *b, int n, struct dt_error *err)
         DT_TRY(once(b, n, 0, false, err));
         for (int m = 0; m < n && k >= 0; m++)
             warm[m][k] = b[m].forward_ns;
-        factor = dt_profiler_speed_factor(&b->p->speed, &steady);
+        factor = dt_profiler_speed_factor(&b->p->speed, NULL);
         for (int m = 0; m < n && k >= 0; m++) {
             fresh[m][k] *= factor;
             warm[m][k] *= factor;
@@ -274,19 +273,24 @@ static bool is_of(int phase, int which)
     return (phase == DT_PHASE_DGRAD) == (which == 1);
 }
 
-/* Those behind the first `from`: longer by this factor, or never measured with 0. */
-static void rework(struct bench *b, int n, int which, int from, double factor)
+/* Of those times all but the first `from` become so many times as long. */
+static void scale(struct bench *b, int n, int which, int from, double factor)
 {
     for (int m = 0; m < n; m++)
         for (int i = 0; i < b[m].n_blocks; i++)
-            for (int phase = 0; phase < DT_PHASE_N; phase++) {
-                struct series *s = &b[m].t[phase][i];
+            for (int phase = 0; phase < DT_PHASE_N; phase++)
+                for (int k = from; is_of(phase, which) && k < b[m].t[phase][i].n; k++)
+                    b[m].t[phase][i].ns[k] *= factor;
+}
 
-                for (int k = from; k < s->n && is_of(phase, which); k++)
-                    s->ns[k] *= factor;
-                if (is_of(phase, which) && factor == 0)
-                    s->n = from;
-            }
+/* All but the first `from` do not count. */
+static void forget(struct bench *b, int n, int which, int from)
+{
+    for (int m = 0; m < n; m++)
+        for (int i = 0; i < b[m].n_blocks; i++)
+            for (int phase = 0; phase < DT_PHASE_N; phase++)
+                if (is_of(phase, which))
+                    b[m].t[phase][i].n = from;
 }
 
 /* Repeats of the stage that is trained or the one that is not, on top of *done. */
@@ -300,7 +304,7 @@ static enum dt_status burst(struct bench *b, int n, int which, int *done, int *a
 
     DT_TRY(once(b, n, which, true, err));
     if ((double)(dt_clock_ns() - begin) < UNNOTICED_NS) {
-        rework(b, n, which, *done, 0);
+        forget(b, n, which, *done);
         k = 0;
     }
     while (k == 0 || ((double)(dt_clock_ns() - begin) < BURST_NS && *done + k < REPEATS_MAX)) {
@@ -308,9 +312,11 @@ static enum dt_status burst(struct bench *b, int n, int which, int *done, int *a
         k++;
     }
     factor = dt_profiler_speed_factor(&b->p->speed, &steady);
-    if (!steady && (*again)++ < AGAIN_MAX)
-        k = 0, factor = 0;
-    rework(b, n, which, *done, factor);
+    if (!steady && (*again)++ < AGAIN_MAX) {
+        forget(b, n, which, *done);
+        return DT_OK;
+    }
+    scale(b, n, which, *done, factor);
     *done += k;
     return DT_OK;
 }
@@ -319,9 +325,8 @@ static enum dt_status burst(struct bench *b, int n, int which, int *done, int *a
 static enum dt_status measure(struct bench *b, int n, struct dt_error *err)
 {
     int least = b->p->o->repeats > 0 ? b->p->o->repeats : REPEATS, done[2] = {0, 0}, again = 0;
-    double seconds = n * (b->p->o->seconds > 0 ? b->p->o->seconds : 1);
+    double seconds = n * b->p->o->seconds;
     uint64_t begin = dt_clock_ns();
-    bool steady;
 
     for (int which = 0; which < 2; which++) {
         for (int m = 0; m < n; m++)
@@ -329,7 +334,7 @@ static enum dt_status measure(struct bench *b, int n, struct dt_error *err)
         for (int i = 0; i < WARM_UP; i++)
             DT_TRY(once(b, n, which, false, err));
     }
-    dt_profiler_speed_factor(&b->p->speed, &steady);
+    dt_profiler_speed_factor(&b->p->speed, NULL);
     for (bool more = true; more;) {
         bool time_left = (double)(dt_clock_ns() - begin) * 1e-9 < seconds;
 
@@ -459,7 +464,6 @@ static enum dt_status adamw(struct profiler *p, int64_t n, struct dt_error *err)
     struct dt_profile_row row = {0};
     double ns[REPEATS], factor;
     float *x[4], coef = 1;
-    bool steady;
     enum dt_status st = DT_OK;
     void *one = NULL, *copy = NULL;
 
@@ -479,7 +483,7 @@ static enum dt_status adamw(struct profiler *p, int64_t n, struct dt_error *err)
         p->dev->zero(p->q, x[3], (size_t)n * sizeof(float)); /* no negative squares */
         st = p->dev->queue_sync(p->q, err);
     }
-    dt_profiler_speed_factor(&p->speed, &steady);
+    dt_profiler_speed_factor(&p->speed, NULL);
     for (int i = -WARM_UP; i < REPEATS && st == DT_OK; i++) {
         const struct dt_kernel_adamw_part all = {n, x[0], x[1], x[2], x[3], copy, true};
         uint64_t t0 = dt_clock_ns();
@@ -494,7 +498,7 @@ static enum dt_status adamw(struct profiler *p, int64_t n, struct dt_error *err)
     p->dev->free(p->dev, one);
     p->dev->free(p->dev, copy);
     DT_TRY(st);
-    factor = dt_profiler_speed_factor(&p->speed, &steady);
+    factor = dt_profiler_speed_factor(&p->speed, NULL);
     for (int i = 0; i < REPEATS; i++)
         ns[i] = ns[i] * factor + (p->repacked > 0 ? p->repack_ns / p->repacked * (double)n : 0);
     dt_profiler_statistics(ns, REPEATS, &row);

@@ -25,10 +25,9 @@ struct dt_profiler_options {
     int n_seqs;
     int sequences_max; /* microbatches of 1, 2, 4, ... sequences up to this many; 0 = n_seqs */
     int repeats;       /* of each, at least; 0 = 15 */
-    /* and at most so long times modules for each size, if repeats are done; 0 = 1 */
-    double seconds;
     double
-        reference_s; /* bring times to the speed at which the reference kernel takes so long; 0 = as at first */
+        seconds; /* times modules: how long repeats of a size go on after these; 0 = not at all */
+    double reference_s; /* the speed of all times, by the reference kernel; 0 = its first time */
     struct dt_transport *transport; /* of several ranks, which measure at once; NULL = alone */
     const char *device;             /* name of the device in the rows */
     dt_profiler_fn *progress;       /* NULL = none */

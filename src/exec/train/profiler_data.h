@@ -13,8 +13,7 @@ struct dt_profiler_data_options {
     const struct dt_loader_options *loader;
     int samples;        /* at most so many, evenly spread over the shards */
     const char *device; /* name of the device in the rows */
-    double
-        reference_s; /* bring times to the speed at which the reference kernel takes so long; 0 = as at first */
+    double reference_s; /* the speed of all times, by the reference kernel; 0 = its first time */
 };
 struct dt_profiler_data_report {
     int64_t samples, images, captions, sounds; /* looked at; measured */

@@ -10,7 +10,7 @@
 #include "exec/train/train_log.h"
 #include "exec/train/train_memory.h"
 #include "exec/train/train_save.h"
-#include "comm/reference.h"
+#include "exec/train/train_speed.h"
 #include "comm/supervisor.h"
 
 #include <math.h>
@@ -155,12 +155,7 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     x.supervisor = t->o->supervisor;
     x.clock_ahead_ns = t->o->supervisor ? dt_supervisor_clock(t->o->supervisor, NULL) : 0;
     DT_TRY(dt_exec_new(&x, err, &t->x));
-    if (t->o->reference_every > 0 && t->s->device->info.id[0])
-        return dt_error_set(err, DT_ERR_INPUT,
-                            "the reference kernel says how fast a CPU is; training is on %s",
-                            t->s->device->info.name);
-    if (t->o->reference_every > 0)
-        DT_TRY(dt_load_reference_new(t->s->device->info.threads, err, &t->reference));
+    DT_TRY(dt_train_speed_open(t->o, err, &t->reference));
     t->save.x = t->x;
     if (t->first && *dt_exec_note(t->x))
         dt_warn(t->o->warn, "%s", dt_exec_note(t->x));
@@ -388,16 +383,6 @@ static enum dt_status give_up(struct train *t, const struct dt_train_event *e, s
                         "%s; the last good checkpoint is %s, which is not removed", text, t->good);
 }
 
-static void count_trouble(struct train *t, const struct dt_guard_verdict *v)
-{
-    struct dt_train_trouble *c = &t->sum.trouble;
-
-    c->nonfinite += v->cause == DT_GUARD_NONFINITE;
-    c->spikes += v->cause == DT_GUARD_SPIKE;
-    c->skipped += v->action == DT_GUARD_SKIP;
-    c->rollbacks += v->action == DT_GUARD_ROLLBACK;
-}
-
 /* All ranks alike. */
 static enum dt_status act(struct train *t, struct dt_train_event *e, struct dt_error *err)
 {
@@ -413,7 +398,7 @@ static enum dt_status act(struct train *t, struct dt_train_event *e, struct dt_e
     if (*action == DT_GUARD_ROLLBACK && !t->good[0])
         *action = DT_GUARD_STOP;
     e->to_step = *action == DT_GUARD_ROLLBACK ? t->good_step : -1;
-    count_trouble(t, &e->verdict);
+    dt_train_trouble_count(&t->sum.trouble, &e->verdict);
     if (t->first)
         DT_TRY(dt_train_log_event(t->log, e, err));
     if (*action == DT_GUARD_STOP)
@@ -461,21 +446,15 @@ static enum dt_status tell_mix(struct train *t, struct dt_prefetch_batch *b, int
     return DT_OK;
 }
 
-/* The reference kernel runs on all ranks at once, as their work does. */
 static enum dt_status timed(struct train *t, const struct dt_prefetch_batch *b,
                             struct dt_train_step *s, struct dt_error *err)
 {
-    if (!t->reference || s->step % t->o->reference_every != 0)
-        return execute(t, b, s, err);
-    s->reference_s[0] = dt_load_reference_s(t->reference);
+    bool due = dt_train_speed_due(t->reference, t->o, s->step);
+
+    if (due)
+        dt_train_speed_before(t->reference, s);
     DT_TRY(execute(t, b, s, err));
-    s->reference_s[1] = dt_load_reference_s(t->reference);
-    if (t->sum.ranks > 1)
-        DT_TRY(dt_exec_sum(t->x, s->reference_s, 2, err));
-    for (int k = 0; k < 2; k++)
-        s->reference_s[k] /= t->sum.ranks;
-    s->reference_steady = dt_load_reference_steady(s->reference_s[0], s->reference_s[1]);
-    return DT_OK;
+    return due ? dt_train_speed_after(t->reference, t->x, t->sum.ranks, err, s) : DT_OK;
 }
 
 static enum dt_status one_step(struct train *t, struct dt_error *err)

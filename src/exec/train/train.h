@@ -9,13 +9,6 @@
 #include "exec/train/train_trouble.h"
 #include <signal.h>
 
-struct dt_train_trouble { /* counts since this process began */
-    int64_t nonfinite;    /* iterations whose loss or gradient norm was not finite */
-    int64_t spikes;       /* whose loss was beyond the limit */
-    int64_t skipped;      /* steps not made, of either; those that were rolled back excepted */
-    int64_t rollbacks;
-};
-
 struct dt_train_step { /* what is known after a step */
     int64_t step, steps;
     struct dt_exec_result r;

@@ -148,3 +148,11 @@ void dt_train_trouble_text(const struct dt_train_event *e, char *buf, size_t siz
         put_samples(&l, e);
     put_action(&l, e);
 }
+
+void dt_train_trouble_count(struct dt_train_trouble *t, const struct dt_guard_verdict *v)
+{
+    t->nonfinite += v->cause == DT_GUARD_NONFINITE;
+    t->spikes += v->cause == DT_GUARD_SPIKE;
+    t->skipped += v->action == DT_GUARD_SKIP;
+    t->rollbacks += v->action == DT_GUARD_ROLLBACK;
+}

@@ -24,6 +24,13 @@ struct dt_train_event {
     int64_t to_step; /* rolled back to it; -1 = not */
 };
 
+struct dt_train_trouble { /* counts since this process began */
+    int64_t nonfinite;    /* iterations whose loss or gradient norm was not finite */
+    int64_t spikes;       /* whose loss was beyond the limit */
+    int64_t skipped;      /* steps not made, of either; those that were rolled back excepted */
+    int64_t rollbacks;
+};
+
 /* Looks for the origin; collective, after the iteration of `b`.  Samples are named on rank 0. */
 enum dt_status dt_train_trouble_find(const struct dt_setup *s, struct dt_exec *x,
                                      const struct dt_prefetch_batch *b,
@@ -33,5 +40,6 @@ enum dt_status dt_train_trouble_find(const struct dt_setup *s, struct dt_exec *x
 void dt_train_trouble_text(const struct dt_train_event *e, char *buf, size_t size);
 /* "nonfinite", "spike" */
 const char *dt_train_trouble_name(const struct dt_train_event *e);
+void dt_train_trouble_count(struct dt_train_trouble *t, const struct dt_guard_verdict *v);
 
 #endif
