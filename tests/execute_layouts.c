@@ -12,6 +12,11 @@
     "encoder: {kind: encoder, layers: 2, hidden: 24, ffn: 40, heads: 4, patch: 4, positions: "     \
     "16}, "                                                                                        \
     "llm: {kind: llm, layers: 3, hidden: 32, ffn: 48, heads: 4, kv_heads: 4, vocab: 61}"
+/* Of which members hold all rows inside: no sequence parallelism. */
+#define ROWS_WHOLE                                                                                 \
+    "encoder: {kind: encoder, layers: 2, hidden: 24, ffn: 40, heads: 4, patch: 4, positions: 16, " \
+    "sequence_parallel: false}, llm: {kind: llm, layers: 3, hidden: 32, ffn: 48, heads: 4, "       \
+    "kv_heads: 4, vocab: 61, sequence_parallel: false}, " EF_UNET
 #define GPT                                                                                        \
     "llm: {kind: llm, layers: 3, hidden: 32, ffn: 64, heads: 4, vocab: 61, tied: true, "           \
     "positions: 48, norm: layernorm, gated: false, bias: true"
@@ -84,6 +89,10 @@ static const struct {
     {"tp 2, colocated", "2/1/1 2/1/1 2/1/1", "colocated mb=2 full"},
     {"tp 2, dp 2, colocated", "2/1/2 2/1/2 2/1/2", "colocated full"},
     {"tp 1/2/1, dp 2/1/1", "1/1/2 2/1/1 1/1/1", "mb=2"},
+    {"tp 1/2/4", "1/1/1 2/1/1 4/1/1", ""},
+    {"tp 4/2/2, whole rows", "4/1/1 2/1/1 2/1/1", "whole mb=2"},
+    {"tp 2, cp 2, whole rows", "2/1/2 2/1/1 1/1/1", "whole cp=2 mb=4 frozen=tft"},
+    {"tp 2, dp 2, 1 to 4", "2/1/2 1/1/1 4/1/1", "mb=2"},
     {"tp 2/1/2, pp 1/2/1", "2/1/1 1/2/1 2/1/1", "full"},
     {"tp 2, pp 2, dp 2 of the LLM", "1/1/2 2/2/2 1/1/1", "full"},
     {"tp 2, pp 2 everywhere", "2/2/1 2/2/1 2/2/1", "full"},
@@ -136,6 +145,7 @@ static const struct {
     {"cp 4, ring, microbatch 4", "1/1/1 1/1/1 1/1/1", "cp=4 ring mb=4 full"},
     {"cp 8, ring, microbatch 3", "1/1/1 1/1/1 1/1/1", "cp=8 ring mb=3"},
     {"cp 2, ring, tp 2", "1/1/1 2/1/1 1/1/1", "cp=2 ring mb=2 mpi"},
+    {"cp 2, ring, tp 2, whole rows", "4/1/1 2/1/1 2/1/1", "whole cp=2 ring mb=4"},
     {"cp 2, ring, tp 2, pp 2", "1/1/1 2/2/1 1/1/1", "cp=2 ring mb=2"},
     {"cp 4, ring, tp 2", "1/1/1 2/1/1 1/1/1", "cp=4 ring full"},
     {"cp 4, ring, pp 2", "1/1/1 1/2/1 1/1/1", "cp=4 ring"},
@@ -195,6 +205,8 @@ static const struct {
     {"merged, dp 2, pp 2", "1/2/2 1/2/2 1/1/1", "merged mpi"},
     {"merged, fan-in 4/2/1", "1/1/4 1/2/2 1/1/1", "merged mb=2 full"},
     {"merged, tp 2", "2/1/1 2/1/1 1/1/1", "merged"},
+    {"merged, tp 2, whole rows", "2/1/1 2/1/1 1/1/1", "mergew mb=2 full"},
+    {"merged, tp 2, cp 2, ring", "2/1/2 2/1/1 1/1/1", "merged cp=2 ring mb=4"},
     {"merged, tp 2, pp 2, full recompute", "2/2/1 2/1/1 1/1/1", "merged recompute=full"},
     {"merged, zb-h1, items, dp 4", "1/1/4 1/2/2 1/1/1", "merged zb-h1 window=1"},
     {"merged and normed, tp 2, zb-h1", "2/1/1 1/2/1 1/1/1", "mergen zb-h1"},
@@ -486,6 +498,8 @@ static void read_option(const char *s, struct ranks_case *c)
         c->model = EXPERTS("2", ", shared_gate: true");
     else if (word_is(s, "merged", &v))
         c->model = MERGING(", positions: 16");
+    else if (word_is(s, "mergew", &v)) /* whole rows, as above */
+        c->model = MERGING(", positions: 16, sequence_parallel: false");
     else if (word_is(s, "mergen", &v))
         c->model = MERGING(", projector_norm: layernorm, projector_bias: false");
     else if (word_is(s, "mergeq", &v))
@@ -504,6 +518,8 @@ static void read_option(const char *s, struct ranks_case *c)
         c->model = PAIR;
     else if (word_is(s, "sound", &v))
         c->model = HEARING;
+    else if (word_is(s, "whole", &v))
+        c->model = ROWS_WHOLE;
     else if (word_is(s, "rows", &v)) /* of which members hold all: no sequence parallelism */
         c->model = GPT ", sequence_parallel: false}";
     else if (word_is(s, "colocated", &v))

@@ -91,12 +91,23 @@ static bool keeps_rounded_copies(void)
     return keeps;
 }
 
-/* What goes between ranks is as long as the program, which the simulator walks too, says.  Under context parallelism every
- * row goes to the member that has its place, whatever crosses the LLM's ends. */
+enum { LENGTHS = 11 };
+
+/* What goes between ranks is as long as the program, which the simulator walks too, says.  Under tensor and context
+ * parallelism every row goes once, from the member that has it to the one that needs it, whatever crosses the LLM's ends. */
 START_TEST(messages_have_their_planned_length)
 {
-    static const char *const names[] = {"fan-in 4/2/1", "cp 2, dp 2", "cp 4, pp 2",
-                                        "cp 2, encoder dp 4", "cp 4, ring, pp 2"};
+    static const char *const names[LENGTHS] = {"fan-in 4/2/1",
+                                               "cp 2, dp 2",
+                                               "cp 4, pp 2",
+                                               "cp 2, encoder dp 4",
+                                               "cp 4, ring, pp 2",
+                                               "cp 2, ring, tp 2",
+                                               "cp 2, tp 2, dp 2",
+                                               "fan-in, dp 4 to tp 2 pp 2",
+                                               "tp 2, dp 2, 1 to 4",
+                                               "encoder tp 2 pp 2 to LLM dp 4",
+                                               "tp 1/2/4"};
     struct ranks_case c;
     struct rank ranks[RANKS_MAX];
     uint64_t sent = 0, gathered = 0, hopped = 0;
@@ -116,14 +127,14 @@ START_TEST(messages_have_their_planned_length)
     }
     ck_assert_uint_gt(sent, 0);
     ck_assert_uint_eq(sent, ranks[0].sends_bytes);
-    if (c.ring) {
+    if (c.ring && c.microbatch == 1) {
         /* three layers' keys and values of 2 heads of 8, of each sequence at each member: cp - 1 hops forward, and again
          * backward, where cp of gradients follow */
         uint64_t row = 2 * 2 * 8 * (c.bf16 ? 2 : 4), hops = 3 * (3 * (uint64_t)c.cp - 2);
 
         ck_assert_uint_eq(hopped, hops * counting[0].rows * (uint64_t)c.cp * row);
     }
-    if (c.cp > 1) /* keys and values are gathered, too */
+    if (c.cp > 1 || c.tp[0] > 1 || c.tp[1] > 1 || c.tp[2] > 1) /* they gather rows, too */
         return;
     if (c.bf16 && !keeps_rounded_copies())
         ck_assert_uint_eq(gathered, ranks[0].gathers_bytes);
@@ -474,7 +485,7 @@ void add_comm_tests(TCase *t)
     tcase_add_test(t, a_missing_rank_is_named);
     tcase_add_loop_test(t, devices_train_to_the_same_bits, 0, 2);
     tcase_add_loop_test(t, nccl_trains_to_the_same_bits, 0, 3);
-    tcase_add_loop_test(t, messages_have_their_planned_length, 0, 10);
+    tcase_add_loop_test(t, messages_have_their_planned_length, 0, 2 * LENGTHS);
     tcase_add_test(t, groups_hold_whole_states);
     tcase_add_test(t, collectives_run_under_compute);
 }

@@ -456,6 +456,64 @@ static void *device_alloc(struct exec *e, size_t bytes)
     return p;
 }
 
+/* Rows [*first, *end) of n are this member's: equal shares, the first ones a row larger. */
+static void share(const struct exec *e, int64_t n, int64_t *first, int64_t *end)
+{
+    int64_t size = e->tp.size > 1 ? e->tp.size : 1, k = e->tp.rank;
+
+    *first = *end = 0;
+    for (int64_t j = 0; j <= k; j++) {
+        *first = *end;
+        *end += n / size + (j < n % size);
+    }
+}
+
+/* Of n places in the LLM's batch those that are in the member's share of its rows; how many. */
+static int64_t own_rows(const struct exec *e, const int *place, int n, int32_t *out)
+{
+    int64_t first, end, own = 0;
+
+    share(e, e->u->llm.rows, &first, &end);
+    for (int i = 0; i < n; i++)
+        if (place[i] >= first && place[i] < end)
+            out[own++] = place[i];
+    return own;
+}
+
+/* Where row `row` of what goes into the module (or comes out) lies in this member's flow; -1: another's. */
+static int64_t place_of(const struct exec *e, bool out, int64_t row)
+{
+    const struct mu *u = e->u;
+    int64_t first, end, at = 0;
+
+    if (u->m.role != DT_ROLE_LLM) {
+        share(e, out ? e->batch->rows / dt_module_merged(&u->m) : 3 * u->n_images, &first, &end);
+        return row >= first && row < end ? row - first : -1;
+    }
+    share(e, u->llm.rows, &first, &end);
+    for (int64_t i = 0; i <= row; i++) {
+        int place = out ? u->llm.cond_row[i] : u->llm.in_row[i];
+
+        if (place >= first && place < end)
+            at++;
+        else if (i == row)
+            return -1;
+    }
+    return at - 1;
+}
+
+/* The same of element i of n. */
+static int64_t element_of(const struct exec *e, bool out, int64_t i, int64_t n)
+{
+    const struct mu *u = e->u;
+    int64_t rows = u->m.role == DT_ROLE_LLM ? (out ? u->llm.n_cond : u->llm.n_in)
+                   : out                    ? e->batch->rows / dt_module_merged(&u->m)
+                                            : 3 * u->n_images;
+    int64_t width = n / rows, at = place_of(e, out, i / width);
+
+    return at < 0 ? -1 : at * width + i % width;
+}
+
 static void fill_batch(struct exec *e)
 {
     struct mu *u = e->u;
@@ -475,10 +533,9 @@ static void fill_batch(struct exec *e)
             b->host.ids[i] = u->llm.ids[i];
             b->host.target[i] = u->llm.target[i];
         }
-        b->n_in = u->llm.n_in;
-        b->n_cond = u->llm.n_cond;
-        memcpy(b->host.in_row, u->llm.in_row, (size_t)u->llm.n_in * 4);
-        memcpy(b->host.cond_row, u->llm.cond_row, (size_t)u->llm.n_cond * 4);
+        b->n_in = own_rows(e, u->llm.in_row, u->llm.n_in, b->host.in_row);
+        b->n_cond = own_rows(e, u->llm.cond_row, u->llm.n_cond, b->host.cond_row);
+        b->n_cond_all = u->llm.n_cond;
     }
     for (int i = 0; i < u->n_images; i++) {
         float x0[1024];
@@ -512,6 +569,12 @@ static double number(const void *p, int64_t i, enum dt_dtype t)
     bits = (uint32_t)((const uint16_t *)p)[i] << 16;
     memcpy(&f, &bits, 4);
     return (double)f;
+}
+
+/* NaN: another member's. */
+static double number_at(const void *p, int64_t i, enum dt_dtype t)
+{
+    return i < 0 ? (double)NAN : number(p, i, t);
 }
 
 static void set_number(void *p, int64_t i, enum dt_dtype t, double x)
@@ -639,7 +702,8 @@ static void pass(struct exec *e)
     }
     dout = dt_test_host(e->grad[e->n]);
     for (int64_t i = 0; i < u->n_out; i++)
-        set_number(dout, i, e->run->dtype, u->weights[i]);
+        if (element_of(e, true, i, u->n_out) >= 0)
+            set_number(dout, element_of(e, true, i, u->n_out), e->run->dtype, u->weights[i]);
     for (int i = e->n - 1; i >= 0; i--) {
         int what = e->run->split_backward ? DT_BACKWARD_INPUT : DT_BACKWARD_BOTH;
 
@@ -687,13 +751,14 @@ static void collect(struct exec *e, struct mu_result *out)
     memset(out, 0, sizeof(*out));
     out->out = NEW(u, double, u->n_out);
     out->d_in = NEW(u, double, u->n_in);
+    out->sends = e->r[0].din != NULL;
     out->g = NEW(u, double *, u->n);
     out->has = NEW(u, bool, u->n);
     out->copies = NEW(u, int *, u->n);
     for (int64_t i = 0; i < u->n_out; i++)
-        out->out[i] = number(flow, i, e->run->dtype);
+        out->out[i] = number_at(flow, element_of(e, true, i, u->n_out), e->run->dtype);
     for (int64_t i = 0; e->r[0].din && i < u->n_in; i++)
-        out->d_in[i] = number(grad, i, e->run->dtype);
+        out->d_in[i] = number_at(grad, element_of(e, false, i, u->n_in), e->run->dtype);
     for (int i = 0; i < u->n; i++)
         out->g[i] = NEW(u, double, u->t[i].n), out->copies[i] = NEW(u, int, u->t[i].n);
     for (int i = 0; i < e->n; i++) {
@@ -771,7 +836,8 @@ static void execute(struct exec *e)
     make_stages(e);
     in = dt_test_host(e->flow[0]);
     for (int64_t i = 0; i < e->u->n_in; i++)
-        set_number(in, i, run->dtype, e->u->in[i]);
+        if (element_of(e, false, i, e->u->n_in) >= 0)
+            set_number(in, element_of(e, false, i, e->u->n_in), run->dtype, e->u->in[i]);
     if (run->before)
         run->before(e->dev, dt_tp_rank(&e->tp));
     for (int i = 0; i < (run->microbatches > 0 ? run->microbatches : 1); i++) {
@@ -829,15 +895,24 @@ static void agree(const struct mu *u, const char *what, int member, double a, do
                   mu_names[u->kind], member, b, what, a);
 }
 
+/* A row at the module's ends is one member's. */
+static void take_share(const struct mu *u, const char *what, int member, double *all, double one)
+{
+    ck_assert_msg(isnan(*all) || isnan(one), "%s: member %d and one before it have %s",
+                  mu_names[u->kind], member, what);
+    if (isnan(*all))
+        *all = one;
+}
+
 /* What member k brings to the whole. */
 static void merge(const struct mu *u, struct mu_result *out, const struct mu_result *m, int k,
                   const struct dt_batch *b)
 {
     agree(u, "loss", k, out->loss, m->loss);
     for (int64_t i = 0; i < u->n_out; i++)
-        agree(u, "output", k, out->out[i], m->out[i]);
-    for (int64_t i = 0; i < u->n_in; i++)
-        agree(u, "gradient of the input", k, out->d_in[i], m->d_in[i]);
+        take_share(u, "output", k, &out->out[i], m->out[i]);
+    for (int64_t i = 0; m->sends && i < u->n_in; i++)
+        take_share(u, "gradient of the input", k, &out->d_in[i], m->d_in[i]);
     for (int64_t i = 0; out->nll && i < b->rows; i++) {
         agree(u, "loss of a row", k, out->nll[i], m->nll[i]);
         ck_assert_int_eq(out->best[i], m->best[i]);

@@ -88,10 +88,11 @@ struct mu_run {
 };
 
 struct mu_result {
-    double loss; /* without the objective's linear part */
-    double *out, *d_in;
-    double **g;   /* by tensor of struct mu */
-    int **copies; /* how many parameters brought g's element (a tied table may be two) */
+    double loss;        /* without the objective's linear part */
+    double *out, *d_in; /* of one member: NaN where a row is another's */
+    bool sends;         /* there is d_in */
+    double **g;         /* by tensor of struct mu */
+    int **copies;       /* how many parameters brought g's element (a tied table may be two) */
     bool *has;
     double *nll;
     int *best;

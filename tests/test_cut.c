@@ -218,7 +218,7 @@ static void find_places(const struct dt_model *m, const struct dt_sequence *cons
     for (int member = 0; member < n; member++) {
         struct dt_batch b;
 
-        fill(m, seqs, &(struct dt_batch_cut){n, member, true}, &b);
+        fill(m, seqs, &(struct dt_batch_cut){.n = n, .mine = member, .ring = true}, &b);
         memcpy(place[member], ids, sizeof(ids));
         for (int64_t i = 0; i < b.n_seq; i++)
             for (int64_t j = cu[i]; j < cu[i + 1]; j++)
@@ -247,7 +247,7 @@ START_TEST(rows_see_what_comes_before_them)
             for (int member = 0; member < n; member++) {
                 struct dt_batch b;
 
-                fill(&m, seqs, &(struct dt_batch_cut){n, member, ring}, &b);
+                fill(&m, seqs, &(struct dt_batch_cut){.n = n, .mine = member, .ring = ring}, &b);
                 for (int64_t i = 0; i < b.n_seq; i++)
                     check_sees(&b, i);
                 check_once(&b);

@@ -204,6 +204,12 @@ static double inner_bytes(const struct dt_memory_lane *s, int end)
     return sum / (s->shard.seqpar && !is_unet_block(b) ? s->shard.tp : 1);
 }
 
+/* What crosses a module's ends is dealt to the ranks that share it, however they hold it inside. */
+static double ranks_at_ends(const struct dt_memory_lane *s)
+{
+    return s->shard.tp > 1 ? s->shard.tp : 1;
+}
+
 /* What the module takes in: its own width per token, or the conditioning states of each item. */
 static double input_bytes(const struct dt_memory_lane *s)
 {
@@ -211,9 +217,9 @@ static double input_bytes(const struct dt_memory_lane *s)
     double elem = s->elem;
 
     if (b->kind == DT_BLOCK_PROJECTOR && b->context_len > 0)
-        return elem * (double)b->in_dim * b->context_len * (double)s->work->n;
+        return elem * (double)b->in_dim * b->context_len * (double)s->work->n / ranks_at_ends(s);
     return elem * s->tokens * (b->kind == DT_BLOCK_PROJECTOR ? b->out_dim : b->hidden) /
-           (s->shard.seqpar ? s->shard.tp : 1);
+           ranks_at_ends(s);
 }
 
 /* Receive buffers for `queue` microbatches, send buffers for one in use and one in transfer. */
@@ -225,9 +231,11 @@ static double broker_bytes(const struct dt_memory_lane *s, int first, int last, 
     if (last < s->mod->n_blocks)
         out = inner_bytes(s, last);
     else if (s->mod->out_tokens_per_item > 0)
-        out = elem * (double)s->mod->out_width * s->mod->out_tokens_per_item * (double)s->work->n;
+        out = elem * (double)s->mod->out_width * s->mod->out_tokens_per_item * (double)s->work->n /
+              ranks_at_ends(s);
     else
-        out = elem * (double)s->mod->out_width * s->tokens / dt_module_merged(s->mod);
+        out = elem * (double)s->mod->out_width * s->tokens / dt_module_merged(s->mod) /
+              ranks_at_ends(s);
     return queue * in + DT_MEMORY_BUFFERS * out;
 }
 

@@ -37,11 +37,9 @@ static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
         a->target = cut(c, max->rows, 4);
         a->in_row = cut(c, max->in, 4);
         a->cond_row = cut(c, max->cond, 4);
-        a->in_take = a->cond_take = a->begin = a->cu_keys = a->key_at = NULL;
+        a->begin = a->cu_keys = a->key_at = NULL;
         a->cu_sample = f->experts ? cut(c, max->seqs + 1, 4) : NULL;
         if (max->gathered > 0) {
-            a->in_take = cut(c, max->in, 4);
-            a->cond_take = cut(c, max->cond, 4);
             a->begin = cut(c, max->seqs, 4);
             a->cu_keys = cut(c, max->steps * (max->seqs + 1), 4);
             a->key_at = cut(c, max->keys, 4);
@@ -416,10 +414,6 @@ static enum dt_status check_steps(struct dt_batch *b, struct dt_error *err)
 
 static enum dt_status check_cut(struct dt_batch *b, struct dt_error *err)
 {
-    DT_TRY(
-        check_rows(b, "all image rows", b->host.in_take, b->n_in_mine, b->n_in, b->room.in, err));
-    DT_TRY(check_rows(b, "all conditioning rows", b->host.cond_take, b->n_cond_mine, b->n_cond,
-                      b->room.cond, err));
     DT_TRY(check_rows(b, "keys", b->host.key_at, b->keys,
                       b->cut.ring ? b->gathered / b->cut.n : b->gathered, b->room.keys, err));
     if (b->gathered > b->room.gathered || b->gathered % b->cut.n != 0 ||
@@ -451,9 +445,11 @@ static enum dt_status check(struct dt_batch *b, struct dt_error *err)
         if (b->host.pos[i] < 0 || b->host.pos[i] >= b->max.max_len)
             return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": position %d of at most %lld",
                                 b->module->name, b->host.pos[i], (long long)b->max.max_len);
-    DT_TRY(check_rows(b, "image rows", b->host.in_row, dt_nn_in_rows(b), b->rows, b->room.in, err));
-    DT_TRY(check_rows(b, "conditioning rows", b->host.cond_row, dt_nn_cond_rows(b), b->rows,
-                      b->room.cond, err));
+    DT_TRY(check_rows(b, "image rows", b->host.in_row, b->n_in, b->rows, b->room.in, err));
+    DT_TRY(check_rows(b, "conditioning rows", b->host.cond_row, b->n_cond, b->rows, b->room.cond,
+                      err));
+    if (b->n_cond_all < b->n_cond) /* of one member */
+        b->n_cond_all = b->n_cond;
     return b->cut.n > 1 ? check_cut(b, err) : DT_OK;
 }
 

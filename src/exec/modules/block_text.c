@@ -35,7 +35,8 @@ static int64_t own_first(const struct dt_nn_call *c)
 /* ---- token embedding: tokens, learned positions, and the encoders' rows in their places ----
  *
  * Tensor parallelism: a member looks up the tokens of its slice of the table, for all rows; the
- * sum over members has every row once. */
+ * sum over members has every row once.  An encoders' row comes to the member that has its place, and joins
+ * the sum, or own rows behind it. */
 
 static void embedding_layout(struct dt_nn_call *c)
 {
@@ -60,12 +61,12 @@ static void embedding_forward(struct dt_nn_call *c, bool again)
                         dt_nn_master_of(c, EMB_TOKEN), all, false);
     if (room)
         dt_tp_reduce_scatter(c->q, c->s->tp, c->dtype, m->rows, b->hidden, all);
-    else
-        dt_nn_sum(c, m->rows * b->hidden, all);
     if (c->in_rows && m->n_in > 0)
-        c->k->rows_copy(c->q, c->dtype, dt_nn_in_rows(m), b->hidden, c->in_rows, NULL, all,
-                        m->dev.in_row, false);
-    if (room)
+        c->k->rows_copy(c->q, c->dtype, m->n_in, b->hidden, c->in_rows, NULL, all, m->dev.in_row,
+                        false);
+    if (!room)
+        dt_nn_sum(c, m->rows * b->hidden, all);
+    else
         dt_nn_copy(c, c->y, dt_nn_off(room, first * b->hidden, c->es),
                    (size_t)(own * b->hidden) * c->es);
     if (dt_nn_weight_of(c, EMB_POS))
@@ -73,31 +74,32 @@ static void embedding_forward(struct dt_nn_call *c, bool again)
                             dt_nn_master_of(c, EMB_POS), c->y, true);
 }
 
-/* The gradient of the encoders' rows: of own ones, and then of all. */
-static void rows_back(struct dt_nn_call *c, const char *dy)
+/* The gradient of all rows; of own ones alone, in their place, where tables do not ask for others. */
+static const char *rows_of(struct dt_nn_call *c, bool tables, char *room)
 {
-    const struct dt_batch *m = c->batch;
-    int64_t n = m->n_in * c->b->hidden;
+    int64_t width = c->b->hidden;
 
-    if (c->s->cp)
-        c->s->dev->zero(c->q, c->d_in_rows, (size_t)n * c->es);
-    c->k->rows_copy(c->q, c->dtype, dt_nn_in_rows(m), c->b->hidden, dy, m->dev.in_row, c->d_in_rows,
-                    m->dev.in_take, false);
-    dt_nn_context_join(c, n, c->d_in_rows);
+    if (tables || !room)
+        return dt_nn_whole_rows(c, c->batch->rows, width, c->dy, room);
+    dt_nn_copy(c, dt_nn_off(room, own_first(c) * width, c->es), c->dy,
+               (size_t)(own_rows(c) * width) * c->es);
+    return room;
 }
 
 static void embedding_backward(struct dt_nn_call *c, int what)
 {
     const struct dt_batch *m = c->batch;
-    char *room = c->s->seqpar ? dt_nn_tp_room(c, m->rows, c->b->hidden) : NULL, *dy;
+    char *room = c->s->seqpar ? dt_nn_tp_room(c, m->rows, c->b->hidden) : NULL;
+    const char *dy;
     bool rows = (what & DT_BACKWARD_INPUT) && c->d_in_rows && m->n_in > 0;
     bool tables = (what & DT_BACKWARD_WEIGHT) && c->n->trained;
 
     if (dt_nn_counting(c) || !(rows || tables))
         return;
-    dy = dt_nn_whole_rows(c, m->rows, c->b->hidden, c->dy, room);
+    dy = rows_of(c, tables, room);
     if (rows)
-        rows_back(c, dy);
+        c->k->rows_copy(c->q, c->dtype, m->n_in, c->b->hidden, dy, m->dev.in_row, c->d_in_rows,
+                        NULL, false);
     if (!tables)
         return;
     table_back(c, EMB_TOKEN, m->rows, c->act.emb.ids, dy);
@@ -543,19 +545,6 @@ static void loss(struct dt_nn_call *c, const char *n, bool gradient, char *room)
         dt_nn_own_sum(c, m->rows, c->b->hidden, dn, c->act.norm.dn, false);
 }
 
-/* Conditioning states: own ones of the rows at n, and then all. */
-static void states(struct dt_nn_call *c, const char *n)
-{
-    const struct dt_batch *m = c->batch;
-    int64_t all = m->n_cond * c->b->hidden;
-
-    if (c->s->cp)
-        c->s->dev->zero(c->q, c->out_rows, (size_t)all * c->es);
-    c->k->rows_copy(c->q, c->dtype, dt_nn_cond_rows(m), c->b->hidden, n, m->dev.cond_row,
-                    c->out_rows, m->dev.cond_take, false);
-    dt_nn_context_join(c, all, c->out_rows);
-}
-
 static void head_forward(struct dt_nn_call *c, bool again)
 {
     struct dt_kernel_norm norm = norm_of(c);
@@ -572,25 +561,30 @@ static void head_forward(struct dt_nn_call *c, bool again)
         loss(c, n, true, room_dn);
         return;
     }
-    if (c->out_rows && c->batch->n_cond > 0)
-        states(c, n);
+    if (c->out_rows && c->batch->n_cond > 0) /* conditioning states: own ones of the rows at n */
+        c->k->rows_copy(c->q, c->dtype, c->batch->n_cond, c->b->hidden, n, c->batch->dev.cond_row,
+                        c->out_rows, NULL, false);
     loss(c, n, c->n->mode == DT_LAY_NONE && c->batch->train, room_dn);
 }
 
-/* The gradient of own conditioning states joins that of own rows. */
+/* The gradient of own conditioning states joins that of own rows, or of all where members have whole ones. */
 static void states_back(struct dt_nn_call *c, char *dn, char *room)
 {
     const struct dt_batch *m = c->batch;
-    int64_t width = c->b->hidden, n = dt_nn_cond_rows(m);
+    int64_t width = c->b->hidden, own = own_first(c) * width, n = own_rows(c) * width;
 
-    if (!c->s->seqpar) {
-        c->k->rows_copy(c->q, c->dtype, n, width, c->d_out_rows, NULL, dn, m->dev.cond_row, true);
+    if (!room) {
+        c->k->rows_copy(c->q, c->dtype, m->n_cond, width, c->d_out_rows, NULL, dn, m->dev.cond_row,
+                        true);
         return;
     }
-    c->s->dev->zero(c->q, room, (size_t)(m->rows * width) * c->es);
-    c->k->rows_copy(c->q, c->dtype, n, width, c->d_out_rows, NULL, room, m->dev.cond_row, false);
-    c->k->add(c->q, c->dtype, own_rows(c) * width, dn, dt_nn_off(room, own_first(c) * width, c->es),
-              dn);
+    c->s->dev->zero(c->q, dt_nn_off(room, own, c->es), (size_t)n * c->es);
+    if (m->n_cond > 0)
+        c->k->rows_copy(c->q, c->dtype, m->n_cond, width, c->d_out_rows, NULL, room,
+                        m->dev.cond_row, true);
+    if (!c->s->seqpar)
+        dt_nn_sum(c, n, room);
+    c->k->add(c->q, c->dtype, n, dn, dt_nn_off(room, own, c->es), dn);
 }
 
 static void head_backward(struct dt_nn_call *c, int what)
@@ -598,7 +592,7 @@ static void head_backward(struct dt_nn_call *c, int what)
     struct dt_kernel_norm norm = norm_of(c);
     char *dn = c->n->mode == DT_LAY_NONE ? c->act.norm.dn
                                          : dt_nn_grad_rows(c, own_rows(c), c->b->hidden, true);
-    char *room = c->s->seqpar ? dt_nn_tp_room(c, c->batch->rows, c->b->hidden) : NULL;
+    char *room = dt_nn_tp_room(c, c->batch->rows, c->b->hidden);
     struct dt_nn_area work = c->work;
 
     if (dt_nn_counting(c))
@@ -608,7 +602,7 @@ static void head_backward(struct dt_nn_call *c, int what)
         if (c->n->mode != DT_LAY_NONE)
             head_forward(c, true);
         c->work = work;
-        if (c->d_out_rows && c->batch->n_cond > 0)
+        if (c->batch->n_cond_all > 0 && (c->d_out_rows || c->batch->n_cond == 0))
             states_back(c, dn, room);
     } else if (c->n->mode != DT_LAY_NONE) { /* statistics for the scale's gradient */
         dt_nn_norm(c, &norm, c->b->layernorm, c->x, HEAD_G, HEAD_B,

@@ -150,8 +150,3 @@ void dt_nn_context_attend_back(struct dt_nn_call *c, const struct dt_nn_context 
     c->k->copy2d(c->q, c->dtype, c->batch->rows, 2 * r->kv, mine(c, r), 2 * r->kv,
                  dt_nn_off(dqkv, r->q, c->es), a->stride_q, false);
 }
-
-void dt_nn_context_join(struct dt_nn_call *c, int64_t n, void *whole)
-{
-    dt_tp_all_reduce(c->q, c->s->cp, c->dtype, n, whole);
-}

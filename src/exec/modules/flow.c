@@ -250,16 +250,17 @@ int64_t dt_nn_rows_after(const struct dt_stage *s, const struct dt_batch *b, int
     return rows;
 }
 
-/* Of what block i - 1 leaves and block i takes, `all` rows or own ones; 0 = no running activation
- * there. */
-static size_t running_bytes(const struct dt_stage *s, const struct dt_batch *b, int at, bool all)
+/* Of what block i - 1 leaves and block i takes, own rows, or a member's share where it leaves the module; 0 = no running
+ * activation there. */
+static size_t running_bytes(const struct dt_stage *s, const struct dt_batch *b, int at, bool leaves)
 {
     int64_t rows, width;
 
     if (at <= 0 || at > s->module->n_blocks)
         return 0;
     rows = dt_nn_rows_after(s, b, at, &width);
-    return (size_t)((all ? rows : dt_nn_own_rows(s, rows)) * width) * dt_dtype_bytes(s->dtype);
+    rows = leaves ? dt_nn_mine(s, rows) : dt_nn_own_rows(s, rows);
+    return (size_t)(rows * width) * dt_dtype_bytes(s->dtype);
 }
 
 size_t dt_nn_output_bytes(const struct dt_stage *s, const struct dt_nn_node *n,
@@ -268,10 +269,34 @@ size_t dt_nn_output_bytes(const struct dt_stage *s, const struct dt_nn_node *n,
     return n->has_y ? running_bytes(s, b, n->index + 1, false) : 0;
 }
 
+/* Conditioning states come into a U-Net by shares. */
+struct dt_flow_share dt_flow_states(const struct dt_stage *s, const struct dt_batch *b)
+{
+    const struct dt_block *p = &s->module->blocks[0];
+    struct dt_flow_share e = {.width = s->facts.context_dim};
+
+    if (s->facts.conv_in < 0)
+        return e;
+    if (p->kind == DT_BLOCK_PROJECTOR && p->context_len > 0)
+        e.width = p->in_dim;
+    e.all = b->n_seq * s->facts.context_len;
+    e.first = dt_nn_mine_first(s, e.all);
+    e.n = dt_nn_mine(s, e.all);
+    return e;
+}
+
+static size_t share_bytes(const struct dt_stage *s, const struct dt_flow_share *e)
+{
+    return (size_t)(e->n * e->width) * dt_dtype_bytes(s->dtype);
+}
+
 static size_t begin_bytes(const struct dt_stage *s, const struct dt_batch *b)
 {
     const struct dt_block *p = &s->module->blocks[0];
+    struct dt_flow_share e = dt_flow_states(s, b);
 
+    if (s->facts.conv_in >= 0)
+        return s->facts.context_first == 0 ? 0 : share_bytes(s, &e);
     return (size_t)dt_nn_ops_of(p)->begin(p, b) * dt_dtype_bytes(s->dtype);
 }
 
@@ -298,6 +323,7 @@ int dt_flow_list(const struct dt_stage *s, const struct dt_batch *b, int at,
                  struct dt_flow out[DT_FLOWS_MAX])
 {
     const struct dt_nn_shape_facts *f = &s->facts;
+    struct dt_flow_share states = dt_flow_states(s, b);
     size_t es = dt_dtype_bytes(s->dtype);
     int n = 0;
 
@@ -310,7 +336,8 @@ int dt_flow_list(const struct dt_stage *s, const struct dt_batch *b, int at,
         n = add(out, n, DT_FLOW_TIME, -1, (size_t)(b->n_seq * f->time_dim) * es);
     if (at >= f->context_first && at <= f->context_last)
         n = add(out, n, DT_FLOW_CONTEXT, -1,
-                (size_t)(b->n_seq * f->context_len * f->context_dim) * es);
+                at == 0 ? share_bytes(s, &states)
+                        : (size_t)(b->n_seq * f->context_len * f->context_dim) * es);
     for (int k = 0; k < f->n_skips; k++) {
         const struct dt_nn_skip *p = &f->skip[k];
 

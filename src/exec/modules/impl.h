@@ -469,15 +469,6 @@ const void *dt_nn_channels_cut(struct dt_nn_call *c, int64_t rows, int64_t grain
 
 /* ---- context parallelism (context.c) ---- */
 
-/* Rows of encoders' features and of conditioning states that are among the batch's own. */
-static inline int64_t dt_nn_in_rows(const struct dt_batch *b)
-{
-    return b->cut.n > 1 ? b->n_in_mine : b->n_in;
-}
-static inline int64_t dt_nn_cond_rows(const struct dt_batch *b)
-{
-    return b->cut.n > 1 ? b->n_cond_mine : b->n_cond;
-}
 /* Work buffers, NULL with one member: rows of keys and values, side by side, of all members or of two of a ring, and
  * those that own queries see in a step; their gradients; on a ring what comes of a step: output or gradient of queries,
  * log-sum-exp, and the sum of outputs in fp32 where these are bf16. */
@@ -523,8 +514,6 @@ void dt_nn_context_see(struct dt_nn_call *c, const struct dt_nn_context *r,
 /* Its transpose: r->d_seen is added to the rows of `to`. */
 void dt_nn_context_add(struct dt_nn_call *c, const struct dt_nn_context *r,
                        const struct dt_nn_step *step, char *to);
-/* What every member has filled own rows of, the others being zero: `whole` becomes the sum. */
-void dt_nn_context_join(struct dt_nn_call *c, int64_t n, void *whole);
 
 /* ---- experts (experts.c) ----
  *
@@ -631,6 +620,12 @@ struct dt_flow {
 enum { DT_FLOWS_MAX = DT_MAX_SKIPS + 3 };
 int dt_flow_list(const struct dt_stage *s, const struct dt_batch *b, int at,
                  struct dt_flow out[DT_FLOWS_MAX]);
+/* Rows [first, first + n) of `all`: what this member exchanges at an end of the module. */
+struct dt_flow_share {
+    int64_t all, first, n, width;
+};
+/* Of the conditioning states that come into a U-Net, which keeps them whole; else nothing. */
+struct dt_flow_share dt_flow_states(const struct dt_stage *s, const struct dt_batch *b);
 int64_t dt_nn_node_rows(const struct dt_stage *s, const struct dt_nn_node *n,
                         const struct dt_batch *b);
 size_t dt_nn_node_x_bytes(const struct dt_stage *s, const struct dt_nn_node *n,

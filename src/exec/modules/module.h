@@ -40,19 +40,33 @@ struct dt_batch_limits {
 };
 
 /* Context parallelism: member `mine` of n has some rows of every sequence, of a document at most two stretches, an early
- * and a late one.  n < 2: everything. */
+ * and a late one.  n < 2: everything.
+ *
+ * Tensor parallelism: of `tp` members, each of which has all of these rows, member `part` exchanges its share of them
+ * with other modules (dt_batch_own).  tp < 2: all. */
 struct dt_batch_cut {
     int n, mine;
     bool ring; /* keys and values go round a ring; else they are gathered */
+    int tp, part;
 };
+/* Of `rows` of a batch those [*lo, *hi) that a member exchanges: shares as of dt_tp_first. */
+static inline void dt_batch_own(const struct dt_batch_cut *c, int64_t rows, int64_t *lo,
+                                int64_t *hi)
+{
+    struct dt_tp tp = {.size = c->tp > 1 ? c->tp : 1};
+
+    *lo = dt_tp_first(&tp, rows, c->part);
+    *hi = *lo + dt_tp_count(&tp, rows, c->part);
+}
 
 /* One microbatch of one module.  The caller fills `host` arrays and counts, then calls
  * dt_batch_upload; kernels read the twins in `dev`.
  *
  * LLM       rows, n_seq, cu, pos, ids (-1: no token, e.g. an image's rows), target (< 0: none);
  *           in_row[i] = row that takes the i-th row of the encoders' features; cond_row[i] = row
- *           whose final state is the i-th row handed on.  dt_batch_documents writes cu and pos.
- *           Of a cut batch: see struct dt_batch.
+ *           whose final state is the i-th row handed on; both of rows that this member exchanges
+ *           (dt_batch_own).  dt_batch_documents writes cu and pos.  Of a cut batch: see struct
+ *           dt_batch.
  * encoder   hw = patches down and across per image, pixels = patch rows of channels*patch*patch
  *           (channel, y, x).  dt_batch_patches writes all of these from images.
  * generator hw = latent height and width per image, x0 = clean latents NHWC, t = timestep, alpha
@@ -60,8 +74,8 @@ struct dt_batch_cut {
  *           dt_batch_diffuse write them. */
 struct dt_batch_arrays {
     int32_t *cu, *pos, *ids, *target, *in_row, *cond_row;
-    int32_t *in_take, *cond_take, *begin, *cu_keys, *key_at; /* of a cut batch, else NULL */
-    int32_t *cu_sample; /* [seqs + 1], of an LLM with experts, else NULL */
+    int32_t *begin, *cu_keys, *key_at; /* of a cut batch, else NULL */
+    int32_t *cu_sample;                /* [seqs + 1], of an LLM with experts, else NULL */
     uint64_t *
         stream; /* [seqs]: of what is drawn for an image or document, e.g. its sample number: noise of a
                        * generator, dropout elsewhere */
@@ -89,17 +103,17 @@ struct dt_batch {
                        * each image's mean squared error) */
     uint64_t noise_seed; /* of noise and dropout */
     int64_t rows, n_seq, n_in, n_cond;
-    int64_t max_len; /* longest sequence present */
-    /* LLM, cut: the rows are the early stretches of all documents, then the late ones.  A "sequence" is a stretch; it begins at row begin[i] of its document and sees the document's rows up to its own
-     * end.  Every member's rows have a place of gathered / n rows.  Members gather them, and all that are seen are the
-     * keys of one step; or they go round a ring, and step t has those of member mine - t, modulo n.  Sequence i sees in
-     * step t cu[i] .. cu[i + 1] of its keys, cu = cu_keys + t (n_seq + 1); its j-th key is row key_at[j] of what was
-     * gathered, or of the member's place, key_at counted on from the steps before.  Within a step no row is twice among
-     * the keys of the first n_early sequences, those of the early half, nor among those of the others.
-     * n_in and n_cond count the rows of all members, this one has n_in_mine, row in_row[i] of its own being row in_take[i]
-     * of them, and the same of cond.  Own rows come in, side by side; what goes out is whole on every member. */
+    int64_t n_cond_all; /* n_cond of all tensor-parallel members together */
+    int64_t max_len;    /* longest sequence present */
+    /* LLM, cut: the rows are the early stretches of all documents, then the late ones.  A "sequence" is a stretch; it
+     * begins at row begin[i] of its document and sees the document's rows up to its own end.  Every member's rows have a
+     * place of gathered / n rows.  Members gather them, and all that are seen are the keys of one step; or they go round a
+     * ring, and step t has those of member mine - t, modulo n.  Sequence i sees in step t cu[i] .. cu[i + 1] of its keys,
+     * cu = cu_keys + t (n_seq + 1); its j-th key is row key_at[j] of what was gathered, or of the member's place, key_at
+     * counted on from the steps before.  Within a step no row is twice among the keys of the first n_early sequences,
+     * those of the early half, nor among those of the others. */
     struct dt_batch_cut cut;
-    int64_t n_in_mine, n_cond_mine, n_early, gathered;
+    int64_t n_early, gathered;
     int64_t steps, keys, keys_step; /* keys: of all steps; of the step that has most */
     int64_t max_keys;               /* most that a sequence sees in a step */
     /* LLM with experts: rows of this microbatch at all members of the expert group together (0: the same as here), and
@@ -314,8 +328,11 @@ struct dt_stage_spec {
  *   inside the module    a member's flow, in dt_stage_in_bytes / out_bytes of it, is for the same
  *                        member of the next stage (gradients too: those of a U-Net's time embedding
  *                        and conditioning states are summands there)
- *   at the module's ends features, conditioning states and their gradients are whole tensors, equal
- *                        at all members
+ *   at the module's ends features, conditioning states and their gradients are dealt, whatever lies
+ *                        inside: each member has the rows of its share (an encoder's and a
+ *                        generator's: dt_tp_first of them; the LLM's: those whose place in the
+ *                        batch is in its share), side by side.  Modules with whole rows inside
+ *                        gather what comes in
  *
  * Losses, best tokens and predictions are whole and equal at all members.
  *
@@ -323,8 +340,9 @@ struct dt_stage_spec {
  *
  * Members hold whole parameters and other rows of the same sequences (dt_batch_cut): their batches, the flow between
  * blocks, losses and best tokens are of own rows alone.  A layer's keys and values are gathered, their gradients
- * summed and scattered; or both go round a ring.  Gradients of parameters are summands, as replicas' are.  Features, conditioning states and
- * their gradients are whole at all members, as above.  Members of both kinds: these rows are dealt once more.
+ * summed and scattered; or both go round a ring.  Gradients of parameters are summands, as replicas' are.  Of features,
+ * conditioning states and their gradients each has those of its rows.  Members of both kinds: these rows are dealt once
+ * more.
  *
  * ---- expert parallelism ----
  *

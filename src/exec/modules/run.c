@@ -103,16 +103,50 @@ static bool ends_module(const struct dt_stage *s)
     return s->last == s->module->n_blocks;
 }
 
-/* Where own rows begin in an activation at the stage's end. */
-static size_t own_at_end(const struct pass *p)
-{
-    const struct dt_stage *s = p->s;
-    int64_t rows, width;
+/* ---- ends of a module whose members have whole rows inside, and exchange shares of them ---- */
 
-    if (!ends_module(s) || !s->seqpar)
-        return 0;
-    rows = dt_nn_rows_after(s, p->r->batch, s->last, &width);
-    return (size_t)(dt_nn_own_first(s, rows) * width) * dt_dtype_bytes(s->dtype);
+static bool features_whole(const struct dt_stage *s)
+{
+    return ends_module(s) && s->tp && !s->seqpar && s->facts.conv_in < 0 && !ends_in_head(s);
+}
+
+static struct dt_flow_share features_of(const struct pass *p)
+{
+    struct dt_flow_share e;
+
+    e.all = dt_nn_rows_after(p->s, p->r->batch, p->s->last, &e.width);
+    e.first = dt_nn_mine_first(p->s, e.all);
+    e.n = dt_nn_mine(p->s, e.all);
+    return e;
+}
+
+static bool states_come(const struct dt_stage *s)
+{
+    return s->first == 0 && s->tp && s->facts.conv_in >= 0;
+}
+
+static char *own_of(const struct pass *p, const struct dt_flow_share *e, char *whole)
+{
+    return dt_nn_off(whole, e->first * e->width, dt_dtype_bytes(p->s->dtype));
+}
+
+/* Whole rows from the members' shares. */
+static void gather(const struct pass *p, const struct dt_flow_share *e, const char *own,
+                   char *whole)
+{
+    copy(p, own_of(p, e, whole), own, (size_t)(e->n * e->width) * dt_dtype_bytes(p->s->dtype));
+    dt_tp_all_gather(p->q, p->s->tp, p->s->dtype, e->all, e->width, whole);
+}
+
+/* The conditioning states of a U-Net, where they will be read. */
+static void states_in(struct pass *p)
+{
+    struct dt_stage *s = p->s;
+    struct dt_flow_share e = dt_flow_states(s, p->r->batch);
+
+    if (e.all > 0)
+        gather(p, &e, p->r->in,
+               s->facts.context_first == 0 ? saved_at(p, p->carry.context) : input_of(p, s->first));
 }
 
 static void flow_in(struct pass *p)
@@ -122,6 +156,10 @@ static void flow_in(struct pass *p)
     int n = dt_flow_list(s, p->r->batch, s->first, list);
     const char *from = p->r->in;
 
+    if (states_come(s)) {
+        states_in(p);
+        return;
+    }
     if (begins_module(s) || !from)
         return;
     for (int i = 0; i < n; from += list[i++].bytes) {
@@ -148,14 +186,16 @@ static void flow_out(struct pass *p)
     struct dt_stage *s = p->s;
     struct dt_flow list[DT_FLOWS_MAX];
     int n = dt_flow_list(s, p->r->batch, s->last, list);
-    int64_t rows, width;
     char *to = p->r->out;
 
     if (ends_in_head(s) || !to)
         return;
-    rows = dt_nn_rows_after(s, p->r->batch, s->last, &width);
-    if (ends_module(s) && s->seqpar) /* its own rows are there: whole features leave a module */
-        dt_tp_all_gather(p->q, s->tp, s->dtype, rows, width, to);
+    if (features_whole(s)) {
+        struct dt_flow_share e = features_of(p);
+
+        copy(p, to, own_of(p, &e, s->temp[s->last & 1]), list[0].bytes);
+        return;
+    }
     for (int i = 0; i < n; to += list[i++].bytes) {
         if (list[i].kind == DT_FLOW_TIME)
             copy(p, to, saved_at(p, p->carry.time), list[i].bytes);
@@ -178,8 +218,10 @@ void dt_stage_forward(struct dt_device_queue *q, struct dt_stage *s, const struc
     for (int i = first; i < last; i++) {
         struct dt_nn_call c = call_of(&p, i);
 
-        if (c.n->has_y)
-            c.y = i + 1 < s->last ? input_of(&p, i + 1) : (char *)r->out + own_at_end(&p);
+        if (c.n->has_y && i + 1 < s->last)
+            c.y = input_of(&p, i + 1);
+        else if (c.n->has_y)
+            c.y = features_whole(s) ? s->temp[s->last & 1] : r->out;
         c.in_rows = r->in;
         c.out_rows = r->out;
         c.n->ops->forward(&c, false);
@@ -212,12 +254,20 @@ static void gradients_in(struct pass *p)
         zero(p, s->g_time, (size_t)(b->n_seq * f->time_dim) * es);
         zero(p, s->g_context, (size_t)(b->n_seq * f->context_len * f->context_dim) * es);
     }
-    if (ends_in_head(s) || !from)
+    if (ends_in_head(s))
+        return;
+    if (features_whole(s)) {
+        struct dt_flow_share e = features_of(p);
+
+        gather(p, &e, from, s->grad_y);
+        return;
+    }
+    if (!from)
         return;
     for (int i = 0; i < n; from += list[i++].bytes) {
         switch (list[i].kind) {
         case DT_FLOW_H:
-            copy(p, s->grad_y, from + own_at_end(p), h_bytes);
+            copy(p, s->grad_y, from, h_bytes);
             break;
         case DT_FLOW_TIME:
             copy(p, s->g_time, from, list[i].bytes);
@@ -250,10 +300,19 @@ static void gradients_out(struct pass *p)
     int n = dt_flow_list(s, p->r->batch, s->first, list);
     char *to = p->r->din;
 
-    if (begins_module(s) || !to || !dt_stage_sends_gradient(s))
+    if (begins_module(s) || !dt_stage_sends_gradient(s))
         return;
     if (s->first == 0 && s->facts.conv_in >= 0) /* no projector: the conditioning states' end */
         sum_context(p);
+    if (states_come(s)) {
+        struct dt_flow_share e = dt_flow_states(s, p->r->batch);
+
+        copy(p, to, own_of(p, &e, s->facts.context_first == 0 ? s->g_context : s->grad_y),
+             (size_t)(e.n * e.width) * dt_dtype_bytes(s->dtype));
+        return;
+    }
+    if (!to)
+        return;
     for (int i = 0; i < n; to += list[i++].bytes) {
         switch (list[i].kind) {
         case DT_FLOW_H:

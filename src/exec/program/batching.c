@@ -69,13 +69,6 @@ int64_t dt_batching_cond_row(const struct dt_sequence_doc *d, int context_len, i
     return (int64_t)d->first + (at > 0 ? at : 0);
 }
 
-void dt_batching_cond_rows(const struct dt_sequence_doc *d, int context_len, int32_t first_row,
-                           int32_t *out)
-{
-    for (int j = 0; j < context_len; j++)
-        out[j] = first_row + (int32_t)dt_batching_cond_row(d, context_len, j);
-}
-
 /* What is drawn for a document: by its sequence and its number there. */
 static void draw_by_document(const struct dt_sequence *const *seqs, struct dt_batch *b)
 {
@@ -109,14 +102,36 @@ static void mark_samples(const struct dt_sequence *const *seqs, int n, struct dt
     b->host.cu_sample[b->n_sample] = row;
 }
 
+/* Rows of an item that cross the LLM's ends at row `row` of the batch; own ones are exchanged here. */
+static void feed_item(const struct dt_sequence *s, const struct dt_sequence_item *it,
+                      int context_len, int64_t row, const struct dt_batching_range *own,
+                      struct dt_batch *b)
+{
+    for (int64_t r = 0; (it->flags & DT_ITEM_ENCODE) && r < (int64_t)it->n; r++) {
+        b->host.ids[row + it->first + r] = -1;
+        if (dt_batching_owns(own, row + it->first + r))
+            b->host.in_row[b->n_in++] = (int32_t)(row + it->first + r);
+    }
+    for (int j = 0; (it->flags & DT_ITEM_GENERATE) && j < context_len; j++, b->n_cond_all++) {
+        int64_t at = row + dt_batching_cond_row(&s->docs[it->doc], context_len, j);
+
+        if (dt_batching_owns(own, at))
+            b->host.cond_row[b->n_cond++] = (int32_t)at;
+    }
+}
+
 static enum dt_status feed_llm(const struct dt_model *m, const struct dt_sequence *const *seqs,
                                int n, struct dt_batch *b, struct dt_error *err)
 {
     int context_len = dt_batching_context_len(m);
     int32_t *doc_of = b->doc_of, docs = 0;
+    struct dt_batching_range own;
     int64_t row = 0;
 
-    b->n_in = b->n_cond = 0;
+    for (int k = 0; k < n; k++)
+        row += seqs[k]->n_tokens;
+    dt_batch_own(&b->cut, row, &own.first, &own.end);
+    row = b->n_in = b->n_cond = b->n_cond_all = 0;
     for (int k = 0; k < n; k++) {
         const struct dt_sequence *s = seqs[k];
 
@@ -125,20 +140,8 @@ static enum dt_status feed_llm(const struct dt_model *m, const struct dt_sequenc
             b->host.ids[row + i] = s->ids[i];
             b->host.target[row + i] = s->labels[i];
         }
-        for (int i = 0; i < s->n_items; i++) {
-            const struct dt_sequence_item *it = &s->items[i];
-
-            if (it->flags & DT_ITEM_ENCODE)
-                for (uint32_t r = 0; r < it->n; r++) {
-                    b->host.ids[row + it->first + r] = -1;
-                    b->host.in_row[b->n_in++] = (int32_t)(row + it->first + r);
-                }
-            if ((it->flags & DT_ITEM_GENERATE) && context_len > 0) {
-                dt_batching_cond_rows(&s->docs[it->doc], context_len, (int32_t)row,
-                                      b->host.cond_row + b->n_cond);
-                b->n_cond += context_len;
-            }
-        }
+        for (int i = 0; i < s->n_items; i++)
+            feed_item(s, &s->items[i], context_len, row, &own, b);
         docs += s->n_docs;
         row += s->n_tokens;
     }

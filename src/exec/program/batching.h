@@ -15,10 +15,7 @@
 
 /* The conditioning states of an image to draw are the final states of the last `context_len` rows
  * of its document (which end with eos and so have seen all of its text); a document that is shorter
- * gives its first row more than once. */
-void dt_batching_cond_rows(const struct dt_sequence_doc *d, int context_len, int32_t first_row,
-                           int32_t *out /* [context_len] */);
-/* The j-th of them, a row of the document's sequence. */
+ * gives its first row more than once.  The j-th of them, a row of the document's sequence: */
 int64_t dt_batching_cond_row(const struct dt_sequence_doc *d, int context_len, int j);
 /* Conditioning rows per image that the model's generator takes; 0 without a generator. */
 int dt_batching_context_len(const struct dt_model *m);
@@ -33,6 +30,15 @@ void dt_batching_pixels(const struct dt_module *m, const float *latents, int lw,
                         uint8_t *px);
 /* Channels that the module's U-Net takes in. */
 int dt_batching_channels(const struct dt_module *m);
+
+/* Rows of a batch that a tensor-parallel member exchanges with other modules (dt_batch_own). */
+struct dt_batching_range {
+    int64_t first, end;
+};
+static inline bool dt_batching_owns(const struct dt_batching_range *own, int64_t row)
+{
+    return row >= own->first && row < own->end;
+}
 
 /* The stream of an image's noise: the same wherever and with whatever else it is computed. */
 uint64_t dt_batching_noise_stream(const struct dt_sequence *s, int item);

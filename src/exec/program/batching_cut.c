@@ -100,6 +100,7 @@ struct feed {
     int64_t *at;  /* [2n] rows of member m, half h before a document: 2m + h */
     int32_t *
         own; /* of every row of all sequences, one after another: this member's row; -1 = another's */
+    struct dt_batching_range exchanged; /* of the member's rows */
 };
 
 static void add_stretch(const struct feed *f, const struct dt_batching_chunks *c, int number,
@@ -219,14 +220,14 @@ static void add_image(const struct feed *f, const int32_t *own, const struct dt_
 {
     struct dt_batch *b = f->b;
 
-    for (uint32_t r = 0; r < it->n; r++, b->n_in++) {
+    for (uint32_t r = 0; r < it->n; r++) {
         int32_t row = own[it->first + r];
 
         if (row < 0)
             continue;
         b->host.ids[row] = -1;
-        b->host.in_take[b->n_in_mine] = (int32_t)b->n_in;
-        b->host.in_row[b->n_in_mine++] = row;
+        if (dt_batching_owns(&f->exchanged, row))
+            b->host.in_row[b->n_in++] = row;
     }
 }
 
@@ -235,13 +236,14 @@ static void add_states(const struct feed *f, const int32_t *own, const struct dt
 {
     struct dt_batch *b = f->b;
 
-    for (int j = 0; j < context_len; j++, b->n_cond++) {
+    for (int j = 0; j < context_len; j++) {
         int32_t row = own[dt_batching_cond_row(d, context_len, j)];
 
         if (row < 0)
             continue;
-        b->host.cond_take[b->n_cond_mine] = (int32_t)b->n_cond;
-        b->host.cond_row[b->n_cond_mine++] = row;
+        b->n_cond_all++;
+        if (dt_batching_owns(&f->exchanged, row))
+            b->host.cond_row[b->n_cond++] = row;
     }
 }
 
@@ -306,7 +308,7 @@ enum dt_status dt_batching_fill_cut(const struct dt_model *m, const struct dt_se
     enum dt_status st;
 
     DT_TRY(check_room(m, &f, err));
-    b->rows = b->n_seq = b->n_early = b->n_in = b->n_cond = b->n_in_mine = b->n_cond_mine = 0;
+    b->rows = b->n_seq = b->n_early = b->n_in = b->n_cond = b->n_cond_all = 0;
     b->keys = b->keys_step = 0;
     b->gathered = b->cut.n * f.most;
     if (b->gathered == 0)
@@ -318,6 +320,7 @@ enum dt_status dt_batching_fill_cut(const struct dt_model *m, const struct dt_se
         add_half(&f, 1);
         b->host.cu[b->n_seq] = (int32_t)b->rows;
         add_steps(&f);
+        dt_batch_own(&b->cut, b->rows, &f.exchanged.first, &f.exchanged.end);
         add_items(m, &f);
     }
     feed_close(&f);

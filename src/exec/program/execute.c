@@ -310,6 +310,8 @@ static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *er
     struct dt_exec_microbatch *s;
 
     DT_TRY(dt_exec_microbatch_get(&x->stages, &x->it, vs, op->mb, err, &s));
+    if (op->part == 0 && op->kind != DT_OP_WEIGHT_GRAD)
+        DT_TRY(dt_exec_recv_own(x, i, err));
     if (!s->empty)
         DT_TRY(run_blocks(x, vs, s, op, lo, hi, err));
     if (completes)

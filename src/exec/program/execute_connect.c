@@ -33,6 +33,22 @@ static enum dt_status add(struct edges *l, struct dt_transport_edge e, struct dt
     return DT_OK;
 }
 
+/* Those into member t of the lane of RECV i. */
+static enum dt_status find_into(const struct dt_exec *x, uint32_t i, int t, struct edges *l,
+                                struct dt_error *err)
+{
+    const struct dt_op *recv = &x->it.p->ops[i], *send = &x->it.p->ops[recv->peer];
+
+    for (int k = 0; k < dt_exec_feeders(&x->ranks, send, recv); k++) {
+        struct dt_transport_edge e = {dt_exec_rank_of(&x->ranks, send, dt_exec_feeder(recv, t, k)),
+                                      dt_exec_rank_of(&x->ranks, recv, t), dt_exec_tag(x, i)};
+
+        if (e.from != e.to && (e.from == x->ranks.rank || e.to == x->ranks.rank))
+            DT_TRY(add(l, e, err));
+    }
+    return DT_OK;
+}
+
 /* In the order of the program, which all ranks have alike. */
 static enum dt_status find(const struct dt_exec *x, struct edges *l, struct dt_error *err)
 {
@@ -44,13 +60,8 @@ static enum dt_status find(const struct dt_exec *x, struct edges *l, struct dt_e
         if (recv->kind != DT_OP_RECV ||
             !(dt_exec_here(&x->ranks, recv) || dt_exec_here(&x->ranks, &p->ops[recv->peer])))
             continue;
-        for (int t = 0; t < dt_exec_members(&x->env, recv->module); t++) {
-            struct dt_transport_edge e = {.tag = dt_exec_tag(x, i)};
-
-            dt_exec_route(&x->ranks, &p->ops[recv->peer], recv, t, &e.from, &e.to);
-            if (e.from != e.to && (e.from == x->ranks.rank || e.to == x->ranks.rank))
-                DT_TRY(add(l, e, err));
-        }
+        for (int t = 0; t < dt_exec_members(&x->env, recv->module); t++)
+            DT_TRY(find_into(x, i, t, l, err));
     }
     return DT_OK;
 }

@@ -17,35 +17,51 @@
 
 /* ---- which thread ---- */
 
+/* Who takes it: members of the receiving lane on this rank, and on others. */
+static void takers(const struct dt_program *p, const struct dt_exec_ranks *ranks,
+                   const struct dt_op *from, int *here, int *away)
+{
+    const struct dt_op *to = &p->ops[from->peer];
+
+    *here = *away = 0;
+    for (int t = 0; t < dt_exec_members(ranks->env, to->module); t++)
+        for (int k = 0; k < dt_exec_feeders(ranks, from, to); k++) {
+            if (dt_exec_rank_of(ranks, from, dt_exec_feeder(to, t, k)) != ranks->rank)
+                continue;
+            if (dt_exec_rank_of(ranks, to, t) == ranks->rank)
+                ++*here;
+            else
+                ++*away;
+        }
+}
+
 int dt_exec_send_users(const struct dt_program *p, const struct dt_exec_ranks *ranks, uint32_t send)
 {
-    const struct dt_op *from = &p->ops[send], *to = &p->ops[from->peer];
-    int here = 0, away = 0;
+    int here, away;
 
-    for (int t = 0; t < dt_exec_members(ranks->env, to->module); t++) {
-        int a, b;
-
-        dt_exec_route(ranks, from, to, t, &a, &b);
-        if (a != ranks->rank)
-            continue;
-        here += b == ranks->rank;
-        away += b != ranks->rank;
-    }
+    takers(p, ranks, &p->ops[send], &here, &away);
     return here + (away > 0);
 }
 
 static bool sends_away(const struct dt_program *p, const struct dt_exec_ranks *ranks,
                        const struct dt_op *from)
 {
-    const struct dt_op *to = &p->ops[from->peer];
+    int here, away;
 
-    for (int t = 0; t < dt_exec_members(ranks->env, to->module); t++) {
-        int a, b;
+    takers(p, ranks, from, &here, &away);
+    return away > 0;
+}
 
-        dt_exec_route(ranks, from, to, t, &a, &b);
-        if (a == ranks->rank && b != ranks->rank)
+/* Does this rank's member take some of it from another rank? */
+static bool comes(const struct dt_program *p, const struct dt_exec_ranks *ranks,
+                  const struct dt_op *to)
+{
+    const struct dt_op *from = &p->ops[to->peer];
+
+    for (int k = 0; k < dt_exec_feeders(ranks, from, to); k++)
+        if (dt_exec_rank_of(ranks, from, dt_exec_feeder(to, dt_exec_member(ranks, to), k)) !=
+            ranks->rank)
             return true;
-    }
     return false;
 }
 
@@ -53,7 +69,6 @@ static enum dt_exec_where where(const struct dt_program *p, const struct dt_exec
                                 const struct dt_op *op)
 {
     const struct dt_exec_peers *peers;
-    int a, b;
 
     if (!dt_exec_here(ranks, op))
         return DT_EXEC_ELSEWHERE;
@@ -61,8 +76,7 @@ static enum dt_exec_where where(const struct dt_program *p, const struct dt_exec
     case DT_OP_SEND:
         return sends_away(p, ranks, op) ? DT_EXEC_COMM : DT_EXEC_MAIN;
     case DT_OP_RECV:
-        dt_exec_route(ranks, &p->ops[op->peer], op, dt_exec_member(ranks, op), &a, &b);
-        return a == ranks->rank ? DT_EXEC_MAIN : DT_EXEC_COMM;
+        return comes(p, ranks, op) ? DT_EXEC_COMM : DT_EXEC_MAIN;
     case DT_OP_GRAD_SYNC:
     case DT_OP_PARAM_GATHER:
         peers = &ranks->peers[op->module][op->stage];
@@ -84,8 +98,7 @@ static enum dt_exec_where where(const struct dt_program *p, const struct dt_exec
 
 /* ---- dependencies ---- */
 
-/* The j-th dependency of op i; DT_NONE ends the list. */
-static uint32_t dep_at(const struct dt_program *p, uint32_t i, uint32_t j)
+uint32_t dt_exec_dep(const struct dt_program *p, uint32_t i, uint32_t j)
 {
     const struct dt_op *op = &p->ops[i];
 
@@ -187,7 +200,7 @@ static enum dt_status find_tokens(struct dt_exec_graph *g, const struct dt_progr
     for (uint32_t i = 0; i < p->n_ops; i++) {
         if (dt_op_resource(p->ops[i].kind) != DT_RES_COMPUTE)
             continue;
-        for (uint32_t j = 0; (d = dep_at(p, i, j)) != DT_NONE; j++)
+        for (uint32_t j = 0; (d = dt_exec_dep(p, i, j)) != DT_NONE; j++)
             if (p->ops[d].lane != p->ops[i].lane)
                 DT_TRY(tokens_of(g, p, ranks, i, d, err));
     }
@@ -216,7 +229,7 @@ static void link_all(struct dt_exec_graph *g, const struct dt_exec_iteration *it
     for (uint32_t i = 0; i < p->n_ops; i++) {
         if (g->kind[i] == DT_EXEC_ELSEWHERE)
             continue;
-        for (uint32_t j = 0; (d = dep_at(p, i, j)) != DT_NONE; j++) {
+        for (uint32_t j = 0; (d = dt_exec_dep(p, i, j)) != DT_NONE; j++) {
             d = counted(g, it->p, i, d);
             if (d != DT_NONE)
                 link(g, d, dt_exec_leader(it->p, ranks, i), count);

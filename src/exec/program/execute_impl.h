@@ -116,21 +116,32 @@ struct dt_exec_peers {
 };
 
 /* Rows that cross an edge between modules, in pieces, and where they lie on both sides (execute_edge.c).  A unit is a sample
- * or, where a module shares items, one of its items.  A piece is a unit or, where the LLM's sequences are cut, those
- * rows of it that one chunk of the sequence has: what goes into a member of the LLM are its own rows, side by side, and
- * what comes out of one are all rows. */
+ * or, where a module shares items, one of its items.  A piece is consecutive rows of a unit that one member has on either
+ * side; members have the rows of their shares, side by side (exec/modules/module.h). */
+enum { DT_EXEC_SRC, DT_EXEC_DST, DT_EXEC_SIDES };
+struct dt_exec_rows {
+    int64_t n;
+    int64_t at[DT_EXEC_SIDES];  /* among those of its owner in the microbatch */
+    int owner[DT_EXEC_SIDES];   /* member of the lane */
+    uint32_t mb[DT_EXEC_SIDES]; /* microbatch over all replicas */
+};
+struct dt_exec_chunk {
+    int member;         /* of context parallelism */
+    int64_t first, end; /* rows of the sequence */
+    int64_t at;         /* the first one among its member's in the microbatch */
+};
 struct dt_exec_edge {
     int src, dst; /* modules; src -1 = no such edge */
     int64_t *unit,
-        *first;    /* units unit[s] .. unit[s + 1] - 1 of sample s; pieces first[u] .. of unit u */
-    int64_t *rows; /* of a piece */
-    int64_t *src_at, *dst_at;  /* where it lies among all rows of its microbatch */
-    int64_t *own_at;           /* the same among those of its owner */
-    int *owner;                /* cp member of the LLM */
-    uint32_t *src_mb, *dst_mb; /* microbatch over all replicas */
-    int64_t n;                 /* pieces */
-    size_t cap_unit, cap_first, cap_rows, cap_src_at, cap_dst_at, cap_own_at, cap_owner, cap_src_mb,
-        cap_dst_mb;
+        *first; /* units unit[s] .. unit[s + 1] - 1 of sample s; pieces first[u] .. of unit u */
+    struct dt_exec_rows *piece;
+    int64_t n;    /* pieces */
+    size_t width; /* bytes of a row */
+    /* what pieces are cut by: tables, and the chunks of a sample's sequence */
+    int64_t *places;
+    struct dt_exec_chunk *chunk;
+    int64_t n_chunks;
+    size_t cap_unit, cap_first, cap_piece, cap_places, cap_chunk;
 };
 /* Pieces [first, end) of entry k of a module's list. */
 static inline int64_t dt_exec_pieces(const struct dt_exec_edge *e,
@@ -513,28 +524,19 @@ void dt_exec_edge_free(struct dt_exec_edge *e);
 /* What a RECV takes of its SEND's microbatch. */
 struct dt_exec_link {
     const struct dt_exec_edge *edge; /* NULL: all of the tensor, which both sides hold alike */
-    const int64_t *rows, *from_at, *to_at;
-    const uint32_t *from_mb;
-    const int
-        *owner; /* NULL: every member takes all rows; else those that are its own, of `member` */
-    int member;
+    int from_side, to_side;          /* DT_EXEC_SRC, DT_EXEC_DST */
+    int from_member, to_member;
     const struct dt_assignment_module *to;
     const struct dt_microbatch *mb; /* the receiver's */
     uint32_t from_global, to_global;
-    int64_t n, to_rows;           /* rows in common; all rows of the receiver's tensor */
+    int64_t n, to_rows;           /* rows in common; all rows of the receiving member */
     int64_t from_first, to_first; /* where the rows in common begin */
     bool from_runs, to_runs;      /* they lie side by side there */
     size_t width, to_bytes;       /* of a row; of the receiver's tensor */
 };
-/* Of member t of the receiving lane. */
+/* From member s of the sending lane to member t of the receiving one. */
 void dt_exec_link(const struct dt_exec_iteration *it, const struct dt_exec_stages *stages,
-                  const struct dt_op *recv, int t, struct dt_exec_link *out);
-/* Does a link take this piece? */
-static inline bool dt_exec_takes(const struct dt_exec_link *l, int64_t piece)
-{
-    return l->rows[piece] > 0 && l->from_mb[piece] == l->from_global &&
-           (!l->owner || l->owner[piece] == l->member);
-}
+                  const struct dt_op *recv, int s, int t, struct dt_exec_link *out);
 /* Between `tensor` (of the sender, or of the receiver) and `packed` rows. */
 void dt_exec_pack(const struct dt_device *dev, struct dt_device_queue *q,
                   const struct dt_exec_link *l, const char *tensor, char *packed);
@@ -542,6 +544,8 @@ void dt_exec_unpack(const struct dt_device *dev, struct dt_device_queue *q,
                     const struct dt_exec_link *l, const char *packed, char *tensor);
 /* A RECV from a lane of this rank. */
 enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt_error *err);
+/* Of what op i takes, the rows of this rank, where others come from other ranks. */
+enum dt_status dt_exec_recv_own(struct dt_exec *x, uint32_t i, struct dt_error *err);
 /* Gradients of blocks [first, last) are complete: those that nothing wrote become zero, once. */
 void dt_exec_finish_grads(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs, int first,
                           int last);
@@ -579,7 +583,13 @@ enum dt_status dt_exec_layout(const struct dt_exec_env *env, int module, int v, 
                               struct dt_tp *ep, struct dt_error *err, struct dt_stage **out);
 /* First float and number of a member's piece of a region. */
 void dt_exec_piece(const struct dt_exec_region *u, int members, int member, size_t *at, size_t *n);
-/* The member of the sending lane that feeds member `t` of the receiving one, and both ranks. */
+/* Member t of the receiving lane takes a message from so many members of the sending one: from its like inside a module,
+ * from any of them between modules; the k-th, and a member's rank. */
+int dt_exec_feeders(const struct dt_exec_ranks *ranks, const struct dt_op *send,
+                    const struct dt_op *recv);
+int dt_exec_feeder(const struct dt_op *recv, int t, int k);
+int dt_exec_rank_of(const struct dt_exec_ranks *ranks, const struct dt_op *op, int member);
+/* Where a member of one lane tells a member `t` of another: both ranks. */
 void dt_exec_route(const struct dt_exec_ranks *ranks, const struct dt_op *from,
                    const struct dt_op *to, int t, int *from_rank, int *to_rank);
 
@@ -642,6 +652,8 @@ enum dt_status dt_exec_graph(struct dt_exec_graph *g, const struct dt_exec_itera
 void dt_exec_graph_free(struct dt_exec_graph *g);
 /* The first member here of the op's group, which acts for all of them; the op itself outside. */
 uint32_t dt_exec_leader(const struct dt_program *p, const struct dt_exec_ranks *ranks, uint32_t i);
+/* The j-th dependency of op i; DT_NONE ends the list. */
+uint32_t dt_exec_dep(const struct dt_program *p, uint32_t i, uint32_t j);
 /* Users of what an op hands on: SENDs of it to this rank, and to others. */
 int dt_exec_send_users(const struct dt_program *p, const struct dt_exec_ranks *ranks,
                        uint32_t send);

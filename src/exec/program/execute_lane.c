@@ -338,8 +338,6 @@ struct dt_batch dt_exec_counts(const struct dt_exec_env *env, const struct dt_ex
                              .module = &env->o.model->modules[module],
                              .rows = l->rows,
                              .n_seq = l->seqs,
-                             .n_in = l->in,
-                             .n_cond = l->cond,
                              .max_len = l->max_len,
                              .keys = l->keys,
                              .keys_step = l->keys_step,

@@ -148,12 +148,16 @@ static enum dt_status fill(const struct dt_exec_stages *stages, struct dt_exec_i
     const struct dt_exec_env *env = stages->env;
     uint32_t global = it->p->assignment->m[vs->module].mb_first[vs->replica] + s->mb;
     enum dt_module_role role = env->o.model->modules[vs->module].role;
+    struct dt_tp *tp =
+        dt_exec_tp(stages->ranks, vs->module, vs->replica, vs->v % env->pp[vs->module]);
     struct dt_batch *b = s->batch;
     int n;
 
     DT_TRY(dt_exec_gather_seqs(it, vs->module, global, &n, err));
     DT_TRY(dt_batch_fit(b, &it->lim[vs->module][global], err));
     b->cut = stages->ranks->cut[vs->module];
+    b->cut.tp = dt_tp_size(tp);
+    b->cut.part = dt_tp_rank(tp);
     b->train = dt_stage_has_backward(vs->stage);
     b->noise_seed = env->o.seed;
     b->routed = it->lim[vs->module][global].routed;

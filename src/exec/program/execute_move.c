@@ -7,42 +7,35 @@
 
 /* ---- messages ---- */
 
+static bool takes(const struct dt_exec_link *l, const struct dt_exec_rows *r)
+{
+    return r->mb[l->from_side] == l->from_global && r->owner[l->from_side] == l->from_member &&
+           r->owner[l->to_side] == l->to_member;
+}
+
 /* Rows in common, in the order of the receiver's samples; do they lie side by side? */
 static void rows_in_common(struct dt_exec_link *l)
 {
-    l->n = 0;
+    l->n = l->to_rows = 0;
     l->from_runs = l->to_runs = true;
     for (uint32_t i = 0; i < l->mb->n; i++) {
         int64_t end, k = dt_exec_pieces(l->edge, l->to, l->mb->first + i, &end);
 
         for (; k < end; k++) {
-            if (!dt_exec_takes(l, k))
+            const struct dt_exec_rows *r = &l->edge->piece[k];
+
+            l->to_rows += r->owner[l->to_side] == l->to_member ? r->n : 0;
+            if (!takes(l, r))
                 continue;
             if (l->n == 0) {
-                l->from_first = l->from_at[k];
-                l->to_first = l->to_at[k];
+                l->from_first = r->at[l->from_side];
+                l->to_first = r->at[l->to_side];
             }
-            l->from_runs &= l->from_at[k] == l->from_first + l->n;
-            l->to_runs &= l->to_at[k] == l->to_first + l->n;
-            l->n += l->rows[k];
+            l->from_runs &= r->at[l->from_side] == l->from_first + l->n;
+            l->to_runs &= r->at[l->to_side] == l->to_first + l->n;
+            l->n += r->n;
         }
     }
-}
-
-/* Rows of a microbatch of the module on one side of the edge: all, or those of one owner (-1: all). */
-static int64_t count_rows(const struct dt_program *p, const struct dt_exec_edge *e, int module,
-                          uint32_t mb, int owner)
-{
-    const struct dt_assignment_module *a = &p->assignment->m[module];
-    int64_t n = 0;
-
-    for (uint32_t i = 0; i < a->mb[mb].n; i++) {
-        int64_t end, k = dt_exec_pieces(e, a, a->mb[mb].first + i, &end);
-
-        for (; k < end; k++)
-            n += owner < 0 || e->owner[k] == owner ? e->rows[k] : 0;
-    }
-    return n;
 }
 
 /* Bytes of the tensor of the side that is here: the same stage functions on both. */
@@ -56,41 +49,30 @@ static size_t tensor_bytes(const struct dt_exec_iteration *it, const struct dt_e
 }
 
 void dt_exec_link(const struct dt_exec_iteration *it, const struct dt_exec_stages *stages,
-                  const struct dt_op *recv, int t, struct dt_exec_link *l)
+                  const struct dt_op *recv, int s, int t, struct dt_exec_link *l)
 {
     const struct dt_op *send = &it->p->ops[recv->peer];
-    const struct dt_plan_layout *to = &stages->env->o.plan->modules[recv->module].layout;
     bool grad = recv->flags & DT_OPF_GRAD, here = dt_exec_here(stages->ranks, recv);
-    size_t bytes;
-    int64_t rows;
 
     *l = (struct dt_exec_link){.from_global = dt_exec_global_mb(it->p, send),
-                               .to_global = dt_exec_global_mb(it->p, recv)};
+                               .to_global = dt_exec_global_mb(it->p, recv),
+                               .from_side = grad ? DT_EXEC_DST : DT_EXEC_SRC,
+                               .to_side = grad ? DT_EXEC_SRC : DT_EXEC_DST,
+                               .from_member = s,
+                               .to_member = t};
     l->to = &it->p->assignment->m[recv->module];
     l->mb = &l->to->mb[l->to_global];
-    bytes = here ? tensor_bytes(it, stages, recv, grad, l->to_global)
-                 : tensor_bytes(it, stages, send, !grad, l->from_global);
-    l->to_bytes = bytes;
     for (int k = 0; (recv->flags & DT_OPF_BOUNDARY) && k < DT_EDGES; k++)
         if ((grad ? it->edge[k].src : it->edge[k].dst) == recv->module)
             l->edge = &it->edge[k];
-    if (!l->edge)
+    if (!l->edge) {
+        l->to_bytes = here ? tensor_bytes(it, stages, recv, grad, l->to_global)
+                           : tensor_bytes(it, stages, send, !grad, l->from_global);
         return;
-    l->rows = l->edge->rows;
-    l->from_at = grad ? l->edge->dst_at : l->edge->src_at;
-    l->to_at = grad ? l->edge->src_at : l->edge->dst_at;
-    l->from_mb = grad ? l->edge->dst_mb : l->edge->src_mb;
-    rows = here ? count_rows(it->p, l->edge, recv->module, l->to_global, -1)
-                : count_rows(it->p, l->edge, send->module, l->from_global, -1);
-    l->width = rows > 0 ? bytes / (size_t)rows : 0;
-    if (to->cp > 1) {
-        l->owner = l->edge->owner;
-        l->member = t / to->tp;
-        l->to_at = l->edge->own_at;
     }
-    l->to_rows = count_rows(it->p, l->edge, recv->module, l->to_global, l->owner ? l->member : -1);
-    l->to_bytes = (size_t)l->to_rows * l->width;
+    l->width = l->edge->width;
     rows_in_common(l);
+    l->to_bytes = (size_t)l->to_rows * l->width;
 }
 
 enum { RUNS = 64 }; /* of rows, in one launch */
@@ -140,12 +122,14 @@ static void copy_rows(const struct dt_device *dev, struct dt_device_queue *q,
         int64_t end, k = dt_exec_pieces(l->edge, l->to, l->mb->first + i, &end);
 
         for (; k < end; k++) {
-            if (!dt_exec_takes(l, k))
+            const struct dt_exec_rows *x = &l->edge->piece[k];
+
+            if (!takes(l, x))
                 continue;
-            add_run(dev, q, &r, l->rows[k] * (int64_t)l->width,
-                    from + (size_t)(from_packed ? at : l->from_at[k]) * l->width,
-                    to + (size_t)(to_packed ? at : l->to_at[k]) * l->width);
-            at += l->rows[k];
+            add_run(dev, q, &r, x->n * (int64_t)l->width,
+                    from + (size_t)(from_packed ? at : x->at[l->from_side]) * l->width,
+                    to + (size_t)(to_packed ? at : x->at[l->to_side]) * l->width);
+            at += x->n;
         }
     }
     copy_runs(dev, q, &r);
@@ -163,32 +147,89 @@ void dt_exec_unpack(const struct dt_device *dev, struct dt_device_queue *q,
     copy_rows(dev, q, l, packed, true, tensor, false);
 }
 
+/* Which member of the sending lane is this rank, among those that feed member t; -1: none. */
+static int feeder_here(const struct dt_exec_ranks *ranks, const struct dt_op *send,
+                       const struct dt_op *recv, int t)
+{
+    for (int k = 0; k < dt_exec_feeders(ranks, send, recv); k++) {
+        int s = dt_exec_feeder(recv, t, k);
+
+        if (dt_exec_rank_of(ranks, send, s) == ranks->rank)
+            return s;
+    }
+    return -1;
+}
+
+static enum dt_status gone(struct dt_error *err)
+{
+    return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
+}
+
+/* Rows of a message of this rank to their places, and the sender is done with it. */
+static enum dt_status copy_own(struct dt_exec *x, const struct dt_op *recv,
+                               const struct dt_exec_link *l, struct dt_exec_message *m,
+                               struct dt_error *err)
+{
+    struct dt_exec_message *inbox;
+
+    if (l->n > 0) {
+        DT_TRY(dt_exec_message_inbox(&x->comm, &x->stages, dt_exec_op_vs(&x->stages, recv),
+                                     recv->mb, (recv->flags & DT_OPF_GRAD) != 0, l->to_bytes, err,
+                                     &inbox));
+        copy_rows(x->env.dev, x->env.q, l, m->data.p, false, inbox->data.p, false);
+    }
+    dt_exec_message_release(&x->comm, &x->env, m, 1, x->env.q);
+    return DT_OK;
+}
+
 enum dt_status dt_exec_recv(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
 {
     const struct dt_op *send = &x->it.p->ops[op->peer];
     bool grad = op->flags & DT_OPF_GRAD;
     struct dt_exec_vstage *to = dt_exec_op_vs(&x->stages, op),
                           *from = dt_exec_op_vs(&x->stages, send);
-    struct dt_exec_message *m = dt_exec_message_sent(&x->comm, from, send->mb, grad), *inbox;
+    struct dt_exec_message *m = dt_exec_message_sent(&x->comm, from, send->mb, grad);
+    int t = dt_exec_member(&x->ranks, op);
     struct dt_exec_link l;
     struct dt_exec_microbatch *microbatch;
 
     DT_TRY(dt_exec_microbatch_get(&x->stages, &x->it, to, op->mb, err, &microbatch));
+    dt_exec_link(&x->it, &x->stages, op, feeder_here(&x->ranks, send, op, t), t, &l);
     if (!m)
-        return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
-    dt_exec_link(&x->it, &x->stages, op, dt_exec_member(&x->ranks, op), &l);
+        return l.edge && l.n == 0 ? DT_OK : gone(err);
     if (!l.edge || (l.n == l.to_rows && l.from_first == 0 && l.from_runs && l.to_runs)) {
         /* handed on as it is, and kept until the receiver is done with it */
         *(grad ? &microbatch->dout : &microbatch->in) = m->data.p;
         *(grad ? &microbatch->dout_from : &microbatch->in_from) = m;
         return DT_OK;
     }
-    if (l.n > 0) {
-        DT_TRY(
-            dt_exec_message_inbox(&x->comm, &x->stages, to, op->mb, grad, l.to_bytes, err, &inbox));
-        copy_rows(x->env.dev, x->env.q, &l, m->data.p, false, inbox->data.p, false);
-    }
-    dt_exec_message_release(&x->comm, &x->env, m, 1, x->env.q);
+    return copy_own(x, op, &l, m, err);
+}
+
+static enum dt_status recv_own(struct dt_exec *x, uint32_t d, struct dt_error *err)
+{
+    const struct dt_op *recv = &x->it.p->ops[d], *send = &x->it.p->ops[recv->peer];
+    int t = dt_exec_member(&x->ranks, recv), s = feeder_here(&x->ranks, send, recv, t);
+    struct dt_exec_message *m;
+    struct dt_exec_link l;
+
+    if (s < 0)
+        return DT_OK;
+    m = dt_exec_message_sent(&x->comm, dt_exec_op_vs(&x->stages, send), send->mb,
+                             (recv->flags & DT_OPF_GRAD) != 0);
+    dt_exec_link(&x->it, &x->stages, recv, s, t, &l);
+    if (!m)
+        return l.n == 0 ? DT_OK : gone(err);
+    return copy_own(x, recv, &l, m, err);
+}
+
+enum dt_status dt_exec_recv_own(struct dt_exec *x, uint32_t i, struct dt_error *err)
+{
+    uint32_t d;
+
+    for (uint32_t j = 0; (d = dt_exec_dep(x->it.p, i, j)) != DT_NONE; j++)
+        if (x->it.p->ops[d].kind == DT_OP_RECV && dt_exec_is_comm(&x->comm, d))
+            DT_TRY(recv_own(x, d, err));
     return DT_OK;
 }
 

@@ -46,7 +46,7 @@ static enum dt_status pool_take(struct dt_exec_comm *c, const struct dt_device *
 
 /* ---- messages ---- */
 
-/* Rows that some members of the receiving lane take alike. */
+/* Rows for a member of the receiving lane. */
 struct parcel {
     const char *data;
     size_t bytes;
@@ -62,7 +62,7 @@ static enum dt_status make_parcel(struct dt_exec *x, uint32_t i, const struct dt
     struct dt_device_queue *q = x->comm.queue_of[i];
 
     *out = (struct parcel){.bytes = l->edge ? (size_t)l->n * l->width : l->to_bytes};
-    if (out->bytes == 0) /* a member of a lane without rows of this microbatch */
+    if (out->bytes == 0) /* none of this member's are for that one */
         return DT_OK;
     if (!m)
         return dt_error_set(err, DT_ERR_INTERNAL, "a message comes from a microbatch that is gone");
@@ -80,22 +80,18 @@ static enum dt_status make_parcel(struct dt_exec *x, uint32_t i, const struct dt
 static enum dt_status post_send(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
     const struct dt_op *op = &x->it.p->ops[i], *recv = &x->it.p->ops[op->peer];
-    int tp = x->env.o.plan->modules[recv->module].layout.tp, made = -1; /* for whom, of cp */
-    struct parcel p = {0};
+    int me = dt_exec_member(&x->ranks, op);
 
     for (int t = 0; t < dt_exec_members(&x->env, recv->module); t++) {
+        int to = dt_exec_rank_of(&x->ranks, recv, t);
         struct dt_exec_link l;
         struct dt_req *req;
-        int from, to;
+        struct parcel p;
 
-        dt_exec_route(&x->ranks, op, recv, t, &from, &to);
-        if (from != x->ranks.rank || to == x->ranks.rank)
+        if (to == x->ranks.rank || !(recv->flags & DT_OPF_BOUNDARY || t == me))
             continue;
-        if (made != t / tp) {
-            dt_exec_link(&x->it, &x->stages, recv, t, &l);
-            DT_TRY(make_parcel(x, i, &l, err, &p));
-            made = t / tp;
-        }
+        dt_exec_link(&x->it, &x->stages, recv, me, t, &l);
+        DT_TRY(make_parcel(x, i, &l, err, &p));
         if (p.bytes == 0)
             continue;
         DT_TRY(x->ranks.data->post_send(x->ranks.data, to, dt_exec_tag(x, op->peer), p.data,
@@ -114,49 +110,105 @@ static void complete_send(struct dt_exec *x, const struct dt_op *op)
         dt_exec_message_sent(&x->comm, vs, op->mb, (op->flags & DT_OPF_GRAD) != 0), 1, NULL);
 }
 
+/* What member t takes of a RECV from the k-th rank that feeds it; *from: that rank, -1 = this one.  Rows that have a
+ * place in the inbox side by side come there, others into a buffer, from `packed_at` on. */
+struct part {
+    struct dt_exec_link l;
+    int from;
+    size_t bytes, packed_at;
+    bool packed;
+};
+
+/* The k-th part; begins with k = 0 and what is zero. */
+static void next_part(const struct dt_exec *x, const struct dt_op *recv, int k, struct part *p)
+{
+    const struct dt_op *send = &x->it.p->ops[recv->peer];
+    int t = dt_exec_member(&x->ranks, recv), s = dt_exec_feeder(recv, t, k);
+
+    p->packed_at += p->packed ? p->bytes : 0;
+    p->from = dt_exec_rank_of(&x->ranks, send, s);
+    dt_exec_link(&x->it, &x->stages, recv, s, t, &p->l);
+    p->bytes = p->l.edge ? (size_t)p->l.n * p->l.width : p->l.to_bytes;
+    if (p->from == x->ranks.rank) /* the main thread copies it (dt_exec_recv_own) */
+        p->bytes = 0;
+    p->packed = p->l.edge && !p->l.to_runs && p->bytes > 0;
+}
+
+/* All parts of a RECV: what comes at all, and what needs a buffer. */
+static void count_parts(const struct dt_exec *x, const struct dt_op *recv, size_t *bytes,
+                        size_t *packed, size_t *inbox)
+{
+    int n = dt_exec_feeders(&x->ranks, &x->it.p->ops[recv->peer], recv);
+    struct part p = {0};
+
+    *bytes = *packed = *inbox = 0;
+    for (int k = 0; k < n; k++) {
+        next_part(x, recv, k, &p);
+        *bytes += p.bytes;
+        *packed += p.packed ? p.bytes : 0;
+        *inbox = p.l.to_bytes;
+    }
+}
+
+static enum dt_status post_parts(struct dt_exec *x, uint32_t i, char *inbox,
+                                 struct dt_exec_packed *packed, struct dt_error *err)
+{
+    const struct dt_op *op = &x->it.p->ops[i];
+    int n = dt_exec_feeders(&x->ranks, &x->it.p->ops[op->peer], op);
+    struct part p = {0};
+
+    for (int k = 0; k < n; k++) {
+        struct dt_req *req;
+        char *to;
+
+        next_part(x, op, k, &p);
+        if (p.bytes == 0)
+            continue;
+        to = p.packed ? (char *)packed->data.p + p.packed_at
+                      : inbox + (p.l.edge ? (size_t)p.l.to_first * p.l.width : 0);
+        DT_TRY(x->ranks.data->post_recv(x->ranks.data, p.from, dt_exec_tag(x, i), to, p.bytes,
+                                        x->comm.queue_of[i], err, &req));
+        /* all requests name the buffer: whichever is the last tells of it */
+        DT_TRY(dt_exec_request_add(&x->comm, i, x->ranks.data, req, packed, err));
+    }
+    return DT_OK;
+}
+
 static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *err)
 {
-    const struct dt_op *op = &x->it.p->ops[i], *send = &x->it.p->ops[op->peer];
-    int t = dt_exec_member(&x->ranks, op), from, to;
+    const struct dt_op *op = &x->it.p->ops[i];
     struct dt_device_queue *q = x->comm.queue_of[i];
     struct dt_exec_packed *packed = NULL;
+    size_t bytes, packed_bytes, inbox_bytes;
     struct dt_exec_message *inbox;
-    struct dt_exec_link l;
-    struct dt_req *req;
-    size_t bytes;
-    char *data;
 
-    dt_exec_link(&x->it, &x->stages, op, t, &l);
-    bytes = l.edge ? (size_t)l.n * l.width : l.to_bytes;
+    count_parts(x, op, &bytes, &packed_bytes, &inbox_bytes);
     if (bytes == 0)
         return DT_OK;
     DT_TRY(dt_exec_message_inbox(&x->comm, &x->stages, dt_exec_op_vs(&x->stages, op), op->mb,
-                                 (op->flags & DT_OPF_GRAD) != 0, l.to_bytes, err, &inbox));
+                                 (op->flags & DT_OPF_GRAD) != 0, inbox_bytes, err, &inbox));
     x->env.dev->event_wait(q, inbox->read); /* of the microbatch that had it before */
-    data = inbox->data.p;
-    if (l.edge && l.to_runs) {
-        data += (size_t)l.to_first * l.width;
-    } else if (l.edge) {
-        DT_TRY(pool_take(&x->comm, x->env.dev, q, bytes, err, &packed));
-        data = packed->data.p;
-    }
-    dt_exec_route(&x->ranks, send, op, t, &from, &to);
-    DT_TRY(x->ranks.data->post_recv(x->ranks.data, from, dt_exec_tag(x, i), data, bytes, q, err,
-                                    &req));
-    return dt_exec_request_add(&x->comm, i, x->ranks.data, req, packed, err);
+    if (packed_bytes > 0)
+        DT_TRY(pool_take(&x->comm, x->env.dev, q, packed_bytes, err, &packed));
+    return post_parts(x, i, inbox->data.p, packed, err);
 }
 
 static void complete_recv(struct dt_exec *x, uint32_t i, const struct dt_exec_packed *packed)
 {
     const struct dt_op *op = &x->it.p->ops[i];
+    int n = dt_exec_feeders(&x->ranks, &x->it.p->ops[op->peer], op);
     struct dt_device_queue *q = dt_exec_queue_of_lands(x, i);
     struct dt_exec_message *inbox;
-    struct dt_exec_link l;
+    struct part p = {0};
 
-    dt_exec_link(&x->it, &x->stages, op, dt_exec_member(&x->ranks, op), &l);
     inbox = dt_exec_message_received(&x->comm, dt_exec_op_vs(&x->stages, op), op->mb,
                                      (op->flags & DT_OPF_GRAD) != 0);
-    dt_exec_unpack(x->env.dev, q, &l, packed->data.p, inbox->data.p);
+    for (int k = 0; k < n; k++) {
+        next_part(x, op, k, &p);
+        if (p.packed)
+            dt_exec_unpack(x->env.dev, q, &p.l, (char *)packed->data.p + p.packed_at,
+                           inbox->data.p);
+    }
     x->env.dev->event_record(q, packed->read);
 }
 

@@ -400,6 +400,23 @@ void dt_exec_unplace(struct dt_exec_ranks *ranks)
     dt_placement_free(&ranks->place);
 }
 
+int dt_exec_feeders(const struct dt_exec_ranks *ranks, const struct dt_op *send,
+                    const struct dt_op *recv)
+{
+    return recv->flags & DT_OPF_BOUNDARY ? dt_exec_members(ranks->env, send->module) : 1;
+}
+
+int dt_exec_feeder(const struct dt_op *recv, int t, int k)
+{
+    return recv->flags & DT_OPF_BOUNDARY ? k : t;
+}
+
+int dt_exec_rank_of(const struct dt_exec_ranks *ranks, const struct dt_op *op, int member)
+{
+    return ranks->t ? dt_placement_rank(&ranks->place, op->module, op->replica, op->stage, member)
+                    : 0;
+}
+
 void dt_exec_route(const struct dt_exec_ranks *ranks, const struct dt_op *from,
                    const struct dt_op *to, int t, int *from_rank, int *to_rank)
 {
@@ -410,7 +427,7 @@ void dt_exec_route(const struct dt_exec_ranks *ranks, const struct dt_op *from,
         return;
     }
     *to_rank = dt_placement_rank(&ranks->place, to->module, to->replica, to->stage, t);
-    /* whole tensors are equal on all members: one of the same rank is nearest */
+    /* all members know: one of the same rank is nearest */
     s = dt_placement_member(&ranks->place, from->module, from->replica, from->stage, *to_rank);
     if (s < 0 || (from->module == to->module && s != t))
         s = t % members;
