@@ -38,6 +38,8 @@ typedef int fake_nccl_living_fn(void);     /* fake_nccl_living: communicators th
 struct fake_nccl_memory {
     int living, windows, buffers, gathers, registered_gathers, zero_cta_gathers;
     int failed_questions; /* CommGetAsyncError that failed, as the test wanted */
+    int sums,
+        registered_sums; /* calls that form sums, and those of memory that their communicator knows */
 };
 typedef struct fake_nccl_memory fake_nccl_memory_fn(void);
 /* fake_nccl_callers: threads that have made communicators since it was called last, while there are none; *order: a

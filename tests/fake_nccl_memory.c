@@ -5,9 +5,10 @@
  *   - members make windows of the same size, in the same order, and give them back
  *   - nothing is freed, and no communicator ends, before what is registered has been given back
  *
- * FAKE_NCCL_REFUSES: memory (there is none), windows (they get no handle). */
+ * FAKE_NCCL_REFUSES: memory (there is none), memory-once (the first who asks gets none), windows (they get no handle). */
 #include "fake_nccl_impl.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,7 @@ struct known { /* by a communicator: a handle */
 static struct memory *given;
 static struct known *all;
 static struct fake_nccl_memory count;
+static atomic_int refused; /* of memory-once */
 
 static bool refuses(const char *what)
 {
@@ -68,6 +70,14 @@ void fake_nccl_gather(struct dt_nccl_comm *c, const void *in, const void *out, s
     pthread_mutex_unlock(&fake_nccl_lock);
 }
 
+void fake_nccl_sum(struct dt_nccl_comm *c, const void *in)
+{
+    pthread_mutex_lock(&fake_nccl_lock);
+    count.sums++;
+    count.registered_sums += is_known(c, in, false) || is_known(c, in, true);
+    pthread_mutex_unlock(&fake_nccl_lock);
+}
+
 /* Of one that is given up, handles are gone. */
 void fake_nccl_forget(const struct dt_nccl_comm *c, bool given_up)
 {
@@ -95,7 +105,7 @@ SHOWN int ncclMemAlloc(void **p, size_t bytes)
     struct memory *m;
     void *got;
 
-    if (fake_nccl_fails() || refuses("memory"))
+    if (fake_nccl_fails() || refuses("memory") || (refuses("memory-once") && !refused++))
         return UNHANDLED;
     got = fake_nccl_hooks_now()->alloc(bytes);
     if (!got)

@@ -147,11 +147,92 @@ static enum dt_status share(struct dt_nccl_ranks *s, void *arg, struct dt_error 
     return DT_OK;
 }
 
+/* Registering waits for all members, so none begins before it is known that the others will, too: the library may have
+ * given memory to some of them only.  The lowest member asks and tells. */
+static enum dt_status ask(struct dt_nccl_ranks *s, const struct dt_comm *c, unsigned char *said,
+                          struct dt_error *err)
+{
+    struct dt_transport *t = s->control;
+    struct dt_req *r;
+
+    for (int k = 1; k < c->n; k++) {
+        DT_TRY(t->post_recv(t, c->ranks[k], DT_TRANSPORT_NCCL_TAG, &said[k], 1, NULL, err, &r));
+        DT_TRY(dt_transport_wait(t, r, s->t.limit_s, "members who register a buffer", err));
+        said[0] &= said[k];
+    }
+    for (int k = 1; k < c->n; k++) {
+        DT_TRY(t->post_send(t, c->ranks[k], DT_TRANSPORT_NCCL_TAG, said, 1, NULL, err, &r));
+        DT_TRY(dt_transport_wait(t, r, s->t.limit_s, "members who register a buffer", err));
+    }
+    return DT_OK;
+}
+
+static enum dt_status answer(struct dt_nccl_ranks *s, const struct dt_comm *c, unsigned char *said,
+                             struct dt_error *err)
+{
+    struct dt_transport *t = s->control;
+    struct dt_req *r;
+
+    DT_TRY(t->post_send(t, c->ranks[0], DT_TRANSPORT_NCCL_TAG, said, 1, NULL, err, &r));
+    DT_TRY(dt_transport_wait(t, r, s->t.limit_s, "members who register a buffer", err));
+    DT_TRY(t->post_recv(t, c->ranks[0], DT_TRANSPORT_NCCL_TAG, said, 1, NULL, err, &r));
+    return dt_transport_wait(t, r, s->t.limit_s, "members who register a buffer", err);
+}
+
+static enum dt_status all_have(struct dt_nccl_ranks *s, const struct dt_comm *c, bool mine,
+                               struct dt_error *err, bool *out)
+{
+    unsigned char *said = dt_calloc((size_t)c->n, 1);
+    enum dt_status st;
+
+    if (!said)
+        return dt_error_nomem(err, "a buffer");
+    said[0] = mine;
+    st = c->me == 0 ? ask(s, c, said, err) : answer(s, c, said, err);
+    if (st != DT_OK) {
+        dt_transport_leave(said); /* of what has failed, more may come */
+        return st;
+    }
+    *out = said[0];
+    dt_free(said);
+    return DT_OK;
+}
+
+struct search {
+    const void *p;
+    bool found;
+};
+
+static enum dt_status look(struct dt_nccl_ranks *s, void *arg, struct dt_error *err)
+{
+    struct search *a = arg;
+
+    a->found = find(s, a->p) != NULL;
+    if (!a->found)
+        return DT_OK;
+    return dt_nccl_state(s, err);
+}
+
+static enum dt_status not_all(struct dt_nccl_ranks *s, void *arg, struct dt_error *err)
+{
+    (void)arg;
+    (void)err;
+    note(s, "registers no buffers", "it gives another rank no memory for them");
+    return DT_OK;
+}
+
 static enum dt_status memory_share(struct dt_comm *c, void *p, struct dt_error *err)
 {
+    struct dt_nccl_ranks *s = dt_nccl_of(c->t);
     struct sharing a = {c->own, p};
+    struct search mine = {p, false};
+    bool all;
 
-    return a.link ? dt_nccl_issue(dt_nccl_of(c->t), share, &a, err) : DT_OK;
+    if (!a.link)
+        return DT_OK;
+    DT_TRY(dt_nccl_issue(s, look, &mine, err));
+    DT_TRY(all_have(s, c, mine.found, err, &all));
+    return dt_nccl_issue(s, all ? share : not_all, &a, err);
 }
 
 /* ---- the end of it ---- */

@@ -149,6 +149,7 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_put.c \
 	src/exec/program/execute_queue.c \
 	src/exec/program/execute_ranks.c \
+	src/exec/program/execute_share.c \
 	src/exec/program/execute_time.c \
 	src/exec/program/execute_turn.c \
 	src/exec/program/execute_whole.c \

@@ -230,11 +230,11 @@ struct dt_stage {
     size_t cap_weights, cap_params;
     size_t floats;
     float *master, *grads;
-    uint16_t *rounded;                /* dt_stage_rounded */
-    struct dt_stage_memory gathered;  /* alloc is NULL: the device's */
-    float *ones;                      /* host memory */
-    struct dt_kernel_span *unwritten; /* the same: room for dt_stage_grads_finish's table */
-    float *rope;                      /* cosines and sines; NULL without rotary positions */
+    uint16_t *rounded;                       /* dt_stage_rounded */
+    struct dt_stage_memory gathered, summed; /* alloc is NULL: the device's */
+    float *ones;                             /* host memory */
+    struct dt_kernel_span *unwritten;        /* the same: room for dt_stage_grads_finish's table */
+    float *rope;                             /* cosines and sines; NULL without rotary positions */
     char *work;
     size_t work_bytes, block_bytes, temp_bytes;
     char *block_work, *temp[2]; /* inside work */

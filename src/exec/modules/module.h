@@ -274,7 +274,7 @@ void dt_stage_grads_reduce(struct dt_device_queue *q, struct dt_stage *s, int fi
  */
 
 enum { DT_STAGE_CHUNKS_MAX = 16 };
-/* Where the memory of parameters that replicas gather where they lie is from. */
+/* Where the memory of what replicas exchange where it lies is from. */
 struct dt_stage_memory {
     void *arg;
     enum dt_status (*alloc)(void *arg, size_t bytes, struct dt_error *err, void **out);
@@ -314,7 +314,8 @@ struct dt_stage_spec {
     /* Where members have their own rows, a gather and the product behind it, or a product and the sum behind it, go
      * in that many chunks, at most DT_STAGE_CHUNKS_MAX, and no more than a member has rows; 0, 1: whole. */
     int chunks;
-    const struct dt_stage_memory *gathered; /* of dt_stage_gathered; NULL: the device's */
+    const struct dt_stage_memory *gathered; /* of parameters, where replicas gather them in place */
+    const struct dt_stage_memory *summed;   /* of gradients; NULL: the device's, as above */
     bool
         layout_only; /* no device memory: the stage says which parameters there are and where they lie,
                          and nothing else may be asked of it */

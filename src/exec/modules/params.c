@@ -218,17 +218,23 @@ void dt_params_place(struct dt_stage *s)
     }
 }
 
-static enum dt_status memory_new(const struct dt_stage *s, bool gathered, size_t bytes,
-                                 struct dt_error *err, void **out)
+/* NULL: the device's. */
+static const struct dt_stage_memory *gathered(const struct dt_stage *s, bool is)
 {
-    return gathered && s->gathered.alloc ? s->gathered.alloc(s->gathered.arg, bytes, err, out)
-                                         : s->dev->alloc(s->dev, bytes, err, out);
+    return is ? &s->gathered : NULL;
 }
 
-static void memory_free(const struct dt_stage *s, bool gathered, void *p)
+static enum dt_status memory_new(const struct dt_stage *s, const struct dt_stage_memory *from,
+                                 size_t bytes, struct dt_error *err, void **out)
 {
-    if (gathered && s->gathered.alloc)
-        s->gathered.free(s->gathered.arg, p);
+    return from && from->alloc ? from->alloc(from->arg, bytes, err, out)
+                               : s->dev->alloc(s->dev, bytes, err, out);
+}
+
+static void memory_free(const struct dt_stage *s, const struct dt_stage_memory *from, void *p)
+{
+    if (from && from->alloc)
+        from->free(from->arg, p);
     else
         s->dev->free(s->dev, p);
 }
@@ -249,14 +255,15 @@ enum dt_status dt_params_allocate(struct dt_stage *s, struct dt_error *err)
         return dt_error_nomem(err, "parameters");
     for (size_t i = 0; i < ones; i++)
         s->ones[i] = 1.0f;
-    DT_TRY(memory_new(s, s->dtype == DT_F32, (s->floats + 1) * sizeof(float), err, &p));
+    DT_TRY(
+        memory_new(s, gathered(s, s->dtype == DT_F32), (s->floats + 1) * sizeof(float), err, &p));
     s->master = p;
     if (s->dtype == DT_BF16 && !s->dev->info.packs) {
-        DT_TRY(memory_new(s, true, (s->floats + 1) * sizeof(*s->rounded), err, &p));
+        DT_TRY(memory_new(s, &s->gathered, (s->floats + 1) * sizeof(*s->rounded), err, &p));
         s->rounded = p;
     }
     if (trained) {
-        DT_TRY(s->dev->alloc(s->dev, (s->floats + 1) * sizeof(float), err, &p));
+        DT_TRY(memory_new(s, &s->summed, (s->floats + 1) * sizeof(float), err, &p));
         s->grads = p;
         s->unwritten = DT_ARENA_NEW(&s->arena, struct dt_kernel_span, (size_t)s->n_weights + 1);
         if (!s->unwritten)
@@ -271,9 +278,9 @@ void dt_params_free(struct dt_stage *s)
 {
     for (int i = 0; i < s->n_weights; i++)
         s->dev->weight_free(s->weights[i].w);
-    memory_free(s, s->dtype == DT_F32, s->master);
-    memory_free(s, true, s->rounded);
-    s->dev->free(s->dev, s->grads);
+    memory_free(s, gathered(s, s->dtype == DT_F32), s->master);
+    memory_free(s, &s->gathered, s->rounded);
+    memory_free(s, &s->summed, s->grads);
     dt_free(s->weights);
     dt_free(s->params);
 }

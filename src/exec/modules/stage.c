@@ -503,6 +503,8 @@ enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_s
     s->dtype = spec->dtype;
     if (spec->gathered)
         s->gathered = *spec->gathered;
+    if (spec->summed)
+        s->summed = *spec->summed;
     s->tp = dt_tp_size(spec->tp) > 1 ? spec->tp : NULL;
     s->cp = dt_tp_size(spec->cp) > 1 ? spec->cp : NULL;
     s->ring = s->cp && spec->ring;

@@ -122,60 +122,6 @@ enum dt_status dt_exec_gather_room(const struct dt_exec_stages *stages, struct d
     return DT_OK;
 }
 
-/* ---- memory that groups know ---- */
-
-/* The stage that stands for those here of a module's virtual stage, if its parameters are gathered; else NULL. */
-static struct dt_exec_vstage *gathering(const struct dt_exec_stages *stages, int m, int v)
-{
-    const struct dt_exec_peers *p = &stages->ranks->peers[m][v % stages->env->pp[m]];
-    struct dt_exec_vstage *vs =
-        stages->vs[m] && p->leader >= 0 ? dt_exec_vs(stages, m, p->leader, v) : NULL;
-
-    return vs && vs->stage && dt_exec_gathers(stages, vs) ? vs : NULL;
-}
-
-static void *in_place(const struct dt_exec_vstage *vs)
-{
-    void *rounded = dt_stage_rounded(vs->stage);
-
-    return rounded ? rounded : vs->wire ? NULL : dt_stage_master(vs->stage);
-}
-
-/* In an order that all ranks have alike, as members of a group meet. */
-enum dt_status dt_exec_gather_share(const struct dt_exec_stages *stages, struct dt_error *err)
-{
-    struct dt_transport *t = stages->ranks->t ? stages->ranks->data : NULL;
-
-    for (int m = 0; t && t->memory_share && m < stages->env->o.model->n_modules; m++)
-        for (int v = 0; v < stages->env->n_v[m]; v++) {
-            const struct dt_exec_vstage *vs = gathering(stages, m, v);
-
-            if (vs && vs->wire)
-                DT_TRY(t->memory_share(peers_of(stages->ranks, vs)->group, vs->wire, err));
-            if (vs && in_place(vs))
-                DT_TRY(t->memory_share(peers_of(stages->ranks, vs)->group, in_place(vs), err));
-        }
-    return DT_OK;
-}
-
-void dt_exec_gather_unshare(const struct dt_exec_stages *stages)
-{
-    struct dt_transport *t = stages->ranks->t ? stages->ranks->data : NULL;
-
-    if (!t || !t->memory_unshare)
-        return;
-    dt_exec_env_sync(stages->env, NULL); /* nothing uses it any more */
-    for (int m = 0; m < stages->env->o.model->n_modules; m++)
-        for (int v = 0; v < stages->env->n_v[m]; v++) {
-            const struct dt_exec_vstage *vs = gathering(stages, m, v);
-
-            if (vs && vs->wire)
-                t->memory_unshare(peers_of(stages->ranks, vs)->group, vs->wire);
-            if (vs && in_place(vs))
-                t->memory_unshare(peers_of(stages->ranks, vs)->group, in_place(vs));
-        }
-}
-
 /* ---- gathering ---- */
 
 enum form { MASTERS, ROUNDED, WIRE };

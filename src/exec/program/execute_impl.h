@@ -658,12 +658,16 @@ uint32_t dt_exec_dep(const struct dt_program *p, uint32_t i, uint32_t j);
 int dt_exec_send_users(const struct dt_program *p, const struct dt_exec_ranks *ranks,
                        uint32_t send);
 
+/* execute_share.c.  Collective: groups of replicas know the memory that they gather in, and their gradients, as long as
+ * the stages are there. */
+enum dt_status dt_exec_share(const struct dt_exec_stages *stages, struct dt_error *err);
+void dt_exec_unshare(const struct dt_exec_stages *stages);
+/* Does this virtual stage have the gradients that ranks sum, for all replicas of it that are here? */
+bool dt_exec_sums(const struct dt_exec_stages *stages, const struct dt_exec_vstage *vs);
+
 /* execute_gather.c: parameters that others have stepped. */
 /* Does this stage gather parameters, for all replicas of it that are here? */
 bool dt_exec_gathers(const struct dt_exec_stages *stages, const struct dt_exec_vstage *vs);
-/* Collective: groups of replicas know the memory that they gather in, as long as the stages are there. */
-enum dt_status dt_exec_gather_share(const struct dt_exec_stages *stages, struct dt_error *err);
-void dt_exec_gather_unshare(const struct dt_exec_stages *stages);
 /* Memory for it, where what travels is not what lies in the masters. */
 enum dt_status dt_exec_gather_room(const struct dt_exec_stages *stages, struct dt_exec_vstage *vs,
                                    struct dt_error *err);

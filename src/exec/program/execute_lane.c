@@ -12,7 +12,8 @@ enum { SLACK = 16 }; /* limits grow by that share more than what asked for it */
 static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_exec_vstage *vs,
                                  const struct dt_batch_limits *max, struct dt_tp *tp,
                                  struct dt_tp *cp, struct dt_tp *ep,
-                                 const struct dt_stage_memory *gathered, bool layout_only,
+                                 const struct dt_stage_memory *gathered,
+                                 const struct dt_stage_memory *summed, bool layout_only,
                                  struct dt_error *err, struct dt_stage **out)
 {
     const struct dt_module *mod = &env->o.model->modules[vs->module];
@@ -36,6 +37,7 @@ static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_
         .ep = ep,
         .chunks = env->o.plan->policy.stepccl ? env->o.plan->policy.stepccl_chunks : 0,
         .gathered = gathered,
+        .summed = summed,
         .layout_only = layout_only,
     };
     enum dt_status st;
@@ -64,7 +66,7 @@ enum dt_status dt_exec_layout(const struct dt_exec_env *env, int module, int v, 
     struct dt_exec_vstage vs = {
         .module = module, .v = v, .first = mp->split[v], .last = mp->split[v + 1]};
 
-    return make_stage(env, &vs, &max, tp, NULL, ep, NULL, true, err, out);
+    return make_stage(env, &vs, &max, tp, NULL, ep, NULL, NULL, true, err, out);
 }
 
 static enum dt_status memory_new(void *arg, size_t bytes, struct dt_error *err, void **out)
@@ -93,8 +95,8 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
     struct dt_tp *ep =
         dt_exec_ep(stages->ranks, vs->module, vs->replica, vs->v % stages->env->pp[vs->module]);
     struct dt_transport *data = stages->ranks->data;
-    struct dt_stage_memory gathered = {data, data && data->memory_new ? memory_new : NULL,
-                                       memory_free};
+    const struct dt_stage_memory own = {data, memory_new, memory_free};
+    bool gives = data && data->memory_new;
     size_t blocks = (size_t)(vs->last - vs->first) + 1;
     struct dt_optimizer_owned *owned;
     enum dt_status st;
@@ -106,8 +108,8 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
     if (!vs->finished || !vs->fresh)
         return dt_error_nomem(err, "a stage");
     DT_TRY(make_stage(stages->env, vs, &vs->max, tp, cp, ep,
-                      gathered.alloc && dt_exec_gathers(stages, vs) ? &gathered : NULL, false, err,
-                      &vs->stage));
+                      gives && dt_exec_gathers(stages, vs) ? &own : NULL,
+                      gives && dt_exec_sums(stages, vs) ? &own : NULL, false, err, &vs->stage));
     DT_TRY(dt_exec_make_regions(stages->ranks, vs, err));
     dt_stage_init(stages->env->q, vs->stage, stages->env->o.seed);
     DT_TRY(
@@ -152,7 +154,7 @@ enum dt_status dt_exec_build(struct dt_exec_stages *stages, struct dt_error *err
                     DT_TRY(build_for_lane(stages, vs, err));
             }
     }
-    DT_TRY(dt_exec_gather_share(stages, err));
+    DT_TRY(dt_exec_share(stages, err));
     return stages->env->dev->queue_sync(stages->env->q, err);
 }
 
@@ -179,7 +181,7 @@ static void free_messages(const struct dt_device *dev, struct dt_exec_vstage *vs
 
 void dt_exec_drop(struct dt_exec_stages *stages)
 {
-    dt_exec_gather_unshare(stages);
+    dt_exec_unshare(stages);
     for (int m = 0; m < DT_MAX_MODULES; m++) {
         for (int i = 0; stages->vs[m] && i < stages->env->dp[m] * stages->env->n_v[m]; i++) {
             struct dt_exec_vstage *vs = &stages->vs[m][i];
