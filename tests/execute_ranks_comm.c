@@ -419,6 +419,8 @@ START_TEST(nccl_trains_to_the_same_bits)
         ck_assert_int_eq(seen.living, 0);
         ck_assert_int_gt(seen.zero_cta_gathers, 0);
         ck_assert_int_gt(seen.registered_sums, 0); /* gradients, where they lie */
+        ck_assert_int_gt(seen.messages, 0);
+        ck_assert_int_eq(seen.registered_messages, seen.messages);
         ck_assert_msg(order[run] == order[1], "run %d calls NCCL in another order", run);
     }
 }

@@ -159,6 +159,8 @@ static int add(struct dt_nccl_comm *c, void *stream, struct part p)
         fake_nccl_gather(c, p.in, p.out, p.n * (size_t)c->w->n);
     if (p.kind == ALL_REDUCE || p.kind == REDUCE || p.kind == REDUCE_SCATTER)
         fake_nccl_sum(c, p.in);
+    if (p.kind == MESSAGE && (p.from == c->me ? c->sent[p.to] : c->received[p.from]) > 0)
+        fake_nccl_message(c, p.from == c->me ? p.in : p.out);
     note(c->caller, (uint64_t[]){c->name, p.kind, p.n, (uint64_t)p.type, (uint64_t)p.root}, 5);
     p.in = p.in ? hooks.alias(p.in, fake_nccl_kinds[p.kind]) : NULL;
     p.out = p.out ? hooks.alias(p.out, fake_nccl_kinds[p.kind]) : NULL;

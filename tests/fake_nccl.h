@@ -38,6 +38,8 @@ typedef int fake_nccl_living_fn(void);     /* fake_nccl_living: communicators th
 struct fake_nccl_memory {
     int living, windows, buffers, gathers, registered_gathers, zero_cta_gathers;
     int failed_questions; /* CommGetAsyncError that failed, as the test wanted */
+    int messages,
+        registered_messages; /* sends and receives but for the first of a pair, which connects it */
     int sums,
         registered_sums; /* calls that form sums, and those of memory that their communicator knows */
 };

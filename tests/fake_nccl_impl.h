@@ -100,6 +100,7 @@ extern const char *const fake_nccl_kinds[];
 /* A gather is posted; locked. */
 void fake_nccl_gather(struct dt_nccl_comm *c, const void *in, const void *out, size_t bytes);
 void fake_nccl_sum(struct dt_nccl_comm *c, const void *in);
+void fake_nccl_message(struct dt_nccl_comm *c, const void *buf);
 /* The communicator ends.  It may not know memory any more, unless it is given up. */
 void fake_nccl_forget(const struct dt_nccl_comm *c, bool given_up);
 

@@ -78,6 +78,14 @@ void fake_nccl_sum(struct dt_nccl_comm *c, const void *in)
     pthread_mutex_unlock(&fake_nccl_lock);
 }
 
+void fake_nccl_message(struct dt_nccl_comm *c, const void *buf)
+{
+    pthread_mutex_lock(&fake_nccl_lock);
+    count.messages++;
+    count.registered_messages += is_known(c, buf, false);
+    pthread_mutex_unlock(&fake_nccl_lock);
+}
+
 /* Of one that is given up, handles are gone. */
 void fake_nccl_forget(const struct dt_nccl_comm *c, bool given_up)
 {

@@ -272,21 +272,21 @@ START_TEST(gathers_where_memory_lies)
         const char *version, *refuses, *note;
         struct fake_nccl_memory want;
     } is[] = {
-        {"22809", "", "", {0, 2, 0, 2, 2, 2, 0, 0, 0}},
+        {"22809", "", "", {0, 2, 0, 2, 2, 2, 0, 0, 0, 0, 0}},
         {"22703",
          "",
          "NCCL 2.27.3 gathers by way of thread blocks: 2.28 is the first",
-         {0, 2, 0, 2, 2, 0, 0, 0, 0}},
+         {0, 2, 0, 2, 2, 0, 0, 0, 0, 0, 0}},
         {"22809",
          "windows",
          "NCCL 2.28.9 registers no buffers: it cannot",
-         {0, 0, 0, 2, 0, 0, 0, 0, 0}},
+         {0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0}},
         {"22809",
          "memory",
          "NCCL 2.28.9 gives no memory for buffers: unhandled cuda error",
-         {0, 0, 0, 2, 0, 0, 0, 0, 0}},
+         {0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0}},
         /* one rank gets none: the other one does not wait for it */
-        {"22809", "memory-once", "NCCL 2.28.9 ", {0, 0, 0, 2, 0, 0, 0, 0, 0}},
+        {"22809", "memory-once", "NCCL 2.28.9 ", {0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0}},
     };
     struct fake_nccl_memory seen;
 

@@ -55,6 +55,7 @@ static enum dt_status issue_message(struct dt_nccl_ranks *s, void *arg, struct d
                             m->to, m->tag);
     if (m->bytes == 0)
         return DT_OK;
+    DT_TRY(dt_nccl_know(s, l, m->buf, err));
     stream = s->dev->queue_stream(m->q);
     result = send ? s->f->Send(m->buf, m->bytes, DT_NCCL_INT8, 1, l->h, stream)
                   : s->f->Recv(m->buf, m->bytes, DT_NCCL_INT8, 0, l->h, stream);

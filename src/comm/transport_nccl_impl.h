@@ -101,6 +101,10 @@ enum dt_status dt_nccl_comm_new(struct dt_transport *t, const int *ranks, int n,
 enum dt_status dt_nccl_connect(struct dt_transport *t, const struct dt_transport_edge *edges, int n,
                                struct dt_error *err);
 void dt_nccl_collectives(struct dt_transport *t);
-void dt_nccl_memory(struct dt_transport *t); /* transport_nccl_memory.c */
+/* transport_nccl_memory.c */
+void dt_nccl_memory(struct dt_transport *t);
+/* The issuing thread: an edge's link knows the memory that the buffer lies in, if it is the library's. */
+enum dt_status dt_nccl_know(struct dt_nccl_ranks *s, struct dt_nccl_link *l, const void *buf,
+                            struct dt_error *err);
 
 #endif

@@ -16,7 +16,7 @@
 struct share { /* what a communicator knows of it */
     struct share *next;
     struct dt_nccl_link *link;
-    void *handle;
+    void *handle; /* NULL: nothing, as the library cannot */
     bool window;
 };
 
@@ -115,6 +115,46 @@ static void say_how(struct dt_nccl_ranks *s, const struct share *x)
     else if (s->f->version < DT_NCCL_VERSION_2_28)
         note(s, "gathers by way of thread blocks", "2.28 is the first that does without");
 }
+
+/* ---- messages: each side by itself, when an edge first has something of the memory ---- */
+
+static struct dt_nccl_memory *around(const struct dt_nccl_ranks *s, const void *p)
+{
+    struct dt_nccl_memory *m = s->memory;
+
+    while (m && ((const char *)p < (const char *)m->p ||
+                 (const char *)p >= (const char *)m->p + m->bytes))
+        m = m->next;
+    return m;
+}
+
+enum dt_status dt_nccl_know(struct dt_nccl_ranks *s, struct dt_nccl_link *l, const void *buf,
+                            struct dt_error *err)
+{
+    struct dt_nccl_memory *m = around(s, buf);
+    struct share *x = m ? m->shares : NULL;
+    enum dt_status st;
+
+    while (x && x->link != l)
+        x = x->next;
+    if (!m || x)
+        return DT_OK;
+    x = dt_calloc(1, sizeof(*x));
+    if (!x)
+        return dt_error_nomem(err, "a buffer");
+    x->link = l;
+    st = dt_nccl_wait(s, l, "a buffer of messages",
+                      s->f->CommRegister(l->h, m->p, m->bytes, &x->handle), err);
+    if (st != DT_OK) {
+        dt_free(x);
+        return st;
+    }
+    x->next = m->shares; /* also without a handle: it need not be asked again */
+    m->shares = x;
+    return DT_OK;
+}
+
+/* ---- what groups share ---- */
 
 struct sharing {
     struct dt_nccl_link *link;
@@ -226,7 +266,7 @@ static enum dt_status memory_share(struct dt_comm *c, void *p, struct dt_error *
     struct dt_nccl_ranks *s = dt_nccl_of(c->t);
     struct sharing a = {c->own, p};
     struct search mine = {p, false};
-    bool all;
+    bool all = false;
 
     if (!a.link)
         return DT_OK;
@@ -244,7 +284,7 @@ static void forget(struct dt_nccl_ranks *s, struct share **at)
     int result = DT_NCCL_SUCCESS;
 
     *at = x->next;
-    if (x->link->h) {
+    if (x->link->h && x->handle) {
         result = x->window ? s->f->CommWindowDeregister(x->link->h, x->handle)
                            : s->f->CommDeregister(x->link->h, x->handle);
         (void)dt_nccl_wait(s, x->link, "a buffer that is given back", result, NULL);

@@ -574,6 +574,7 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
         return dt_error_set(err, DT_ERR_INTERNAL, "the program is for other samples");
     x->it.p = p;
     x->it.in = in;
+    dt_exec_message_outgrown(&x->comm, &x->ranks);
     DT_TRY(dt_exec_edges(&x->it, &x->env, err));
     DT_TRY(dt_exec_loss_begin(&x->losses, &x->it, &x->stages, err));
     DT_TRY(dt_exec_reserve(&x->stages, &x->it, err));

@@ -408,12 +408,14 @@ void dt_exec_comm_free(struct dt_exec *x)
     pthread_mutex_destroy(&c->lock);
     pthread_cond_destroy(&c->work);
     pthread_cond_destroy(&c->done);
+    dt_exec_queues_free(x); /* when nothing is on them */
     for (size_t k = 0; k < c->n_pool; k++) {
-        x->env.dev->free(x->env.dev, c->pool[k]->data.p);
+        dt_exec_message_room_free(&x->ranks, &c->pool[k]->data);
         x->env.dev->event_free(c->pool[k]->read);
         dt_free(c->pool[k]);
     }
-    dt_exec_queues_free(x);
+    dt_exec_message_outgrown(c, &x->ranks);
+    dt_free((void *)c->outgrown);
     dt_free((void *)c->pool);
     dt_exec_graph_free(&c->graph);
     dt_exec_turns_free(&c->turns);

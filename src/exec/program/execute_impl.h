@@ -237,6 +237,9 @@ struct dt_exec_comm {
     struct dt_device_queue *q[DT_EXEC_QUEUES]; /* NULL: there is no thread */
     struct dt_exec_packed **pool;
     size_t n_pool, cap_pool;
+    void **
+        outgrown; /* memory of the transport that messages have outgrown, until nothing is under way */
+    size_t n_outgrown, cap_outgrown;
     uint32_t *held, n_held; /* numbers whose host work needs what their ops have computed */
     size_t cap_held;
     unsigned char byte_out, byte_in; /* of tokens */
@@ -491,7 +494,13 @@ enum dt_status dt_exec_stash_take(const struct dt_exec_stages *stages, struct dt
 void dt_exec_microbatch_done(const struct dt_exec_env *env, struct dt_exec_vstage *vs,
                              struct dt_exec_microbatch *s);
 
-/* execute_message.c.  These lock. */
+/* execute_message.c.  Memory for what goes between ranks: the transport's, if it has its own.  (Locked, as it is shared.) */
+enum dt_status dt_exec_message_room(struct dt_exec_comm *c, const struct dt_exec_ranks *ranks,
+                                    struct dt_exec_buffer *b, size_t bytes, struct dt_error *err);
+void dt_exec_message_room_free(const struct dt_exec_ranks *ranks, struct dt_exec_buffer *b);
+/* Nothing is under way: what has been outgrown goes. */
+void dt_exec_message_outgrown(struct dt_exec_comm *c, const struct dt_exec_ranks *ranks);
+/* These lock. */
 /* A message to write, of one user; one that was sent, or NULL; what a microbatch takes, made when
  * it is not there; the same or NULL; one user less (NULL is ignored). */
 enum dt_status dt_exec_message_new(struct dt_exec_comm *c, const struct dt_exec_stages *stages,

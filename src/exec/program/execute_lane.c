@@ -159,13 +159,15 @@ enum dt_status dt_exec_build(struct dt_exec_stages *stages, struct dt_error *err
 }
 
 /* Those of its microbatches, too. */
-static void free_messages(const struct dt_device *dev, struct dt_exec_vstage *vs)
+static void free_messages(const struct dt_exec_ranks *ranks, struct dt_exec_vstage *vs)
 {
+    const struct dt_device *dev = ranks->env->dev;
+
     dt_exec_microbatches_free(dev, vs);
     while (vs->messages) {
         struct dt_exec_message *next = vs->messages->next;
 
-        dev->free(dev, vs->messages->data.p);
+        dt_exec_message_room_free(ranks, &vs->messages->data);
         dev->event_free(vs->messages->read);
         dt_free(vs->messages);
         vs->messages = next;
@@ -186,7 +188,7 @@ void dt_exec_drop(struct dt_exec_stages *stages)
         for (int i = 0; stages->vs[m] && i < stages->env->dp[m] * stages->env->n_v[m]; i++) {
             struct dt_exec_vstage *vs = &stages->vs[m][i];
 
-            free_messages(stages->env->dev, vs);
+            free_messages(stages->ranks, vs);
             dt_optimizer_free(&vs->opt);
             if (vs->stage)
                 dt_stage_free(vs->stage);
@@ -218,7 +220,7 @@ static enum dt_status resize_stage(const struct dt_exec_stages *stages, struct d
     enum dt_status st;
 
     DT_TRY(dt_exec_env_sync(stages->env, err)); /* nothing uses what goes */
-    free_messages(stages->env->dev, vs);
+    free_messages(stages->ranks, vs);
     before = dt_exec_for_vs(stages, vs);
     st = dt_stage_resize(vs->stage, max, err);
     stages->env->dev->memory_for(stages->env->dev, before);

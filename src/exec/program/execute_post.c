@@ -14,10 +14,12 @@
 #include <string.h>
 
 /* Room to write in, on `q`. */
-static enum dt_status pool_take(struct dt_exec_comm *c, const struct dt_device *dev,
+static enum dt_status pool_take(struct dt_exec_comm *c, const struct dt_exec_ranks *ranks,
                                 struct dt_device_queue *q, size_t bytes, struct dt_error *err,
                                 struct dt_exec_packed **out)
 {
+    const struct dt_device *dev = ranks->env->dev;
+    enum dt_status room;
     size_t k = 0;
 
     while (k < c->n_pool && c->pool[k]->used)
@@ -37,7 +39,10 @@ static enum dt_status pool_take(struct dt_exec_comm *c, const struct dt_device *
         }
         c->pool[c->n_pool++] = b;
     }
-    DT_TRY(dt_exec_room(dev, &c->pool[k]->data, bytes, err));
+    pthread_mutex_lock(&c->lock);
+    room = dt_exec_message_room(c, ranks, &c->pool[k]->data, bytes, err);
+    pthread_mutex_unlock(&c->lock);
+    DT_TRY(room);
     dev->event_wait(q, c->pool[k]->read);
     c->pool[k]->used = true;
     *out = c->pool[k];
@@ -70,7 +75,7 @@ static enum dt_status make_parcel(struct dt_exec *x, uint32_t i, const struct dt
     if (l->edge && l->from_runs) {
         out->data += (size_t)l->from_first * l->width;
     } else if (l->edge) {
-        DT_TRY(pool_take(&x->comm, x->env.dev, q, out->bytes, err, &out->packed));
+        DT_TRY(pool_take(&x->comm, &x->ranks, q, out->bytes, err, &out->packed));
         dt_exec_pack(x->env.dev, q, l, out->data, out->packed->data.p);
         out->data = out->packed->data.p;
     }
@@ -189,7 +194,7 @@ static enum dt_status post_recv(struct dt_exec *x, uint32_t i, struct dt_error *
                                  (op->flags & DT_OPF_GRAD) != 0, inbox_bytes, err, &inbox));
     x->env.dev->event_wait(q, inbox->read); /* of the microbatch that had it before */
     if (packed_bytes > 0)
-        DT_TRY(pool_take(&x->comm, x->env.dev, q, packed_bytes, err, &packed));
+        DT_TRY(pool_take(&x->comm, &x->ranks, q, packed_bytes, err, &packed));
     return post_parts(x, i, inbox->data.p, packed, err);
 }
 
