@@ -128,7 +128,7 @@ struct dt_transport {
                                       struct dt_req **out);
 
     /* ---- memory that is exchanged often ---- NULL: the device's own is as good (dt_transport_memory_new).
-     * Nothing that uses it is under way when it is freed, or not shared any more. */
+     * Nothing that uses it is under way when it is freed, or not shared any more.  Messages need only lie in it. */
     enum dt_status (*memory_new)(struct dt_transport *t, size_t bytes, struct dt_error *err,
                                  void **out);
     void (*memory_free)(struct dt_transport *t, void *p);
