@@ -62,6 +62,7 @@ else
     layout 'gpipe' 1
     DISTTRAIN_CUDA_ARENA=0
     layout 'tp 2' 2
+    layout 'tp 2, colocated' 3 # a SEND that waits behind another, whose op waits for who needs the first
     layout 'fan-in 4/2/1' 3
 fi
 unset CUCPU_SHARE CUCPU_DELAY_US

@@ -67,10 +67,12 @@ else
     layout_over_nccl 'cp 4, ring, pp 2' 4 64
     layout_on_queues 'fan-in 4/2/1' 1 64
     layout_on_queues 'tp 2' 2 64
+    layout_on_queues 'tp 2, colocated' 3 64
     layout_on_queues 'dp 2, zero 0' 3 16
     layout_over_nccl 'fan-in 4/2/1' 1 64
     layout_over_nccl 'tp 2' 2 16
-    layout_over_nccl 'vpp 2' 3 64
+    layout_over_nccl 'vpp 2, tp 2' 3 64
+    layout_over_nccl 'tp 2, colocated' 4 64
     for seed in 1 2 3; do
         passes "operations on queues, seed $seed" env DISTTRAIN_FAKE_SEED="$seed" DT_TEST_SEED="$seed" \
             DISTTRAIN_FAKE_SHARE=32 "$builddir/tests/test_on_queue"
@@ -78,7 +80,6 @@ else
     passes 'noise of modules, seed 1' "$builddir/tests/test_modules_noise"
     passes 'training, seed 1' "$builddir/tests/test_train"
     passes 'captions and drawings, seed 1' "$builddir/tests/test_infer"
-    passes 'memory of a step, seed 1' "$builddir/tests/test_step_memory"
     if [ "${HAVE_MPI-yes}" = yes ] && command -v "${MPIRUN:-mpirun}" >/dev/null 2>&1; then
         . "$srcdir/tests/mpirun.sh"
         passes 'three ranks over MPI, seed 7' env DISTTRAIN_FAKE_SEED=7 DISTTRAIN_FAKE_SHARE=64 \

@@ -3,6 +3,8 @@
  * The executor over several ranks: every layout of execute_layouts.c trains as one process does.
  *
  *   test_execute_ranks            ranks are threads; a few layouts, or all with DT_CHECK_FULL=1
+ *   DT_TEST_CASE=NAME CK_RUN_CASE=layouts test_execute_ranks
+ *                                 one layout
  *   test_execute_ranks --list     the layouts that `--mpi` is for: number, ranks, name
  *   test_execute_ranks --mpi N    layout N, under mpirun with as many ranks
  *
@@ -169,17 +171,44 @@ static void check_case(const struct ranks_case *c, struct seen *s)
     world_close(&w, should);
 }
 
+/* NULL: all */
+static const char *only_case(void)
+{
+    const char *name = getenv("DT_TEST_CASE");
+
+    return name && *name ? name : NULL;
+}
+
 START_TEST(ranks_train_as_one_process)
 {
     struct ranks_case c;
-    const char *only = getenv("DT_TEST_CASE");
 
     read_layout(_i, &c);
-    if (only && *only ? strncmp(only, c.name, strlen(only)) != 0 : c.full && !all_of_them())
+    if (!only_case() && c.full && !all_of_them())
         return;
     check_case(&c, &seen[_i]);
 }
 END_TEST
+
+/* The layouts asked for: all, or the one named.  Is there such a one? */
+static bool add_layouts(TCase *t)
+{
+    struct ranks_case c;
+
+    if (!only_case()) {
+        tcase_add_loop_test(t, ranks_train_as_one_process, 0, n_layouts());
+        return true;
+    }
+    for (int i = 0; i < n_layouts(); i++) {
+        read_layout(i, &c);
+        if (strcmp(c.name, only_case()) == 0) {
+            tcase_add_loop_test(t, ranks_train_as_one_process, i, i + 1);
+            return true;
+        }
+    }
+    fprintf(stderr, "there is no layout \"%s\"\n", only_case());
+    return false;
+}
 
 /* ---- over MPI ---- */
 
@@ -316,7 +345,8 @@ int main(int argc, char **argv)
     t = dt_test_case(s, "messages", 120);
     add_comm_tests(t);
     t = dt_test_case(s, "layouts", 120); /* alone: CK_RUN_CASE=layouts */
-    tcase_add_loop_test(t, ranks_train_as_one_process, 0, n_layouts());
+    if (!add_layouts(t))
+        return EXIT_FAILURE;
     status = dt_test_run(s);
     sum_up();
     return status;

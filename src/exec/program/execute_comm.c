@@ -145,7 +145,7 @@ static enum dt_status complete_op(struct dt_exec *x, uint32_t i,
 {
     if (!x->comm.early[i])
         DT_TRY(land(x, i, packed, err));
-    dt_exec_queue_give(&x->comm, i);
+    dt_exec_queue_give(x, i);
     x->comm.end_ns[i] = dt_clock_ns();
     complete(&x->comm, x->it.p, i,
              x->comm.early[i] ? OF_ALL & ~goes_on(x->it.p, i) : (unsigned)OF_ALL);

@@ -189,7 +189,7 @@ struct dt_exec_graph {
     uint32_t n_tokens;
     size_t cap_pending, cap_hears, cap_kind, cap_succ_first, cap_succ, cap_tokens;
 };
-/* The communication thread's queues, where its transport is not on_queue (execute_queue.c).  What is posted on
+/* The communication thread's queues, where no queue stands still for other ranks (execute_queue.c).  What is posted on
  * the first three waits for its ops on the main queue, each kind behind its own; what lands waits for nothing but
  * what landed before. */
 enum dt_exec_queue {
@@ -199,9 +199,10 @@ enum dt_exec_queue {
     DT_EXEC_LANDS, /* what remains to be done on the device when an operation is over */
     DT_EXEC_QUEUES
 };
-/* A queue of one op at a time, where the transport is on_queue. */
+/* A queue of one op at a time, elsewhere. */
 struct dt_exec_own_queue {
     struct dt_device_queue *q;
+    struct dt_device_event *given; /* what its last op has put there is over */
     bool used;
 };
 struct dt_exec_turns { /* of what is posted on queues (execute_turn.c) */
@@ -646,7 +647,7 @@ enum dt_status dt_exec_queues_sync(struct dt_exec *x, struct dt_error *err);
 /* A queue for number i (queue_of), behind all that it waits for; it is not on it any more. */
 enum dt_status dt_exec_queue_take(struct dt_exec *x, uint32_t i, enum dt_exec_queue kind,
                                   struct dt_error *err);
-void dt_exec_queue_give(struct dt_exec_comm *c, uint32_t i);
+void dt_exec_queue_give(struct dt_exec *x, uint32_t i);
 /* Where what remains to be done for number i goes when its requests are over, or on their queue. */
 struct dt_device_queue *dt_exec_queue_of_lands(const struct dt_exec *x, uint32_t i);
 /* Op `by` has landed, for the successor at this place in graph.succ.  Locked. */
