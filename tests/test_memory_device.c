@@ -17,6 +17,14 @@
     "generator: {kind: unet, channels: [32, 64], head_dim: 16, res_blocks: 1, in_channels: 1, "    \
     "out_channels: 1, context_dim: 64, context_len: 8, latent_scale: 1, resize: 8}"
 
+/* Most of what a step needs besides its states is the projector's, which merges 2 x 2 patches. */
+#define MERGED                                                                                     \
+    "encoder: {kind: encoder, layers: 1, hidden: 64, ffn: 64, heads: 4, patch: 2, positions: 64,"  \
+    " merge: 2},"                                                                                  \
+    "llm: {kind: llm, layers: 1, hidden: 1024, ffn: 256, heads: 4, vocab: 261},"                   \
+    "generator: {kind: unet, channels: [32, 64], head_dim: 16, res_blocks: 1, in_channels: 1, "    \
+    "out_channels: 1, context_dim: 64, context_len: 8, latent_scale: 1, resize: 8}"
+
 /* ---- the device ---- */
 
 enum { WEIGHTS = 512 };
@@ -72,13 +80,16 @@ struct memory_case {
     const char *name;
     enum dt_dtype dtype;
     enum dt_block_recompute recompute;
-    int ranks; /* replicas, which share the moments */
+    int ranks, tp; /* replicas, which share the moments, or members of tensor parallelism */
+    const char *model;
 };
 static const struct memory_case cases[] = {
-    {"fp32", DT_F32, DT_RECOMPUTE_NONE, 1},
-    {"bf16", DT_BF16, DT_RECOMPUTE_NONE, 1},
-    {"bf16, full recompute", DT_BF16, DT_RECOMPUTE_FULL, 1},
-    {"bf16, two replicas with ZeRO-1", DT_BF16, DT_RECOMPUTE_NONE, 2},
+    {"fp32", DT_F32, DT_RECOMPUTE_NONE, 1, 1, WIDE},
+    {"bf16", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WIDE},
+    {"bf16, full recompute", DT_BF16, DT_RECOMPUTE_FULL, 1, 1, WIDE},
+    {"bf16, two replicas with ZeRO-1", DT_BF16, DT_RECOMPUTE_NONE, 2, 1, WIDE},
+    {"bf16, merged patches", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, MERGED},
+    {"bf16, merged patches, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, MERGED},
 };
 enum { CASES = sizeof(cases) / sizeof(cases[0]) };
 
@@ -94,11 +105,12 @@ static void *run_rank(void *arg)
     const struct dt_device_options o = {.threads = 1};
     struct rank *r = arg;
     struct exec_fixture *f = calloc(1, sizeof(*f));
-    struct ef_layout l[3] = {{1, r->c->ranks, 1}, {1, r->c->ranks, 1}, {1, r->c->ranks, 1}};
+    int dp = r->c->ranks / r->c->tp;
+    struct ef_layout l[3] = {{1, dp, 1}, {1, dp, 1}, {1, dp, 1}};
     struct keeper *k = r->keeper;
 
     ck_assert_ptr_nonnull(f);
-    ef_init(f, WIDE, 1);
+    ef_init(f, r->c->model, 1);
     f->dev->close(f->dev);
     dt_assert_ok(dt_device_open_cpu(&o, &f->err, &k->cpu), f->err);
     k->dev = *k->cpu;
@@ -112,6 +124,9 @@ static void *run_rank(void *arg)
     ef_plan(f, 2, l, true, DT_SCHED_1F1B);
     f->plan.policy.fp32 = r->c->dtype == DT_F32;
     fx_modes(&f->plan, r->c->recompute, 1);
+    for (int m = 0; m < 3; m++)
+        f->plan.modules[m].layout.tp = r->c->tp;
+    dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
     ef_open(f);
     for (int step = 1; step <= 2; step++)
         ef_step(f, step);

@@ -92,8 +92,13 @@ static double temporaries(const struct dt_block *b, const struct dt_block_cpu *c
     double rows = b->context_len > 0 ? c->items * b->context_len : rows_of(b, c->tokens);
     double own = b->context_len > 0 ? rows : rows_of(b, c->own);
     double inner = b->in_norm != DT_NORM_NONE ? 2.0 * b->in_dim : 0; /* normed, and its gradient */
+    double whole = c->tp > 1 ? 2.0 * (b->in_dim + b->out_dim) : 0;   /* gathered and summed */
 
-    return c->e * (rows * ceil(b->mid_dim / c->tp) + own * inner);
+    if (c->tp > 1 && b->merge > 1) { /* patches are dealt again as squares, and so are gradients */
+        whole += b->in_dim;
+        inner = fmax(inner, b->in_dim);
+    }
+    return c->e * (rows * (ceil(b->mid_dim / c->tp) + whole) + own * inner);
 }
 
 const struct dt_block_row dt_block_projector = {
