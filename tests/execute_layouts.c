@@ -348,6 +348,26 @@ static const struct {
      "window=2 with=l-- recompute=full/none/none zero=0/1/1 full"},
     {"window 2, reordered", "1/1/4 1/2/2 1/1/2", "window=2 with=l-- reorder full"},
     {"window 2, one sample with pictures", "1/1/4 1/2/2 1/1/1", "window=2 with=l-- data=one full"},
+    /* generators whose replicas share what is drawn of a slot */
+    {"drawn, dp 4 to dp 2", "1/1/1 1/1/2 1/1/4", "drawn"},
+    {"drawn, dp 4, LLM pp 2, microbatch 2", "1/1/1 1/2/1 1/1/4", "drawn mb=2 mpi"},
+    {"drawn, dp 3 to dp 2", "1/1/2 1/1/2 1/1/3", "drawn reorder"},
+    {"drawn, dp 8 for 6 samples", "1/1/1 1/2/1 1/1/8", "batch=6 mpi"},
+    {"drawn, dp 8 for 4 samples, LLM dp 2", "1/1/1 1/1/2 1/1/8", "batch=4 drawn full"},
+    {"drawn, one sample with pictures", "1/1/1 1/1/2 1/1/4", "drawn data=one"},
+    {"drawn, drawings alone", "1/1/1 1/1/2 1/1/4", "drawn data=drawings mb=2"},
+    {"drawn, no picture to draw", "1/1/1 1/2/2 1/1/4", "drawn data=captions"},
+    {"drawn, generator tp 2 pp 2", "1/1/1 1/1/2 2/2/2", "drawn"},
+    {"drawn, LLM tp 2 pp 2, cp 2", "1/1/1 2/2/1 1/1/4", "drawn cp=2 mb=2"},
+    {"drawn, with LLM tp 2 pp 2", "1/1/2 2/2/1 1/1/4", "drawn with=--l mb=4"},
+    {"drawn, everything colocated, images in windows", "1/1/4 2/2/1 1/1/4",
+     "drawn window=2 colocated mb=2"},
+    {"drawn, zb-h1, generator pp 2", "1/1/1 1/2/2 1/2/4", "drawn zb-h1"},
+    {"drawn, vpp 2", "1/1/2 1/2/1/2 1/1/4", "drawn interleaved mb=2"},
+    {"drawn, gpipe, zero 0", "1/1/1 1/2/1 1/1/4", "drawn gpipe zero=0 full"},
+    {"drawn, generator only", "1/1/1 1/2/1 1/1/4", "drawn frozen=fft mb=2"},
+    {"drawn, frozen generator", "1/1/1 1/2/2 1/1/4", "drawn frozen=ttf full"},
+    {"drawn, on 3 ranks", "1/1/1 1/2/2 1/1/6", "drawn ranks=3"},
     {"pair of shapes, one microbatch", "2/1/4 4/1/2", "pair colocated batch=16 mb=8"},
     {"pair of shapes, four microbatches", "2/1/4 4/1/2", "pair colocated batch=16 mb=2 full"},
     {"pair mirrored, one microbatch", "4/1/2 2/1/4", "pair colocated batch=16 mb=4 full"},
@@ -480,6 +500,8 @@ static void read_option(const char *s, struct ranks_case *c)
         c->batch = atoi(v);
     else if (word_is(s, "window=", &v))
         c->window = strcmp(v, "all") == 0 ? DT_PLAN_WINDOW_ALL : atoi(v);
+    else if (word_is(s, "drawn", &v)) /* replicas of the generator share items */
+        c->drawn = 1;
     else if (word_is(s, "ranks=", &v))
         c->ranks = atoi(v);
     else if (word_is(s, "cp=", &v))

@@ -26,6 +26,7 @@ struct ranks_case {
     int ranks;         /* 0 = one per GPU */
     int batch;         /* samples; 0 = 12 */
     int window;        /* of the encoder; 0 = it takes whole samples */
+    int drawn;         /* the same of the generator: 0 or 1 */
     enum dt_pipe_schedule schedule;
     enum dt_block_recompute recompute[MODULES];
     int zero[MODULES], zero_group[MODULES];

@@ -12,7 +12,9 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
     for (int m = 0; m < f->model->n_modules; m++) {
         f->plan.modules[m].layout.tp = c->tp[m];
         f->plan.modules[m].with = (uint8_t)c->with[m];
-        f->plan.modules[m].window = m < f->model->llm ? c->window : 0;
+        f->plan.modules[m].window = m < f->model->llm   ? c->window
+                                    : m > f->model->llm ? c->drawn
+                                                        : 0;
     }
     if (c->cp > 1)
         f->plan.modules[f->model->llm].layout.cp = c->cp;

@@ -353,7 +353,8 @@ SHELL_TESTS = \
 	tests/test_train_mpi.sh \
 	tests/test_supervisor.sh \
 	tests/test_whatif.sh \
-	tests/test_whatif_target.sh
+	tests/test_whatif_target.sh \
+	tests/test_windows.sh
 
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh

@@ -32,7 +32,8 @@ static inline void sf_random_guests(struct sched_fixture *s, uint64_t seed, int 
     }
 }
 
-/* Encoders whose replicas share the items of windows, now and then more replicas than samples. */
+/* Encoders whose replicas share the items of windows, generators whose replicas share those of slots, now and then more
+ * replicas than samples. */
 static inline void sf_random_windows(struct sched_fixture *s, uint64_t seed, int round)
 {
     static const int windows[] = {1, 2, 3, 5, DT_PLAN_WINDOW_ALL};
@@ -40,10 +41,10 @@ static inline void sf_random_windows(struct sched_fixture *s, uint64_t seed, int
     struct dt_rng r;
 
     dt_rng_init(&r, seed, 1900000 + (uint64_t)round);
-    for (int m = 0; m < s->f.model.llm; m++) {
-        if (sf_below(&r, 2))
+    for (int m = 0; m < s->f.model.n_modules; m++) {
+        if (m == s->f.model.llm || sf_below(&r, 2))
             continue;
-        s->plan.modules[m].window = windows[sf_below(&r, 5)];
+        s->plan.modules[m].window = m < s->f.model.llm ? windows[sf_below(&r, 5)] : 1;
         if (batch < 20 && sf_below(&r, 4) == 0)
             s->plan.modules[m].layout.dp = (int)batch + 1 + sf_below(&r, 4);
     }
@@ -70,7 +71,8 @@ static inline void sf_zero_allowed(struct sched_fixture *s)
     int most = dt_pipe_of(s->plan.policy.schedule)->put_off ? 2 : 3;
 
     for (int m = 0; m < s->plan.n_modules; m++)
-        if (s->plan.modules[m].layout.dp > dt_plan_slot_samples(&s->plan, s->f.model.llm) ||
+        if ((s->plan.modules[m].layout.dp > dt_plan_slot_samples(&s->plan, s->f.model.llm) &&
+             dt_plan_window(&s->plan, s->f.model.llm, m) == 0) ||
             dt_plan_window(&s->plan, s->f.model.llm, m) > 1)
             most = 1;
     for (int m = 0; m < s->plan.n_modules; m++)

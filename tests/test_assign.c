@@ -670,11 +670,12 @@ START_TEST(impossible_plans_are_refused)
     w.plan.policy.global_batch = 30;
     ck_assert_int_eq(dt_assign(&w.plan, &w.model, NULL, &w.samples, 0, &err, &a), DT_ERR_INPUT);
     dt_assert_has(err.message, "30");
-    plan_init(&w, 2, 4, 33, 1, 8, true, true);
-    ck_assert_int_eq(dt_assign(&w.plan, &w.model, NULL, &w.samples, 0, &err, &a), DT_ERR_INPUT);
-    dt_assert_has(err.message, "generator");
     plan_init(&w, 2, 0, 2, 1, 8, true, true);
     ck_assert_int_eq(dt_assign(&w.plan, &w.model, NULL, &w.samples, 0, &err, &a), DT_ERR_INPUT);
+    dt_assert_has(err.message, "LLM");
+    plan_init(&w, 2, 4, 0, 1, 8, true, true);
+    ck_assert_int_eq(dt_assign(&w.plan, &w.model, NULL, &w.samples, 0, &err, &a), DT_ERR_INPUT);
+    dt_assert_has(err.message, "generator: dp 0 must be at least 1");
     ck_assert_ptr_null(a);
 }
 END_TEST

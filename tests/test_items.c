@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Encoders whose replicas share items: every item once, with those that serve its LLM replica, evenly; windows in flight
+ * Encoders and generators whose replicas share items: every item once, with those that serve its LLM replica, evenly; windows in flight
  * and their messages; what crosses the boundary between any two layouts; the key of plans. */
 #include "random_plan.h"
 #include "base/number.h"
@@ -270,6 +270,172 @@ START_TEST(boundary_of_any_two_layouts)
 }
 END_TEST
 
+/* ---- generators ---- */
+
+/* A generator of dp g behind an LLM of dp d, pp stages and n slots of mb samples per replica; g may be more than the
+ * samples. */
+static void drawn_world(int g, int window, int d, int pp, int n, int mb, int targets)
+{
+    sf_init(&s);
+    sf_llm(&s, 8);
+    sf_generator(&s, "generator", 4);
+    sf_edge(&s, 0, 1);
+    sf_plan(&s, (int64_t)n * d * mb, mb, DT_SCHED_1F1B);
+    sf_layout(&s, 0, 1, pp, 1, d);
+    sf_layout(&s, 1, 1, 1, 1, g);
+    s.plan.modules[1].window = window;
+    sf_samples(&s, (int64_t)n * d * mb, 0, targets, true, dt_test_seed());
+}
+
+/* Images to draw of a sample; each has 64 x 64 pixels in the generator (resize), so 8 x 8 latent ones. */
+static int drawn_of(int64_t sample)
+{
+    int n = 0;
+
+    for (uint64_t k = s.item_first[sample]; k < s.item_first[sample + 1]; k++)
+        n += (s.items[k].flags & DT_ITEM_GENERATE) != 0;
+    return n;
+}
+
+/* Every image once, by a replica that serves the LLM replica of its sample, in the slot that the LLM has it in; returns
+ * how many there are, and adds to has[r] those of replica r. */
+static int check_drawn(int *has)
+{
+    const struct dt_assignment_module *l = &s.a->m[0], *g = &s.a->m[1];
+    static int seen[SF_ITEMS_MAX], serves[SF_SAMPLES_MAX], slot_of[SF_SAMPLES_MAX];
+    int groups = dt_number_gcd(g->n_replicas, l->n_replicas), all = 0, should = 0;
+
+    memset(seen, 0, sizeof(seen));
+    for (int r = 0; r < l->n_replicas; r++)
+        for (uint32_t b = l->mb_first[r]; b < l->mb_first[r + 1]; b++)
+            for (uint32_t k = 0; k < l->mb[b].n; k++) {
+                serves[l->samples[l->mb[b].first + k]] = r * groups / l->n_replicas;
+                slot_of[l->samples[l->mb[b].first + k]] = (int)l->mb[b].slot;
+            }
+    for (int r = 0; r < g->n_replicas; r++) {
+        ck_assert_uint_eq(g->mb_first[r + 1] - g->mb_first[r], (uint32_t)s.a->n_slots);
+        for (uint32_t b = g->mb_first[r]; b < g->mb_first[r + 1]; b++) {
+            ck_assert_int_eq(g->work[b].tokens, 64 * (int64_t)g->mb[b].n);
+            has[r] += (int)g->mb[b].n;
+            for (uint32_t k = g->mb[b].first; k < g->mb[b].first + g->mb[b].n; k++, all++) {
+                int64_t i = g->samples[k];
+
+                ck_assert_int_eq(serves[i], r * groups / g->n_replicas);
+                ck_assert_int_eq(slot_of[i], (int)g->mb[b].slot);
+                ck_assert_uint_lt(g->items[k], (uint32_t)drawn_of(i));
+                ck_assert_int_eq(seen[s.item_first[i] + g->items[k]]++, 0);
+            }
+        }
+    }
+    for (int64_t i = 0; i < s.samples.n; i++)
+        should += drawn_of(i);
+    ck_assert_int_eq(all, should);
+    return all;
+}
+
+/* Conditioning states go from the LLM to the replica that has the image, and their gradients come back. */
+START_TEST(drawn_items_once_where_they_are_asked_for)
+{
+    static const int cases[][6] = {/* dp, window, LLM dp, pp, slots, microbatch */
+                                   {4, 1, 2, 1, 5, 1}, {8, 1, 1, 2, 4, 3},  {6, 1, 4, 2, 3, 2},
+                                   {1, 1, 3, 2, 5, 1}, {20, 0, 2, 1, 3, 1}, {9, 0, 1, 3, 2, 4}};
+    const double states = 77 * 1024 * 2; /* of an image, in bytes */
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const int *c = cases[i];
+        int has[32] = {0}, all;
+        double to[32] = {0}, from[32] = {0}, sent = 0;
+
+        drawn_world(c[0], c[1], c[2], c[3], c[4], c[5], 2);
+        sf_compile(&s);
+        all = check_drawn(has);
+        for (uint32_t k = 0; k < s.p->n_ops; k++) {
+            const struct dt_op *op = &s.p->ops[k];
+
+            if (op->kind != DT_OP_SEND || op->module == s.p->ops[op->peer].module)
+                continue;
+            if (op->module == 0)
+                to[s.p->ops[op->peer].replica] += (double)op->bytes;
+            else
+                from[op->replica] += (double)op->bytes;
+        }
+        for (int r = 0; r < c[0]; r++) {
+            ck_assert(to[r] == has[r] * states && from[r] == has[r] * states);
+            sent += to[r];
+        }
+        ck_assert(sent == all * states);
+        s.a->m[1].items[0] += 1;
+        ck_assert_int_eq(dt_assign_check(s.a, &s.err), DT_ERR_INTERNAL);
+        ck_assert_int_eq(dt_program_check(s.p, &s.f.model, &s.err), DT_ERR_INTERNAL);
+        sf_free(&s);
+    }
+}
+END_TEST
+
+/* One sample with many images to draw is not the work of one replica. */
+START_TEST(drawn_items_of_a_sample_are_shared)
+{
+    int all, has[8] = {0};
+
+    drawn_world(8, 1, 1, 1, 1, 1, 0);
+    for (int k = 0; k < 21; k++)
+        s.items[k] = (struct dt_sample_item){64, 64, DT_MODALITY_IMAGE, DT_ITEM_GENERATE};
+    s.item_first[1] = 21;
+    sf_compile(&s);
+    all = check_drawn(has);
+    ck_assert_int_eq(all, 21);
+    for (int r = 0; r < 8; r++)
+        ck_assert(has[r] == 2 || has[r] == 3);
+    sf_free(&s);
+}
+END_TEST
+
+START_TEST(generators_take_one_slot_at_a_time)
+{
+    static const int wrong[] = {2, 5, DT_PLAN_WINDOW_ALL};
+
+    for (int i = 0; i < 3; i++) {
+        drawn_world(4, wrong[i], 2, 1, 5, 1, 2);
+        ck_assert_int_eq(dt_plan_validate(&s.plan, &s.f.model, &s.f.cluster, &s.err), DT_ERR_INPUT);
+        dt_assert_has(s.err.message,
+                      "a generator's replicas share the items of one slot at a time");
+        sf_free(&s);
+    }
+    drawn_world(4, 1, 2, 1, 5, 1, 2);
+    ck_assert_int_eq(dt_plan_window(&s.plan, 0, 1), 1);
+    ck_assert_int_eq(dt_plan_microbatches(&s.plan, 0, 1), 5);
+    s.plan.modules[1].window = 0;
+    ck_assert_int_eq(dt_plan_window(&s.plan, 0, 1), 0);
+    s.plan.modules[1].layout.dp = 11; /* of 10 samples */
+    ck_assert_int_eq(dt_plan_window(&s.plan, 0, 1), 1);
+    sf_free(&s);
+}
+END_TEST
+
+/* What is exchanged at each microbatch needs the same slots in all modules: windows of one slot have them, however many
+ * replicas there are, others have not. */
+START_TEST(zero_2_and_3_need_windows_of_one_slot)
+{
+    for (int zero = 2; zero <= 3; zero++)
+        for (int of = 0; of < 2; of++) {
+            world(2, 2, 2, 1, 3, 2);
+            s.plan.modules[of].zero = zero;
+            ck_assert_int_eq(dt_plan_validate(&s.plan, &s.f.model, &s.f.cluster, &s.err),
+                             DT_ERR_INPUT);
+            dt_assert_has(s.err.message,
+                          "a microbatch of encoder has the items of 2 slots (window)");
+            dt_assert_has(s.err.message, "use zero 0 or 1, or window 1 of encoder");
+            s.plan.modules[0].window = DT_PLAN_WINDOW_ALL;
+            ck_assert_int_eq(dt_plan_validate(&s.plan, &s.f.model, &s.f.cluster, &s.err),
+                             DT_ERR_INPUT);
+            s.plan.modules[0].window = 1;
+            s.plan.modules[0].layout.dp = 8; /* a slot has two samples */
+            sf_compile(&s);
+            sf_free(&s);
+        }
+}
+END_TEST
+
 int main(void)
 {
     Suite *u = suite_create("items");
@@ -280,6 +446,10 @@ int main(void)
     tcase_add_test(c, windows_in_flight);
     tcase_add_test(c, boundary_of_any_two_layouts);
     tcase_add_test(c, plans_keep_the_window);
+    tcase_add_test(c, drawn_items_once_where_they_are_asked_for);
+    tcase_add_test(c, drawn_items_of_a_sample_are_shared);
+    tcase_add_test(c, generators_take_one_slot_at_a_time);
+    tcase_add_test(c, zero_2_and_3_need_windows_of_one_slot);
     tcase_add_test(c, any_allocation_may_fail);
     return dt_test_run(u);
 }

@@ -30,7 +30,7 @@ int64_t dt_plan_window(const struct dt_plan *p, int llm, int module)
     int64_t slots = dt_plan_slots(p, llm);
 
     if (mp->window == 0)
-        return module < llm && mp->layout.dp > p->policy.global_batch;
+        return module != llm && mp->layout.dp > p->policy.global_batch;
     return mp->window > 0 && mp->window < slots ? mp->window : slots;
 }
 
@@ -105,6 +105,24 @@ static enum dt_status check_experts(const struct dt_plan *p, int m, const struct
                         p->module_names[m], l->ep, most);
 }
 
+/* A generator waits for the LLM's forwards, and the LLM's first backward for the generator: more slots at a time would have
+ * the LLM hold all of them. */
+static enum dt_status check_window(const struct dt_plan *p, int m, const struct dt_module *mod,
+                                   struct dt_error *err)
+{
+    int window = p->modules[m].window;
+
+    if (window != 0 && mod->role == DT_ROLE_LLM)
+        return bad(err, p, m,
+                   "window (slots whose items replicas share) is for encoders and generators");
+    if (window != 0 && window != 1 && mod->role == DT_ROLE_GENERATOR)
+        return bad(
+            err, p, m,
+            "a generator's replicas share the items of one slot at a time: window 1, or none "
+            "for whole samples");
+    return DT_OK;
+}
+
 static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct dt_module *mod,
                                     struct dt_error *err)
 {
@@ -135,8 +153,7 @@ static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct
             p->module_names[m], l->vpp);
     if (l->ip > 1 && mod->role == DT_ROLE_LLM)
         return bad(err, p, m, "ip (image parallelism) is for encoders and generators");
-    if (p->modules[m].window != 0 && mod->role != DT_ROLE_ENCODER)
-        return bad(err, p, m, "window (slots whose items replicas share) is for encoders");
+    DT_TRY(check_window(p, m, mod, err));
     return check_experts(p, m, mod, err);
 }
 
@@ -195,12 +212,38 @@ static enum dt_status check_zero_group(const struct dt_plan *p, int m, struct dt
 }
 
 /* What is exchanged at each microbatch (ZeRO 2 and 3) needs replicas that work in step, slot by slot. */
+static enum dt_status check_in_step(const struct dt_plan *p, int m, int llm, struct dt_error *err)
+{
+    int64_t slot = dt_plan_slot_samples(p, llm);
+
+    for (int o = 0; o < p->n_modules; o++) {
+        int64_t window = dt_plan_window(p, llm, o);
+
+        if (window == 0 && p->modules[o].layout.dp > slot)
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "plan, module %s: zero %d exchanges gradients at each microbatch, "
+                                "but the %d replicas of %s share slots of %lld sample%s and do not "
+                                "work in step; use zero 0 or 1, or window 1 of %s",
+                                p->module_names[m], p->modules[m].zero, p->modules[o].layout.dp,
+                                p->module_names[o], (long long)slot, dt_plural(slot),
+                                p->module_names[o]);
+        if (window > 1)
+            return dt_error_set(
+                err, DT_ERR_INPUT,
+                "plan, module %s: zero %d exchanges gradients at each microbatch, "
+                "but a microbatch of %s has the items of %lld slots (window), so modules do "
+                "not work in step; use zero 0 or 1, or window 1 of %s",
+                p->module_names[m], p->modules[m].zero, p->module_names[o], (long long)window,
+                p->module_names[o]);
+    }
+    return DT_OK;
+}
+
 static enum dt_status check_modes(const struct dt_plan *p, int m, int llm,
                                   const struct dt_cluster *c, struct dt_error *err)
 {
     const struct dt_plan_module *mp = &p->modules[m];
     const char *schedule = dt_pipe_schedule_names[p->policy.schedule];
-    int64_t slot = dt_plan_slot_samples(p, llm);
 
     if ((unsigned)mp->recompute > DT_RECOMPUTE_FULL || mp->zero < 0 || mp->zero > DT_ZERO_MAX)
         return bad(err, p, m, "unknown recompute or zero");
@@ -217,15 +260,7 @@ static enum dt_status check_modes(const struct dt_plan *p, int m, int llm,
                             "plan, module %s: zero 3 gathers parameters for a forward and a "
                             "backward, and schedule %s splits the backward; use zero 2",
                             p->module_names[m], schedule);
-    for (int o = 0; o < p->n_modules; o++)
-        if (p->modules[o].layout.dp > slot)
-            return dt_error_set(err, DT_ERR_INPUT,
-                                "plan, module %s: zero %d exchanges gradients at each microbatch, "
-                                "but the %d replicas of %s share slots of %lld sample%s and do not "
-                                "work in step; use zero 0 or 1",
-                                p->module_names[m], mp->zero, p->modules[o].layout.dp,
-                                p->module_names[o], (long long)slot, dt_plural(slot));
-    return DT_OK;
+    return check_in_step(p, m, llm, err);
 }
 
 static enum dt_status check_policy(const struct dt_plan *p, int llm, const struct dt_cluster *c,

@@ -138,7 +138,7 @@ struct dt_plan_module {
      * it, so that it holds every microbatch (plan_phases.c) */
     bool phases;
     /* Of an encoder: its replicas share the items (images, clips) of so many slots at a time, each a microbatch;
-     * DT_PLAN_WINDOW_ALL: of the whole batch; 0: the samples of each slot (dt_plan_window) */
+     * DT_PLAN_WINDOW_ALL: of the whole batch; 0: the samples of each slot (dt_plan_window).  Of a generator: 1 or 0 */
     int window;
     /* virtual stage v (= chunk*pp + stage) holds blocks [split[v], split[v+1]) ; split[pp*vpp] = n_blocks */
     uint16_t split[DT_MAX_VSTAGES + 1];
@@ -229,7 +229,8 @@ struct dt_plan {
 int64_t dt_plan_slot_samples(const struct dt_plan *p, int llm);
 int64_t dt_plan_slots(const struct dt_plan *p, int llm);
 /* Slots whose items a module's replicas share out as one microbatch each; 0: it takes whole samples, slot by slot.  An
- * encoder with more replicas than the batch has samples shares the items of each slot (1) unless it is told otherwise. */
+ * encoder or generator with more replicas than the batch has samples shares the items of each slot (1) unless it is told
+ * otherwise. */
 int64_t dt_plan_window(const struct dt_plan *p, int llm, int module);
 /* Microbatches of the replica of a module that runs most: one of every window or slot; of a module with more replicas
  * than a slot has samples, those of single samples, dealt in turn. */

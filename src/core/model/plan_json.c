@@ -72,7 +72,7 @@ static const struct dt_key module_keys[] = {
      .type = DT_KEY_OWN,
      .form = "all or number of slots",
      .fallback = "whole samples, slot by slot",
-     .help = "an encoder's replicas share the items of so many slots, each as one microbatch"},
+     .help = "replicas share the items of so many slots, each as one microbatch; a generator's: 1"},
     {.name = "phases",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_plan_module, phases),

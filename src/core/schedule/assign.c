@@ -39,10 +39,9 @@ static enum dt_status measure(struct dt_assign_job *j, const struct dt_plan *p,
     for (int m = 0; m < j->model->n_modules; m++) {
         int d = p->modules[m].layout.dp;
         j->m[m].window = (int)dt_plan_window(p, j->model->llm, m);
-        if (d < 1 || (d > j->batch && j->m[m].window == 0))
-            return dt_error_set(err, DT_ERR_INPUT,
-                                "module %s: dp %d must be from 1 to the global batch %d",
-                                j->model->modules[m].name, d, j->batch);
+        if (d < 1)
+            return dt_error_set(err, DT_ERR_INPUT, "module %s: dp %d must be at least 1",
+                                j->model->modules[m].name, d);
         j->m[m].dp = d;
         j->m[m].spread = d > j->slot_size && j->m[m].window == 0;
         j->groups = dt_number_gcd(j->groups, d);

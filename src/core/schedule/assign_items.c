@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Encoders whose unit is the item: replicas share the images (clips, audio segments) of a window of slots.
+ * Encoders and generators whose unit is the item: replicas share the images (clips, audio segments) of a window of slots, a
+ * generator's of one slot.
  *
  *   slots         |   0   |   1   |   2   |   3   |        DP_lm = 2, DP_enc = 4, window 2
  *   LLM replica 0 |  s0   |  s2   |  s4   |  s6   |
@@ -8,7 +9,7 @@
  *   encoder 0, 1  | items of s0 s2| items of s4 s6|  a microbatch per replica and window, dealt by LPT;
  *   encoder 2, 3  | items of s1 s3| items of s5 s7|  those without items stay empty
  *
- * Groups are those of the encoder and the LLM alone (gcd of the two DP): the replicas of a group serve the LLM replicas of
+ * Groups are those of the module and the LLM alone (gcd of the two DP): the replicas of a group serve the LLM replicas of
  * that group.  Inside a microbatch items stand in the order of slots, samples and items, so rows do as well. */
 #include "core/schedule/assign_build.h"
 
@@ -62,7 +63,8 @@ static enum dt_status find_items(struct sharing *x)
     return DT_OK;
 }
 
-/* FLOPs of an item of t tokens are a t + b t^2: exact for a transformer, and LPT asks for no more than an order. */
+/* FLOPs of an item of t tokens are a t + b t^2: exact for a transformer, near enough for a U-Net (which has a little for each
+ * item besides), and LPT asks for no more than an order. */
 static void weigh(struct sharing *x)
 {
     const struct dt_module *mod = &x->j->model->modules[x->m];

@@ -122,9 +122,15 @@ static int64_t all_rows(const struct unit_rows *u)
     return n;
 }
 
-/* Numbers units: a sample, or each of its items that are encoded. */
+/* What items the edge is for. */
+static uint32_t flag_of(int context_len)
+{
+    return context_len > 0 ? DT_ITEM_GENERATE : DT_ITEM_ENCODE;
+}
+
+/* Numbers units: a sample, or each of its items that cross the edge. */
 static enum dt_status number_units(const struct dt_exec_iteration *it, struct dt_exec_edge *e,
-                                   bool by_item, struct dt_error *err)
+                                   bool by_item, int context_len, struct dt_error *err)
 {
     int64_t units = 0;
 
@@ -136,7 +142,7 @@ static enum dt_status number_units(const struct dt_exec_iteration *it, struct dt
         e->unit[s] = units;
         units += by_item ? 0 : 1;
         for (int i = 0; by_item && i < q->n_items; i++)
-            units += (q->items[i].flags & DT_ITEM_ENCODE) != 0;
+            units += (q->items[i].flags & flag_of(context_len)) != 0;
     }
     e->unit[it->in->n] = units;
     if (dt_grow((void **)&e->first, &e->cap_first, (size_t)units + 1, sizeof(*e->first)))
@@ -153,7 +159,7 @@ static struct unit_rows unit_of(const struct dt_exec_iteration *it, int64_t s, i
 
     if (!by_item)
         return (struct unit_rows){q, 0, q->n_items, context_len};
-    while (!(q->items[i].flags & DT_ITEM_ENCODE) || k-- > 0)
+    while (!(q->items[i].flags & flag_of(context_len)) || k-- > 0)
         i++;
     return (struct unit_rows){q, i, i + 1, context_len};
 }
@@ -163,7 +169,7 @@ static void place_units(const struct dt_exec_iteration *it, const struct dt_exec
                         int context_len, struct places *w)
 {
     const struct dt_assignment_module *a = &it->p->assignment->m[other];
-    bool by_item = it->p->assignment->m[e->src].items != NULL;
+    bool by_item = a->items != NULL;
 
     for (uint32_t mb = 0; mb < a->mb_first[a->n_replicas]; mb++) {
         int64_t at = 0;
@@ -319,10 +325,10 @@ static enum dt_status cut(const struct dt_exec_iteration *it, const struct dt_ex
 {
     int llm = env->o.model->llm, other = e->dst == llm ? e->src : e->dst;
     int llm_side = e->dst == llm ? DT_EXEC_DST : DT_EXEC_SRC;
-    bool by_item = it->p->assignment->m[e->src].items != NULL;
+    bool by_item = it->p->assignment->m[other].items != NULL;
     struct places w = {0};
 
-    DT_TRY(number_units(it, e, by_item, err));
+    DT_TRY(number_units(it, e, by_item, context_len, err));
     DT_TRY(make_places(it, env, e, other, &w, err));
     place_halves(it, llm, &w);
     place_units(it, e, other, context_len, &w);

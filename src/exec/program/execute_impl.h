@@ -340,14 +340,17 @@ struct dt_exec_norm {
 /* Losses of the iteration (execute_loss.c). */
 struct dt_exec_losses {
     double *value;                /* per sample: text, image; then the sum of `signal` */
-    unsigned char *has;           /* per sample: computed here */
+    unsigned char *has;           /* per sample: its text is computed here */
     uint32_t left;                /* microbatches here whose losses are to come */
     struct dt_device_event *read; /* all have come to the host */
     float *nll, *sse;             /* host memory of the device: per row, per image to draw */
-    int64_t *row_at[2],
-        *img_at;           /* per sample: its first row and image there; [1]: cut, its late half */
-    int64_t *image_values; /* per image to draw: values in it */
-    size_t cap_value, cap_has, cap_nll, cap_sse, cap_samples, cap_images;
+    int64_t *row_at[2];           /* per sample: its first row there; [1]: cut, its late half */
+    int64_t *image_of;            /* [samples + 1]: images to draw, sample by sample */
+    struct dt_exec_image {
+        int64_t at, values; /* its place there, and how many values it has */
+        bool here;          /* it is computed here */
+    } * image;
+    size_t cap_value, cap_has, cap_nll, cap_sse, cap_samples, cap_image;
 };
 
 /* When ops of the main thread began and ended (execute_time.c). */

@@ -255,7 +255,8 @@ static uint32_t view(struct dt_exec_iteration *it, const struct dt_assignment_mo
 /* Entries of one sample stand side by side, their items rising. */
 static enum dt_status gather_items(struct dt_exec_iteration *it,
                                    const struct dt_assignment_module *a,
-                                   const struct dt_microbatch *m, struct dt_error *err, int *n)
+                                   const struct dt_microbatch *m, uint32_t flag,
+                                   struct dt_error *err, int *n)
 {
     size_t items = 0, views = 0;
 
@@ -269,8 +270,7 @@ static enum dt_status gather_items(struct dt_exec_iteration *it,
         return dt_error_nomem(err, "items of a microbatch");
     items = views = 0;
     for (uint32_t k = m->first, end = m->first + m->n; k < end; views++) {
-        uint32_t taken =
-            view(it, a, k, end, DT_ITEM_ENCODE, it->view_items + items, &it->views[views]);
+        uint32_t taken = view(it, a, k, end, flag, it->view_items + items, &it->views[views]);
 
         if (taken == 0)
             return dt_error_set(err, DT_ERR_INTERNAL, "a microbatch has an item that is not there");
@@ -291,7 +291,9 @@ enum dt_status dt_exec_gather_seqs(struct dt_exec_iteration *it, int module, uin
     if (dt_grow((void **)&it->mb_seqs, &it->cap_mb_seqs, m->n + 1u, sizeof(*it->mb_seqs)))
         return dt_error_nomem(err, "samples of a microbatch");
     if (a->items)
-        return gather_items(it, a, m, err, n);
+        return gather_items(
+            it, a, m, module == it->edge[DT_EDGE_COND].dst ? DT_ITEM_GENERATE : DT_ITEM_ENCODE, err,
+            n);
     for (uint32_t i = 0; i < m->n; i++)
         it->mb_seqs[i] = it->in->seqs[a->samples[m->first + i]];
     *n = (int)m->n;

@@ -22,8 +22,6 @@ static enum dt_status host_room(const struct dt_device *dev, void **p, size_t *c
     return DT_OK;
 }
 
-enum { LOSS_TEXT = 1, LOSS_IMAGE = 2 };
-
 /* Microbatches whose losses are computed here: by the first member of their lane. */
 static void count_losses(struct dt_exec_losses *losses, const struct dt_program *p,
                          const struct dt_exec_stages *stages)
@@ -57,34 +55,57 @@ static int64_t place_rows(struct dt_exec_losses *losses, const struct dt_exec_it
     return rows;
 }
 
-/* The same of images to draw, and how many values each has. */
-static enum dt_status place_images(struct dt_exec_losses *losses,
-                                   const struct dt_exec_iteration *it, int module,
-                                   const struct dt_module *gen, struct dt_error *err, int64_t *out)
+/* Images to draw, sample by sample. */
+static enum dt_status list_images(struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
+                                  const struct dt_module *gen, struct dt_error *err)
+{
+    int64_t n = 0;
+
+    for (int64_t s = 0; s < it->in->n; s++) {
+        const struct dt_sequence *q = it->in->seqs[s];
+
+        losses->image_of[s] = n;
+        for (int i = 0; i < q->n_items; i++) {
+            int lw, lh;
+
+            if (!(q->items[i].flags & DT_ITEM_GENERATE))
+                continue;
+            if (dt_grow((void **)&losses->image, &losses->cap_image, (size_t)n + 1,
+                        sizeof(*losses->image)))
+                return dt_error_nomem(err, "losses");
+            dt_batching_latent_size(gen, q->items[i].w, q->items[i].h, &lw, &lh);
+            losses->image[n++] =
+                (struct dt_exec_image){.values = (int64_t)lw * lh * dt_batching_channels(gen)};
+        }
+    }
+    losses->image_of[it->in->n] = n;
+    return DT_OK;
+}
+
+/* Those of entry k of the generator's assignment: [first, *end). */
+static int64_t images_of(const struct dt_exec_losses *losses, const struct dt_assignment_module *a,
+                         uint32_t k, int64_t *end)
+{
+    int64_t s = a->samples[k], first = losses->image_of[s] + (a->items ? a->items[k] : 0);
+
+    *end = a->items ? first + 1 : losses->image_of[s + 1];
+    return first;
+}
+
+/* Where they lie: microbatch after microbatch of the generator. */
+static void place_images(struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
+                         int module)
 {
     const struct dt_assignment_module *a = &it->p->assignment->m[module];
-    int64_t images = 0;
+    int64_t at = 0;
 
     for (uint32_t mb = 0; mb < a->mb_first[a->n_replicas]; mb++)
         for (uint32_t k = 0; k < a->mb[mb].n; k++) {
-            int64_t s = a->samples[a->mb[mb].first + k];
-            const struct dt_sequence *q = it->in->seqs[s];
+            int64_t end, i = images_of(losses, a, a->mb[mb].first + k, &end);
 
-            losses->img_at[s] = images;
-            for (int i = 0; i < q->n_items; i++) {
-                int lw, lh;
-
-                if (!(q->items[i].flags & DT_ITEM_GENERATE))
-                    continue;
-                if (dt_grow((void **)&losses->image_values, &losses->cap_images, (size_t)images + 1,
-                            sizeof(*losses->image_values)))
-                    return dt_error_nomem(err, "losses");
-                dt_batching_latent_size(gen, q->items[i].w, q->items[i].h, &lw, &lh);
-                losses->image_values[images++] = (int64_t)lw * lh * dt_batching_channels(gen);
-            }
+            for (; i < end; i++)
+                losses->image[i].at = at++;
         }
-    *out = images;
-    return DT_OK;
 }
 
 enum dt_status dt_exec_loss_begin(struct dt_exec_losses *losses, struct dt_exec_iteration *it,
@@ -105,10 +126,10 @@ enum dt_status dt_exec_loss_begin(struct dt_exec_losses *losses, struct dt_exec_
     memset(losses->has, 0, n + 1);
     count_losses(losses, it->p, stages);
     if (n > losses->cap_samples) {
-        int64_t **at[] = {&losses->row_at[0], &losses->row_at[1], &losses->img_at};
+        int64_t **at[] = {&losses->row_at[0], &losses->row_at[1], &losses->image_of};
 
         for (int i = 0; i < 3; i++) {
-            int64_t *grown = dt_realloc(*at[i], n * sizeof(*grown));
+            int64_t *grown = dt_realloc(*at[i], (n + 1) * sizeof(*grown));
 
             if (!grown)
                 return dt_error_nomem(err, "losses");
@@ -119,8 +140,11 @@ enum dt_status dt_exec_loss_begin(struct dt_exec_losses *losses, struct dt_exec_
     for (int64_t s = 0; s < it->in->n; s++)
         targets += dt_batching_targets(it->in->seqs[s]);
     rows = place_rows(losses, it, stages->env->o.model->llm);
-    if (gen)
-        DT_TRY(place_images(losses, it, it->edge[DT_EDGE_COND].dst, gen, err, &images));
+    if (gen) {
+        DT_TRY(list_images(losses, it, gen, err));
+        place_images(losses, it, it->edge[DT_EDGE_COND].dst);
+        images = losses->image_of[it->in->n];
+    }
     DT_TRY(host_room(stages->env->dev, (void **)&losses->nll, &losses->cap_nll, (size_t)rows,
                      sizeof(float), err));
     DT_TRY(host_room(stages->env->dev, (void **)&losses->sse, &losses->cap_sse, (size_t)images,
@@ -152,6 +176,43 @@ static int64_t place_own(struct dt_exec_losses *losses, const struct dt_exec_ite
     return at - begin;
 }
 
+/* Of the images of a microbatch, the first one's place; returns their number. */
+static int64_t take_images(struct dt_exec_losses *losses, const struct dt_assignment_module *a,
+                           const struct dt_microbatch *mb, int64_t *first)
+{
+    int64_t n = 0;
+
+    for (uint32_t k = mb->first; k < mb->first + mb->n; k++) {
+        int64_t end, i = images_of(losses, a, k, &end);
+
+        for (; i < end; i++, n++) {
+            losses->image[i].here = true;
+            if (n == 0)
+                *first = losses->image[i].at;
+        }
+    }
+    return n;
+}
+
+static int64_t take_rows(struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
+                         const struct dt_assignment_module *a, const struct dt_microbatch *mb,
+                         const struct dt_batch_cut *cut, int64_t *first)
+{
+    int64_t n = 0;
+
+    for (uint32_t i = 0; i < mb->n; i++) {
+        int64_t s = a->samples[mb->first + i];
+
+        losses->has[s] = true;
+        n += it->in->seqs[s]->n_tokens;
+    }
+    if (cut->n > 1)
+        n = place_own(losses, it, a, mb, cut);
+    if (mb->n > 0)
+        *first = losses->row_at[0][a->samples[mb->first]];
+    return n;
+}
+
 void dt_exec_loss_take(struct dt_exec_losses *losses, const struct dt_exec_iteration *it,
                        const struct dt_exec_stages *stages, const struct dt_op *op,
                        const struct dt_exec_microbatch *s)
@@ -159,24 +220,15 @@ void dt_exec_loss_take(struct dt_exec_losses *losses, const struct dt_exec_itera
     const struct dt_assignment_module *a = &it->p->assignment->m[op->module];
     const struct dt_microbatch *mb = &a->mb[dt_exec_global_mb(it->p, op)];
     bool text = stages->env->o.model->modules[op->module].role == DT_ROLE_LLM;
-    int64_t first = mb->n > 0 ? a->samples[mb->first] : 0, n = 0;
+    int64_t first = 0, n;
     int tp = stages->env->o.plan->modules[op->module].layout.tp;
 
     if (dt_exec_member(stages->ranks, op) % tp > 0)
         return;
-    for (uint32_t i = 0; i < mb->n; i++) {
-        int64_t j = a->samples[mb->first + i];
-        const struct dt_sequence *q = it->in->seqs[j];
-
-        losses->has[j] |= text ? LOSS_TEXT : LOSS_IMAGE;
-        n += text ? q->n_tokens : dt_batching_images(q, DT_ITEM_GENERATE);
-    }
-    if (text && s->batch->cut.n > 1)
-        n = place_own(losses, it, a, mb, &s->batch->cut);
+    n = text ? take_rows(losses, it, a, mb, &s->batch->cut, &first)
+             : take_images(losses, a, mb, &first);
     if (n > 0)
-        stages->env->dev->copy(stages->env->q,
-                               text ? losses->nll + losses->row_at[0][first]
-                                    : losses->sse + losses->img_at[first],
+        stages->env->dev->copy(stages->env->q, (text ? losses->nll : losses->sse) + first,
                                text ? s->batch->dev.nll : s->batch->dev.sse,
                                (size_t)n * sizeof(float), DT_COPY_TO_HOST);
 }
@@ -201,17 +253,17 @@ void dt_exec_loss_sum(struct dt_exec_losses *losses, const struct dt_exec_iterat
                       const struct dt_batch_cut *cut)
 {
     size_t n = (size_t)it->in->n;
-    int gen = it->edge[DT_EDGE_COND].src >= 0 ? it->edge[DT_EDGE_COND].dst : -1;
+    bool draws = it->edge[DT_EDGE_COND].src >= 0;
 
     for (size_t s = 0; s < n; s++) {
-        const struct dt_sequence *q = it->in->seqs[s];
-        int64_t images = gen >= 0 ? dt_batching_images(q, DT_ITEM_GENERATE) : 0;
+        int64_t first = draws ? losses->image_of[s] : 0, end = draws ? losses->image_of[s + 1] : 0;
 
-        if (losses->has[s] & LOSS_TEXT)
-            losses->value[s] += text_loss(losses, q, s, cut);
-        if (losses->has[s] & LOSS_IMAGE)
-            for (int64_t i = losses->img_at[s]; i < losses->img_at[s] + images; i++)
-                losses->value[n + s] += (double)losses->sse[i] / (double)losses->image_values[i];
+        if (losses->has[s])
+            losses->value[s] += text_loss(losses, it->in->seqs[s], s, cut);
+        for (int64_t i = first; i < end; i++)
+            if (losses->image[i].here)
+                losses->value[n + s] +=
+                    (double)losses->sse[losses->image[i].at] / (double)losses->image[i].values;
     }
     losses->value[2 * n] = it->in->signal;
 }
@@ -289,8 +341,8 @@ void dt_exec_losses_free(struct dt_exec_losses *losses, const struct dt_device *
     dt_free(losses->has);
     dt_free(losses->row_at[0]);
     dt_free(losses->row_at[1]);
-    dt_free(losses->img_at);
-    dt_free(losses->image_values);
+    dt_free(losses->image_of);
+    dt_free(losses->image);
 }
 
 const double *dt_exec_losses(const struct dt_exec *x)
