@@ -201,6 +201,109 @@ START_TEST(classes_equal_enumeration)
 }
 END_TEST
 
+/* One generator: every width, as many replicas as fit, which take samples or share images. */
+static void colocated_drawn(struct brute *b)
+{
+    const struct dt_plan_layout *l = &b->p.modules[b->llm].layout;
+    int gpus = l->tp * l->pp * l->dp;
+
+    b->p.modules[1].with = (uint8_t)(b->llm + 1);
+    for (int tp = 1; tp <= 8 && tp <= gpus; tp *= 2)
+        for (int dp = 1; dp <= gpus / tp; dp++)
+            for (int window = 0; window < 2; window++) {
+                if (gpus % tp != 0)
+                    continue;
+                b->p.modules[1].layout = (struct dt_plan_layout){tp, 1, 1, 1, 1, dp, 1, 0};
+                b->p.modules[1].window = window;
+                time_it(b);
+            }
+}
+
+/* A batch of few samples on more GPUs: who draws is to be chosen, and where images are shared that is what is found. */
+START_TEST(generators_share_images_where_it_is_faster)
+{
+    static struct world w;
+    int equal = 0, shared = 0;
+
+    setup_seed();
+    for (int round = 0; round < WORLDS; round++) {
+        struct dt_search_result r;
+        struct dt_error err;
+        double best;
+
+        build_world(&w, 0, 1, 2);
+        w.in.opt.gpus = 8;
+        w.in.opt.rank = true;
+        best = enumerate(&w.in, 8, colocated_drawn);
+        dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_COLOCATED, &w.in, &err, &r), err);
+        printf("round %d: %.6f, enumerated %.6f; generator dp %d window %d\n", round,
+               timeline_of(&w.in, &r.plans[0]), best, r.plans[0].modules[1].layout.dp,
+               r.plans[0].modules[1].window);
+        fflush(stdout);
+        ck_assert(timeline_of(&w.in, &r.plans[0]) <= best * 1.2);
+        equal += timeline_of(&w.in, &r.plans[0]) <=
+                 best * 1.03; /* not every number of replicas is tried */
+        shared += dt_plan_window(&r.plans[0], 0, 1) == 1;
+        dt_search_result_free(&r);
+        free_world(&w);
+    }
+    printf("%d of %d equal, %d share\n", equal, WORLDS, shared);
+    ck_assert_int_ge(equal * 10, WORLDS * 8);
+    ck_assert_int_gt(shared, 0);
+}
+END_TEST
+
+/* Where a module's replicas are on many nodes, the search finds how many of them shard together: around its layouts no groups of
+ * the encoder and the LLM are much faster, and some are faster than all ranks. */
+START_TEST(groups_that_shard_are_found)
+{
+    static struct world w;
+    int equal = 0, grouped = 0;
+
+    setup_seed();
+    for (int round = 0; round < WORLDS / 2; round++) {
+        struct dt_search_result r;
+        struct dt_error err;
+        double found, best = HUGE_VAL, whole;
+        struct dt_plan p;
+        int e, l;
+
+        build_world(&w, 1, 0, 64);
+        w.fx.cluster.nodes = 16;
+        w.in.opt.gpus = 128;
+        w.in.opt.rank = true;
+        w.in.opt.tp_mask = 1;
+        dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_COLOCATED, &w.in, &err, &r), err);
+        p = r.plans[0];
+        found = timeline_of(&w.in, &p);
+        e = p.modules[0].layout.dp;
+        l = p.modules[1].layout.dp;
+        for (int of_e = 1; of_e <= e; of_e++)
+            for (int of_l = 1; of_l <= l; of_l++) {
+                if (e % of_e != 0 || l % of_l != 0)
+                    continue;
+                p.modules[0].zero_group = of_e < e ? of_e : 0;
+                p.modules[1].zero_group = of_l < l ? of_l : 0;
+                best = fmin(best, timeline_of(&w.in, &p));
+            }
+        p.modules[0].zero_group = p.modules[1].zero_group = 0;
+        whole = timeline_of(&w.in, &p);
+        printf("round %d: %.6f in groups of %d and %d, %.6f of all %d and %d, enumerated %.6f\n",
+               round, found, r.plans[0].modules[0].zero_group, r.plans[0].modules[1].zero_group,
+               whole, e, l, best);
+        fflush(stdout);
+        ck_assert(found <= whole && found <= best * 1.03);
+        equal += found <= best * 1.005;
+        grouped += found < whole;
+        dt_search_result_free(&r);
+        free_world(&w);
+    }
+    printf("%d of %d equal, %d in groups\n", equal, WORLDS / 2, grouped);
+    ck_assert_int_gt(equal, 0);
+    ck_assert_int_gt(grouped, 0);
+}
+END_TEST
+
 START_TEST(best_is_none_slower)
 {
     static struct world w;
@@ -264,6 +367,8 @@ int main(void)
     TCase *tc = dt_test_case(suite, "classes", 300);
 
     tcase_add_test(tc, classes_equal_enumeration);
+    tcase_add_test(tc, generators_share_images_where_it_is_faster);
+    tcase_add_test(tc, groups_that_shard_are_found);
     tcase_add_test(tc, best_is_none_slower);
     tcase_add_test(tc, an_llm_alone_fits_every_class);
     return dt_test_run(suite);

@@ -16,6 +16,7 @@ enum {
     FEW_GPUS = 16, /* on so few every variant of every LLM is tried */
     AGAIN = 6,     /* plans whose LLMs are tried with all variants */
     WHOLE = 4,
+    GROUPS = 3, /* ways of changing who shards together */
 };
 
 struct host {
@@ -283,19 +284,65 @@ static enum dt_status again(struct hosting *w, struct dt_plan *plans, int *n, in
 
 /* ---- one thing at a time ---- */
 
+/* Generators whose replicas take samples share items, and the other way round. */
+static void turn_items(const struct hosting *w, struct dt_plan *p)
+{
+    for (int m = w->llm + 1; m < p->n_modules; m++)
+        p->modules[m].window = p->modules[m].window == 0;
+}
+
+/* Choice number k of the ranks with the same parameters that shard together: half or twice as many as now, or those of a node.
+ * With fewer, gradients cross nodes for a shard alone and rings are shorter, and each rank has more to step.  0: all of them; -1:
+ * there is no such choice, or it cannot help. */
+static int group_of(const struct hosting *w, const struct dt_plan_module *mp, int k)
+{
+    int copies = (int)dt_plan_layout_copies(&mp->layout), node = w->t->in->cluster->gpus_per_node;
+    int now = mp->zero_group > 0 ? mp->zero_group : copies, group = now;
+
+    if (mp->zero != 1 || mp->layout.ep > 1 || mp->frozen || copies * mp->layout.tp <= node)
+        return -1;
+    if (k == 0 && now % 2 == 0)
+        group = now / 2;
+    else if (k == 1)
+        group = 2 * now;
+    else if (k == 2)
+        group = node / mp->layout.tp;
+    if (group == now || group < 1 || group > copies || copies % group != 0)
+        return -1;
+    return group < copies ? group : 0;
+}
+
+static bool regroup(const struct hosting *w, int k, struct dt_plan *p)
+{
+    struct dt_plan_module *mp = &p->modules[k / GROUPS];
+    int group = group_of(w, mp, k % GROUPS);
+
+    if (group >= 0)
+        mp->zero_group = group;
+    return group >= 0;
+}
+
 /* Neighbour number k of a plan: a boundary between stages of the LLM one block on or back, or an encoder's window a slot longer
- * or shorter, or twice or half as long; false: that is none.  *last: there are no more. */
+ * or shorter, or twice or half as long, or what generators share, or a module's group; false: that is none.  *last: there are no more. */
 static bool neighbour(const struct hosting *w, int k, struct dt_plan *p, bool *last)
 {
     struct dt_plan_module *llm = &p->modules[w->llm];
     int moves = 2 * (llm->layout.pp * llm->layout.vpp - 1), by = k % 2 ? 1 : -1;
+    int windows = w->llm > 0 && p->modules[0].window != 0 ? 4 : 0;
+    int grouped = moves + windows + (w->h->drawn && w->llm + 1 < p->n_modules);
     int64_t window, slots = dt_plan_slots(p, w->llm);
 
-    *last = k >= moves + (w->llm > 0 && p->modules[0].window != 0 ? 4 : 0);
+    *last = k >= grouped + (w->h->groups ? GROUPS * p->n_modules : 0);
     if (*last)
         return false;
+    if (k >= grouped)
+        return regroup(w, k - grouped, p);
     if (k < moves) {
         llm->split[1 + k / 2] = (uint16_t)(llm->split[1 + k / 2] + by);
+        return true;
+    }
+    if (k == moves + windows) {
+        turn_items(w, p);
         return true;
     }
     window = dt_plan_window(p, w->llm, 0);

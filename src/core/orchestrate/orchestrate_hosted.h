@@ -25,6 +25,9 @@ struct dt_orch_hosted {
      * way of placing them.  Recomputation and ZeRO are chosen for it. */
     bool (*place)(struct dt_orch_table *t, const struct dt_orch_cand *c, int variant,
                   struct dt_plan *p);
+    /* Replicas of generators may share what a slot draws, and ranks with the same parameters may shard optimizer states in
+     * groups (dt_plan_module.zero_group). */
+    bool drawn, groups;
 };
 /* The best plans of the class, best first. */
 enum dt_status dt_orch_hosted_plans(struct dt_orch_table *t, const struct dt_orch_hosted *h,

@@ -2,12 +2,15 @@
  *
  * Strategy colocated: all other modules lie on all GPUs of the LLM, each with a width of its own.  Encoders run in windows
  * (doc/program.md): their replicas share the images of all slots of a window, forward before and backward behind what the
- * LLM does of it. */
+ * LLM does of it.  Generators' replicas take samples, or share the images of each slot. */
 #include "core/orchestrate/orchestrate_hosted.h"
 
 #include <math.h>
 
-enum { WIDTHS = 4, WINDOWS = 4, DEALS = 2 };
+/* Of generators: no more replicas than a slot has samples; one on every lane, samples dealt in turn; the same, but they share
+ * items. */
+enum { DEAL_FEW, DEAL_SAMPLES, DEAL_ITEMS, DEALS };
+enum { WIDTHS = 4, WINDOWS = 4 };
 
 static double guests_s(struct dt_orch_table *t, const struct dt_orch_cand *c,
                        const struct dt_orch_hosted_view *v)
@@ -43,8 +46,7 @@ static bool has_generators(const struct dt_model *m)
     return m->llm + 1 < m->n_modules;
 }
 
-/* Variants: the width of encoders, then that of generators, then whether these have more replicas than a slot has samples, then
- * the window. */
+/* Variants: the width of encoders, then that of generators, then how these are dealt what they draw, then the window. */
 static bool place(struct dt_orch_table *t, const struct dt_orch_cand *c, int variant,
                   struct dt_plan *p)
 {
@@ -73,10 +75,13 @@ static bool place(struct dt_orch_table *t, const struct dt_orch_cand *c, int var
             .tp = lane->tp, .cp = lane->cp, .ep = 1, .ip = 1, .pp = 1, .vpp = 1, .dp = lanes};
         mp->split[0] = 0;
         mp->split[1] = (uint16_t)model->modules[m].n_blocks;
-        mp->window = encoder ? window : 0;
-        if (!encoder && deal == 0 && lanes > slot)
+        mp->window = encoder ? window : deal == DEAL_ITEMS;
+        if (encoder)
+            continue;
+        if (deal == DEAL_FEW && lanes > slot)
             mp->layout.dp = (int)slot;
-        if (!encoder && deal > 0 && (lanes <= slot || lanes > t->in->policy.global_batch))
+        if ((deal != DEAL_FEW && lanes <= slot) ||
+            (deal == DEAL_SAMPLES && lanes > t->in->policy.global_batch))
             return false;
     }
     return width < widest && generator < widest;
@@ -88,7 +93,9 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
     static const struct dt_orch_hosted class = {.strategy = DT_STRATEGY_COLOCATED,
                                                 .variants = WIDTHS * WIDTHS * DEALS * WINDOWS,
                                                 .guests_s = guests_s,
-                                                .place = place};
+                                                .place = place,
+                                                .drawn = true,
+                                                .groups = true};
 
     return dt_orch_hosted_plans(t, &class, err, out);
 }

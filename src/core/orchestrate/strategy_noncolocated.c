@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Strategy noncolocated: every module has GPUs of its own.  What strategy disttrain finds without guests, and the best of it
- * once more with encoders whose replicas share images instead of taking whole samples. */
+ * once more with encoders and generators whose replicas share images instead of taking whole samples. */
 #include "core/orchestrate/orchestrate_hosted.h"
 
 #include "base/mem.h"
@@ -20,9 +20,10 @@ static enum dt_status try_window(struct dt_orch_table *t, struct dt_plan *p, int
     enum dt_status st;
 
     *found = false;
-    for (int m = 0; m < t->in->model->llm; m++)
-        p->modules[m].window = window;
-    if (t->in->model->llm == 0 || dt_plan_validate(p, t->in->model, t->in->cluster, NULL) != DT_OK)
+    for (int m = 0; m < p->n_modules; m++)
+        if (m != t->in->model->llm)
+            p->modules[m].window = m < t->in->model->llm ? window : 1;
+    if (p->n_modules == 1 || dt_plan_validate(p, t->in->model, t->in->cluster, NULL) != DT_OK)
         return DT_OK;
     st = dt_orch_time_plan(t, p, 0, HUGE_VAL, &why, &closer);
     if (st != DT_OK && st != DT_ERR_INFEASIBLE)
@@ -47,7 +48,7 @@ static enum dt_status add_windows(struct dt_orch_table *t, struct dt_error *err,
         for (size_t k = 0; k < sizeof(windows) / sizeof(windows[0]); k++) {
             bool found;
 
-            if (k == 1 && windows[1] == 1)
+            if ((k == 1 && windows[1] == 1) || (k > 0 && llm == 0))
                 continue;
             all[out->n] = all[i];
             DT_TRY(try_window(t, &all[out->n], windows[k], err, &found));
