@@ -37,6 +37,7 @@ static const struct {
     {'l', "Megatron MIMO: encoders on GPUs of their own (N), LLM of 120B",
      dt_cmd_reproduce_noncolocated},
     {'m', "Megatron MIMO: bytes between encoder and LLM", dt_cmd_reproduce_boundary},
+    {'o', "Megatron MIMO: the best of H, C and N, 8K", dt_cmd_reproduce_modes},
     {'n', "how unlike samples are", dt_cmd_reproduce_samples},
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };

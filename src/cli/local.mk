@@ -89,6 +89,7 @@ disttrain_SOURCES = \
 	src/cli/reproduce_entrain.c \
 	src/cli/reproduce_figures.c \
 	src/cli/reproduce_mimo.c \
+	src/cli/reproduce_mimo_apart.h \
 	src/cli/reproduce_mimo_tables.h \
 	src/cli/rows.c \
 	src/cli/rows.h \

@@ -52,6 +52,7 @@ enum dt_status dt_cmd_reproduce_colocated(struct dt_cli_results *r, struct dt_er
 enum dt_status dt_cmd_reproduce_long_context(struct dt_cli_results *r, struct dt_error *err);
 enum dt_status dt_cmd_reproduce_noncolocated(struct dt_cli_results *r, struct dt_error *err);
 enum dt_status dt_cmd_reproduce_boundary(struct dt_cli_results *r, struct dt_error *err);
+enum dt_status dt_cmd_reproduce_modes(struct dt_cli_results *r, struct dt_error *err);
 /* Entrain's (arXiv 2605.27918). */
 enum dt_status dt_cmd_reproduce_entrain(struct dt_cli_results *r, struct dt_error *err);
 
