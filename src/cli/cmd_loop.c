@@ -23,6 +23,8 @@ static const struct dt_cli_option options[] = {
     {"ranks", 0, DT_OPT_INT, "N", "ranks of a layout at most (default 4)"},
     {"orders", 0, DT_OPT_FLAG, NULL,
      "the job's own plan with each way of reordering samples, instead of layouts"},
+    {"strategies", 0, DT_OPT_FLAG, NULL,
+     "the best homogeneous, colocated and noncolocated plan, instead of layouts"},
     {"runs", 0, DT_OPT_STRING, "FILE",
      "keep the last step of each layout, predicted and measured, in this SQLite file"},
     {"anyway", 0, DT_OPT_FLAG, NULL, "measure however busy the machine is"},
@@ -116,8 +118,9 @@ static enum dt_status look_at_job(struct dt_loop *l, struct dt_error *err)
             if (st == DT_OK)
                 st = time_batches(l, &setup, err);
             if (st == DT_OK)
-                st = l->orders ? dt_loop_orders(l, job->model, &setup.plan, err)
-                               : dt_loop_layouts(l, job, err);
+                st = l->strategies ? dt_loop_strategies(l, err)
+                     : l->orders   ? dt_loop_orders(l, job->model, &setup.plan, err)
+                                   : dt_loop_layouts(l, job, err);
             dt_setup_close(&setup);
         }
         device->close(device);
@@ -216,7 +219,9 @@ static void layouts(struct dt_cli_rows *r, const struct dt_loop *l)
         const struct dt_loop_layout *x = &l->layout[i];
 
         dt_cli_row(r);
-        dt_cli_row_text(r, "layout", "layout (pp x dp of each module) or order", x->name);
+        dt_cli_row_text(r, "layout",
+                        l->strategies ? "strategy" : "layout (pp x dp of each module) or order",
+                        x->name);
         dt_cli_row_int(r, "ranks", "ranks", x->ranks);
         dt_cli_row_int(r, "threads", "threads each", x->threads);
         dt_cli_row_number(r, "simulated_before_s", NULL, NULL, 1, x->simulated_s[0]);
@@ -228,6 +233,8 @@ static void layouts(struct dt_cli_rows *r, const struct dt_loop *l)
         dt_cli_row_number(r, "measured_s", "measured [ms]", "%.1f", 1e3, x->measured_s);
         dt_cli_row_number(r, "error", "error [%]", "%+.1f", 100,
                           x->predicted_s / x->measured_s - 1);
+        if (l->strategies)
+            dt_cli_row_text(r, "plan", NULL, x->plan);
         if (!l->orders)
             continue;
         dt_cli_row_number(r, "gain_predicted", "gain predicted", "%.3f", 1,
@@ -258,9 +265,15 @@ static void print_table(const struct dt_loop *l, const struct outcome *o)
     layouts(&r, l);
     dt_cli_rows_end(&r, stdout);
     printf("\n%d %s on %d core%s: median |error| %.1f %%, bias %+.1f %%\n", l->n,
-           l->orders ? "orders" : "layouts", l->cores, l->cores == 1 ? "" : "s",
-           100 * o->median_abs_error, 100 * o->bias);
+           l->strategies ? "strategies"
+           : l->orders   ? "orders"
+                         : "layouts",
+           l->cores, l->cores == 1 ? "" : "s", 100 * o->median_abs_error, 100 * o->bias);
     print_cores(l);
+    if (l->strategies) {
+        dt_loop_print_strategies(l);
+        return;
+    }
     if (l->orders) {
         print_gains(l);
         return;
@@ -301,7 +314,7 @@ static enum dt_status print_json(const struct dt_loop *l, const struct outcome *
     dt_json_kv_int(&j, "cores_left", l->cpus_all - l->cores);
     dt_json_kv_double(&j, "drift", drift(l));
     dt_json_kv_double(&j, "foreign_max", l->foreign_max);
-    if (l->orders)
+    if (l->orders || l->strategies)
         dt_json_kv_int(&j, "steps_kept", l->steps_kept);
     dt_json_kv_int(&j, "taken_again", l->again);
     dt_json_kv_double(&j, "median_abs_error", o->median_abs_error);
@@ -311,6 +324,8 @@ static enum dt_status print_json(const struct dt_loop *l, const struct outcome *
     dt_json_kv_double(&j, "chosen_over_best", o->chosen_over_best);
     dt_json_kv_double(&j, "batch_s", l->batch_s);
     json_profiles(l, &j);
+    if (l->strategies)
+        dt_loop_json_strategies(l, &j);
     dt_cli_rows_json(&r, &j, "layouts");
     layouts(&r, l);
     dt_cli_rows_end(&r, NULL);
@@ -370,10 +385,13 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
                         .runs = dt_cli_string(cli, "runs", NULL),
                         .anyway = dt_cli_flag(cli, "anyway"),
                         .orders = dt_cli_flag(cli, "orders"),
+                        .strategies = dt_cli_flag(cli, "strategies"),
                         .foreign_max = -1};
     struct outcome o = {0};
     enum dt_status st;
 
+    if (l.orders && l.strategies)
+        return dt_error_set(err, DT_ERR_USAGE, "--orders or --strategies, not both");
     dt_cli_limit_spin(cli);
     DT_TRY(dt_cli_limits_check(true, err));
     DT_TRY(dt_cli_int(cli, "steps", 1, 10000, 8, &l.steps, err));
@@ -384,13 +402,15 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(make_folder(&l, err));
     st = look_at_job(&l, err);
     if (st == DT_OK)
-        st = l.orders ? dt_loop_run_orders(&l, err) : dt_loop_run_layouts(&l, err);
+        st = l.orders || l.strategies ? dt_loop_run_in_turn(&l, err) : dt_loop_run_layouts(&l, err);
     if (st == DT_OK)
         st = judge(&l, &o, err);
     if (st == DT_OK && cli->json)
         st = print_json(&l, &o, err);
     else if (st == DT_OK)
         print_table(&l, &o);
+    if (st == DT_OK && l.strategies)
+        st = dt_loop_check_strategies(&l, err);
     remove_tree(l.dir);
     dt_samples_free(l.seen);
     dt_samples_free(l.last);

@@ -57,6 +57,7 @@ disttrain_SOURCES = \
 	src/cli/loop_cores.c \
 	src/cli/loop_layouts.c \
 	src/cli/loop_run.c \
+	src/cli/loop_strategies.c \
 	src/cli/loop_turns.c \
 	src/cli/main.c \
 	src/cli/options.c \

@@ -11,7 +11,7 @@
 
 #include <signal.h>
 
-enum { LOOP_OVERRIDES_MAX = 16, LOOP_TEXT_MAX = 512, LOOP_DIR_MAX = 512, LOOP_PATH_MAX = 640 };
+enum { LOOP_OVERRIDES_MAX = 16, LOOP_TEXT_MAX = 704, LOOP_DIR_MAX = 512, LOOP_PATH_MAX = 640 };
 
 struct dt_loop_layout {
     char name[64]; /* "colocated 1x1 2x1 1x2": pp x dp of each module, and its cp or window */
@@ -20,10 +20,24 @@ struct dt_loop_layout {
     int ranks, threads;       /* threads of a rank */
     struct dt_drift drift;    /* while it trained */
     double simulated_s[2];    /* with the profiles before and after */
-    double predicted_s,
-        measured_s; /* median steps; of orders mean ones, at one speed of the machine */
-    double
-        *step_s; /* [steps], of orders in rounds; in reference kernels, 0: does not count; owned */
+    /* median steps; of orders and strategies mean ones, at one speed of the machine */
+    double predicted_s, measured_s;
+    /* [steps], of orders and strategies in rounds; in reference kernels, 0: does not count; owned */
+    double *step_s;
+    char plan[200]; /* of a strategy: what it came to */
+};
+
+/* Strategies whose best plans are compared. */
+enum { LOOP_STRATEGIES = 3 };
+struct dt_loop_no_plan { /* a strategy that has none */
+    const char *strategy;
+    char why[256];
+};
+/* Two strategies: times of the first over those of the second. */
+struct dt_loop_pair {
+    double predicted, measured;
+    double uncertainty; /* of both, relative */
+    bool agree;         /* one of them says that they are alike, or both that the same is faster */
 };
 
 /* Profiles are measured before the first layout, between groups of layouts and after the last. */
@@ -39,12 +53,15 @@ struct dt_loop {
     int cpus_all;
     bool anyway;        /* however busy the machine is */
     bool orders;        /* of samples instead of layouts */
-    int round;          /* of orders, the one that is measured */
+    bool strategies;    /* instead of layouts */
+    int round;          /* of orders and strategies, the one that is measured */
     double foreign_max; /* over all measurements that count */
-    int64_t steps_kept; /* of orders, how many */
-    bool *kept;         /* of orders: [steps] that all of them have; owned */
-    int again;          /* measurements that did not */
-    int passes;         /* of profiles, done so far */
+    int64_t steps_kept; /* of orders and strategies, how many */
+    bool *kept;         /* of these: [steps] that all of them have; owned */
+    struct dt_loop_no_plan no_plan[LOOP_STRATEGIES];
+    int n_no_plan;
+    int again;                                                      /* measurements that did not */
+    int passes;                                                     /* of profiles, done so far */
     struct dt_drift profile[LOOP_PASSES_MAX][LOOP_THREADS_MAX + 1]; /* [pass][threads] */
     double batch_s;          /* of a core, to make one global batch */
     bool card;               /* training runs on one: no speed is known, and all steps count */
@@ -66,9 +83,20 @@ enum { LOOP_ORDERS = 4 };
 enum dt_status dt_loop_orders(struct dt_loop *l, const struct dt_model *m,
                               const struct dt_plan *plan, struct dt_error *err);
 
+/* Instead: places for the best plan of each strategy, on as many ranks as there are cores; the plans themselves, once there
+ * is a profile; the result of each pair (loop_strategies.c). */
+enum dt_status dt_loop_strategies(struct dt_loop *l, struct dt_error *err);
+enum dt_status dt_loop_plan_strategies(struct dt_loop *l, struct dt_error *err);
+void dt_loop_print_strategies(const struct dt_loop *l);
+void dt_loop_json_strategies(const struct dt_loop *l, struct dt_json *j);
+/* DT_ERR_TOLERANCE: two strategies are measured the other way round. */
+enum dt_status dt_loop_check_strategies(const struct dt_loop *l, struct dt_error *err);
+
 /* Measures all that there is and predicts it (loop_turns.c). */
 enum dt_status dt_loop_run_layouts(struct dt_loop *l, struct dt_error *err);
-enum dt_status dt_loop_run_orders(struct dt_loop *l, struct dt_error *err);
+enum dt_status dt_loop_run_in_turn(struct dt_loop *l, struct dt_error *err);
+/* Of orders and strategies, both in kept steps. */
+void dt_loop_compare(const struct dt_loop *l, int a, int b, struct dt_loop_pair *out);
 /* How many times as fast order k is as the first one. */
 double dt_loop_gain_predicted(const struct dt_loop *l, int k);
 double dt_loop_gain_measured(const struct dt_loop *l, int k);
@@ -89,7 +117,13 @@ void dt_loop_profile_path(const struct dt_loop *l, int pass, int threads, char *
 /* Trains some steps with the layout. */
 enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, struct dt_error *err,
                                struct dt_drift *out);
-/* Simulates the steps that count with the profile of this pass; the median one, of orders the mean. */
+/* A session of the job on as many ranks of this machine, with the layout's overrides and the profile of this pass; these
+ * samples stay the caller's if it ends with dt_loop_close(). */
+enum dt_status dt_loop_open(const struct dt_loop *l, const struct dt_loop_layout *x,
+                            const char *strategy, int gpus, int pass, struct dt_samples *samples,
+                            int n, struct dt_error *err, struct dt_session *s);
+void dt_loop_close(struct dt_session *s);
+/* Simulates the steps that count with the profile of this pass; the median one, of orders and strategies the mean. */
 enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x, int pass,
                                struct dt_error *err, double *out_s);
 /* SIGINT, SIGTERM and SIGHUP end the child that runs and are remembered; 0 = none came. */

@@ -332,28 +332,29 @@ static enum dt_status read_measured(const struct dt_loop *l, const char *path,
     return st;
 }
 
-/* Simulates `n` iterations of the layout on these samples, which stay the caller's. */
-static enum dt_status simulate(const struct dt_loop *l, const struct dt_loop_layout *x, int pass,
-                               struct dt_samples *samples, int n, struct dt_error *err,
-                               struct dt_session *s, struct dt_sim_result *r)
+enum dt_status dt_loop_open(const struct dt_loop *l, const struct dt_loop_layout *x,
+                            const char *strategy, int gpus, int pass, struct dt_samples *samples,
+                            int n, struct dt_error *err, struct dt_session *s)
 {
     const char *over[DT_CLI_MAX_ARGS + LOOP_OVERRIDES_MAX];
-    char profile[LOOP_PATH_MAX + 16], path[LOOP_PATH_MAX], cluster[128], steps[64], batch[64];
-    enum dt_status st;
+    char profile[LOOP_PATH_MAX + 16], path[LOOP_PATH_MAX], cluster[128], steps[64], batch[64],
+        how[64];
     int k = 0;
 
     dt_loop_profile_path(l, pass, x->threads, path, sizeof(path));
     snprintf(profile, sizeof(profile), "profile=%s", path);
     snprintf(cluster, sizeof(cluster),
-             "cluster={preset: local, gpus_per_node: %d, cores_per_node: %d}",
-             x->ranks > 4 ? x->ranks : 4, l->cores / x->threads);
+             "cluster={preset: local, gpus_per_node: %d, cores_per_node: %d}", gpus,
+             l->cores / x->threads);
     snprintf(steps, sizeof(steps), "simulate.iterations=%d", n);
     for (int i = 1; i < l->cli->n_args; i++)
         over[k++] = l->cli->args[i];
-    over[k++] = "search.strategy=manual";
+    snprintf(how, sizeof(how), "search.strategy=%s", strategy);
+    over[k++] = how;
     over[k++] = "search.allow_analytical=true";
     over[k++] = cluster;
-    over[k++] = x->over;
+    if (x->over[0])
+        over[k++] = x->over;
     if (x->also[0])
         over[k++] = x->also;
     over[k++] = profile;
@@ -365,13 +366,30 @@ static enum dt_status simulate(const struct dt_loop *l, const struct dt_loop_lay
     DT_TRY(dt_session_open(l->job, NULL, over, k, err, s));
     dt_samples_free(s->job->samples); /* those of training instead */
     s->job->samples = samples;
+    dt_orch_timed_on(s->timed, s->cost, 1, samples, 2);
+    return DT_OK;
+}
+
+void dt_loop_close(struct dt_session *s)
+{
+    s->job->samples = NULL;
+    dt_session_close(s);
+}
+
+/* Simulates `n` iterations of the layout on these samples, which stay the caller's. */
+static enum dt_status simulate(const struct dt_loop *l, const struct dt_loop_layout *x, int pass,
+                               struct dt_samples *samples, int n, struct dt_error *err,
+                               struct dt_session *s, struct dt_sim_result *r)
+{
+    int gpus = x->ranks > 4 ? x->ranks : 4;
+    enum dt_status st;
+
+    DT_TRY(dt_loop_open(l, x, "manual", gpus, pass, samples, n, err, s));
     st = dt_session_plan(s, err);
     if (st == DT_OK)
         st = dt_session_simulate(s, x->name, err, r);
-    if (st != DT_OK) {
-        s->job->samples = NULL;
-        dt_session_close(s);
-    }
+    if (st != DT_OK)
+        dt_loop_close(s);
     return st;
 }
 
@@ -391,8 +409,7 @@ static enum dt_status keep_last(const struct dt_loop *l, const struct dt_loop_la
         dt_free(report);
     }
     dt_sim_result_free(&r);
-    s.job->samples = NULL;
-    dt_session_close(&s);
+    dt_loop_close(&s);
     return st;
 }
 
@@ -452,21 +469,21 @@ enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, stru
 enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x, int pass,
                                struct dt_error *err, double *out_s)
 {
+    bool in_turn = l->orders || l->strategies;
     struct dt_sim_result r;
     struct dt_session s;
     int n = 0;
 
     DT_TRY(simulate(l, x, pass, l->seen, (int)l->steps, err, &s, &r));
     for (int i = 0; i < r.iterations; i++)
-        if (l->orders ? l->kept[i] : x->step_s[i] > 0)
+        if (in_turn ? l->kept[i] : x->step_s[i] > 0)
             r.iteration_s[n++] = r.iteration_s[i];
     *out_s = 0;
-    for (int i = 0; i < n && l->orders; i++)
+    for (int i = 0; i < n && in_turn; i++)
         *out_s += r.iteration_s[i] / n;
-    if (!l->orders)
+    if (!in_turn)
         *out_s = dt_median(r.iteration_s, (size_t)n);
     dt_sim_result_free(&r);
-    s.job->samples = NULL;
-    dt_session_close(&s);
+    dt_loop_close(&s);
     return DT_OK;
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Taking turns: profiles before and after what is measured, layouts one after the other, orders of samples in rounds. */
+ * Taking turns: profiles before and after what is measured, layouts one after the other, orders of samples and strategies in
+ * rounds. */
 #include "cli/loop.h"
 #include "cli/progress.h"
 #include "base/mem.h"
 #include "base/quantile.h"
 
+#include <math.h>
 #include <string.h>
 
 struct profiling {
@@ -103,13 +105,13 @@ enum dt_status dt_loop_run_layouts(struct dt_loop *l, struct dt_error *err)
     return DT_OK;
 }
 
-/* ---- orders of samples ---- */
+/* ---- orders of samples, strategies ---- */
 
-/* Gains of orders are small against what a machine's speed does within minutes, but all orders train on the same steps:
+/* Gains of orders are small against what a machine's speed does within minutes, but all of them train on the same steps:
  * each step's time is the median of its rounds, in reference kernels, and the rounds go back and forth. */
 enum { ROUNDS = 3 };
 
-static enum dt_status round_of_orders(struct dt_loop *l, int round, struct dt_error *err)
+static enum dt_status round_of_all(struct dt_loop *l, int round, struct dt_error *err)
 {
     for (int i = 0; i < l->n; i++) {
         int k = round % 2 ? l->n - 1 - i : i;
@@ -135,7 +137,7 @@ static double median_of_rounds(const struct dt_loop *l, const struct dt_loop_lay
     return n > 0 ? dt_median(v, n) : 0;
 }
 
-/* Mean steps, of those that every order has, all at the speed of the first one's last round. */
+/* Mean steps, of those that all of them have, all at the speed of the first one's last round. */
 static enum dt_status combine(struct dt_loop *l, struct dt_error *err)
 {
     double reference_s = l->layout[0].drift.reference_s, common_s = l->card ? 1 : reference_s;
@@ -149,9 +151,9 @@ static enum dt_status combine(struct dt_loop *l, struct dt_error *err)
     }
     if (2 * n < l->steps) /* never with --anyway */
         return dt_error_set(err, DT_ERR_BUSY,
-                            "machine too busy: it kept its speed with every order in %lld of %lld "
+                            "machine too busy: it kept its speed with every %s in %lld of %lld "
                             "steps only; measure when other work has ended, or --anyway",
-                            (long long)n, (long long)l->steps);
+                            l->orders ? "order" : "strategy", (long long)n, (long long)l->steps);
     l->steps_kept = n;
     for (int k = 0; k < l->n; k++) {
         struct dt_loop_layout *x = &l->layout[k];
@@ -166,17 +168,43 @@ static enum dt_status combine(struct dt_loop *l, struct dt_error *err)
     return DT_OK;
 }
 
-enum dt_status dt_loop_run_orders(struct dt_loop *l, struct dt_error *err)
+enum dt_status dt_loop_run_in_turn(struct dt_loop *l, struct dt_error *err)
 {
-    DT_TRY(room_for_steps(l, ROUNDS, err));
     DT_TRY(profile_all(l, err));
+    if (l->strategies) /* which a profile is needed for */
+        DT_TRY(dt_loop_plan_strategies(l, err));
+    DT_TRY(room_for_steps(l, ROUNDS, err));
     for (int r = 0; r < ROUNDS; r++)
-        DT_TRY(round_of_orders(l, r, err));
+        DT_TRY(round_of_all(l, r, err));
     DT_TRY(profile_all(l, err));
     DT_TRY(combine(l, err));
     DT_TRY(predict(l, 0, l->n, err));
     dt_cli_progress_end();
     return DT_OK;
+}
+
+/* Differences below are ties: what a prediction of a gain, and a mean of a dozen steps, is right within (doc/loop.md). */
+#define TIE 0.03
+
+void dt_loop_compare(const struct dt_loop *l, int a, int b, struct dt_loop_pair *out)
+{
+    const struct dt_loop_layout *x = &l->layout[a], *y = &l->layout[b];
+    double sum = 0, square = 0, n = (double)l->steps_kept;
+
+    *out = (struct dt_loop_pair){x->predicted_s / y->predicted_s, x->measured_s / y->measured_s,
+                                 TIE, false};
+    for (int64_t i = 0; i < l->steps; i++)
+        if (l->kept[i]) {
+            double r = log(median_of_rounds(l, x, i) / median_of_rounds(l, y, i));
+
+            sum += r;
+            square += r * r;
+        }
+    if (n > 1) /* two standard errors of the mean of n steps */
+        out->uncertainty = fmax(TIE, 2 * sqrt(fmax(0, square - sum * sum / n) / ((n - 1) * n)));
+    out->agree = fabs(log(out->predicted)) <= out->uncertainty ||
+                 fabs(log(out->measured)) <= out->uncertainty ||
+                 (out->predicted < 1) == (out->measured < 1);
 }
 
 double dt_loop_gain_predicted(const struct dt_loop *l, int k)
