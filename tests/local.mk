@@ -10,6 +10,7 @@ check_PROGRAMS += \
 	tests/test_accuracy \
 	tests/test_algorithms \
 	tests/test_assign \
+	tests/test_assign_choose \
 	tests/test_axes \
 	tests/test_base \
 	tests/test_boundary \
@@ -157,6 +158,7 @@ tests_test_engine_SOURCES = tests/test_engine.c tests/synth.c tests/synth.h
 tests_test_network_SOURCES = tests/test_network.c tests/synth.c tests/synth.h
 tests_test_outliers_SOURCES = tests/test_outliers.c tests/synth.c tests/synth.h
 tests_test_entrain_SOURCES = tests/test_entrain.c tests/entrain_samples.h
+tests_test_assign_choose_SOURCES = tests/test_assign_choose.c tests/random_plan.h
 tests_test_program_SOURCES = tests/test_program.c tests/random_plan.h
 tests_test_supply_SOURCES = tests/test_supply.c tests/random_plan.h
 tests_test_makespan_SOURCES = tests/test_makespan.c tests/random_plan.h
@@ -282,6 +284,7 @@ endif
 SHELL_TESTS = \
 	tests/lint.sh \
 	tests/test_advice.sh \
+	tests/test_batch_order.sh \
 	tests/test_bundle.sh \
 	tests/test_quickstart.sh \
 	tests/test_checkpoint_folder.sh \

@@ -134,9 +134,9 @@ END_TEST
 /* One word states both ways of reordering. */
 START_TEST(reordering_in_words)
 {
-    static const char *const words[] = {"none", "inter", "intra", "both", "auto"};
+    static const char *const words[] = {"none", "inter", "intra", "both", "auto", "batch"};
 
-    for (int w = 0; w < 5; w++) {
+    for (int w = 0; w < 6; w++) {
         char text[256];
         struct dt_job *j;
 
@@ -149,6 +149,8 @@ START_TEST(reordering_in_words)
         ck_assert_int_eq(j->policy.intra_reorder, w >= 2);
         ck_assert_int_eq(j->search.free_inter, w == 4);
         ck_assert_int_eq(j->search.free_intra, w == 4);
+        ck_assert_int_eq(j->policy.batch_reorder, w == 5);
+        ck_assert_double_eq(j->policy.reorder_budget_s, 0.5);
         dt_job_free(j);
     }
 }

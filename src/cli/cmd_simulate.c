@@ -56,6 +56,7 @@ static void print_report(const struct dt_session *s, const struct dt_sim_result 
     dt_samples_describe(s->job->samples, s->job->model, samples, sizeof samples);
     printf("\nsamples: %s\n", samples);
     dt_cli_print_reorder(s);
+    dt_cli_print_ways(s, res);
     dt_cli_classes_print(&s->search);
     dt_cli_print_cost_note(s);
     dt_cli_print_assumed(s->job->model);

@@ -129,6 +129,8 @@ static bool same_layouts(const struct dt_plan *a, const struct dt_plan *b)
 
 static const char *reorder_text(const struct dt_plan_policy *y)
 {
+    if (y->batch_reorder)
+        return "by batch";
     if (y->intra_reorder)
         return y->inter_reorder ? "intra and inter" : "intra";
     return y->inter_reorder ? "inter" : "none";

@@ -4,6 +4,7 @@
 #include "cli/page.h"
 
 #include "cli/progress.h"
+#include "core/schedule/assign_choose.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -177,7 +178,7 @@ static enum dt_status compiled(const struct dt_session *s, const struct dt_plan 
     return st;
 }
 
-static enum dt_status ordered(const struct dt_session *s, bool intra, bool inter,
+static enum dt_status ordered(const struct dt_session *s, bool intra, bool inter, bool batch,
                               struct dt_error *err, struct uneven *out)
 {
     struct dt_plan *plan = dt_malloc(sizeof *plan);
@@ -189,7 +190,9 @@ static enum dt_status ordered(const struct dt_session *s, bool intra, bool inter
     *plan = s->search.plans[0];
     plan->policy.intra_reorder = intra;
     plan->policy.inter_reorder = inter;
-    st = dt_assign(plan, s->job->model, s->cost, s->job->samples, 0, err, &a);
+    plan->policy.batch_reorder = batch;
+    st = dt_assign_choose(plan, s->job->model, &s->job->cluster, s->cost, s->job->samples, 0, err,
+                          &a, NULL);
     if (st == DT_OK) {
         st = compiled(s, plan, a, err, out);
         dt_assign_free(a);
@@ -210,8 +213,8 @@ enum dt_status dt_cli_page_order(struct dt_report_page_run *r, const struct dt_s
     w->order = DT_ARENA_NEW(&r->arena, struct dt_report_order, DT_MAX_MODULES);
     if (!w->order)
         return dt_error_nomem(err, "a page");
-    DT_TRY(ordered(s, false, false, err, &before));
-    DT_TRY(ordered(s, y->intra_reorder, y->inter_reorder, err, &after));
+    DT_TRY(ordered(s, false, false, false, err, &before));
+    DT_TRY(ordered(s, y->intra_reorder, y->inter_reorder, y->batch_reorder, err, &after));
     for (int m = 0; m < s->search.plans[0].n_modules; m++)
         w->order[w->n_order++] = (struct dt_report_order){
             dt_cli_page_keep(r, s->search.plans[0].module_names[m]), before.replica[m],
@@ -219,7 +222,8 @@ enum dt_status dt_cli_page_order(struct dt_report_page_run *r, const struct dt_s
     w->order_before_s = before.iteration_s;
     w->order_after_s = after.iteration_s;
     w->order_name =
-        y->intra_reorder
+        y->batch_reorder ? "in the way that is the fastest for each batch"
+        : y->intra_reorder
             ? y->inter_reorder ? "between replicas and between microbatches" : "between replicas"
         : y->inter_reorder ? "between microbatches"
                            : "none";

@@ -6,6 +6,7 @@
 #include "cli/plan_entrain.h"
 #include "cli/rows.h"
 #include "core/cost/memory.h"
+#include "core/schedule/assign_choose.h"
 
 /* ---- the steady interval ---- */
 
@@ -81,7 +82,8 @@ static enum dt_status largest(const struct dt_session *s, struct dt_error *err, 
     struct dt_assignment *a;
     enum dt_status st;
 
-    DT_TRY(dt_assign(p, s->job->model, s->cost, s->job->samples, 0, err, &a));
+    DT_TRY(dt_assign_choose(p, s->job->model, &s->job->cluster, s->cost, s->job->samples, 0, err,
+                            &a, NULL));
     for (int m = 0; m < a->n_modules; m++)
         dt_report_largest(p, &s->job->cluster, a, m, &x->work[m]);
     st = dt_sched_ahead(p, s->job->model, &s->job->cluster, a, err, &x->ahead);

@@ -170,6 +170,37 @@ void dt_cli_json_reorder(struct dt_json *j, const struct dt_session *s)
     dt_json_end_object(j);
 }
 
+void dt_cli_print_ways(const struct dt_session *s, const struct dt_sim_result *r)
+{
+    const char *before = "";
+
+    if (!s->search.plans[0].policy.batch_reorder)
+        return;
+    printf("samples of %d global batch%s are ordered:", r->iterations,
+           r->iterations == 1 ? "" : "es");
+    for (int way = 0; way < DT_WAY_N; way++) {
+        int n = 0;
+
+        for (int i = 0; i < r->iterations; i++)
+            n += (int)r->way[i] == way;
+        if (n > 0)
+            printf("%s %s %d", before, dt_assign_way_names[way], n);
+        before = n > 0 ? "," : before;
+    }
+    putchar('\n');
+}
+
+void dt_cli_json_ways(struct dt_json *j, const struct dt_session *s, const struct dt_sim_result *r)
+{
+    if (!s->search.plans[0].policy.batch_reorder)
+        return;
+    dt_json_key(j, "orders");
+    dt_json_begin_array(j);
+    for (int i = 0; i < r->iterations; i++)
+        dt_json_string(j, dt_assign_way_names[r->way[i]]);
+    dt_json_end_array(j);
+}
+
 void dt_cli_print_plan_changes(const struct dt_session *s)
 {
     const struct dt_job *job = s->job;

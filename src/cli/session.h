@@ -84,6 +84,9 @@ void dt_cli_json_notes(struct dt_json *j, const struct dt_session *s);
 /* Which reordering of samples was chosen and why: a line, and members of an object "reorder", if any was. */
 void dt_cli_print_reorder(const struct dt_session *s);
 void dt_cli_json_reorder(struct dt_json *j, const struct dt_session *s);
+/* Where each batch is ordered in a way of its own: how many in which; the member "orders", a word for each. */
+void dt_cli_print_ways(const struct dt_session *s, const struct dt_sim_result *r);
+void dt_cli_json_ways(struct dt_json *j, const struct dt_session *s, const struct dt_sim_result *r);
 /* What one change of the job would bring, of the best plan or where none fits: text, and the members "hints" or
  * "would_fit" (advice.c). */
 enum dt_status dt_session_advise(const struct dt_session *s, bool fits, struct dt_error *err,

@@ -137,6 +137,7 @@ void dt_cli_json_report(struct dt_json *j, const struct dt_session *s, const str
     if (s->job->search_unused[0])
         dt_json_kv_string(j, "search_unused", s->job->search_unused);
     dt_cli_json_reorder(j, s);
+    dt_cli_json_ways(j, s, r);
     dt_cli_classes_json(&s->search, j);
     dt_cli_report_facts(&f, s, r);
     dt_cli_json_modules(j, p, rep);

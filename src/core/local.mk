@@ -171,6 +171,8 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/assign.c \
 	src/core/schedule/assign.h \
 	src/core/schedule/assign_build.h \
+	src/core/schedule/assign_choose.c \
+	src/core/schedule/assign_choose.h \
 	src/core/schedule/assign_defer.c \
 	src/core/schedule/assign_entrain.c \
 	src/core/schedule/assign_entrain.h \

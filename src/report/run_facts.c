@@ -94,7 +94,8 @@ void dt_run_facts_of(const struct dt_model *m, const struct dt_plan *p, const ch
     else if (dt_plan_gpus(p) >
              1) /* one GPU gains nothing from order: it says nothing about the job */
         dt_run_facts_add(out, "reorder",
-                         y->intra_reorder   ? y->inter_reorder ? "intra and inter" : "intra"
+                         y->batch_reorder   ? "by batch"
+                         : y->intra_reorder ? y->inter_reorder ? "intra and inter" : "intra"
                          : y->inter_reorder ? "inter"
                                             : "none");
     if (peak_flops > 0) {

@@ -39,7 +39,8 @@ struct sim {
     int n_slow;
     struct dt_sim_feed *feed; /* NULL = all input is there from the begin */
     int iterations, draws;
-    struct timed *times; /* [iterations * draws] */
+    enum dt_assign_way *way; /* [iterations] */
+    struct timed *times;     /* [iterations * draws] */
     uint64_t events;
     double fed_ns, exposed_ns, core_s; /* sums over iterations, where input is preprocessed */
 };
@@ -85,10 +86,13 @@ static enum dt_status batch_open(const struct sim *s, int iteration, struct dt_e
 {
     const struct dt_job *j = s->job;
     int64_t first = iteration * s->plan->policy.global_batch;
+    struct dt_assign_choice how;
 
     memset(b, 0, sizeof *b);
-    enum dt_status st =
-        dt_assign(s->plan, j->model, s->cost, j->samples, first, err, &b->assignment);
+    enum dt_status st = dt_assign_choose(s->plan, j->model, &j->cluster, s->cost, j->samples, first,
+                                         err, &b->assignment, &how);
+    if (st == DT_OK)
+        s->way[iteration] = how.way;
     if (st == DT_OK)
         st = dt_sched_compile(s->plan, j->model, &j->cluster, b->assignment, s->cost, err,
                               &b->program);
@@ -158,7 +162,8 @@ static enum dt_status sim_open(struct sim *s, struct dt_error *err)
     s->iterations = o->iterations > 0 ? o->iterations : 1;
     s->draws = o->jitter > 0 ? (DRAWS_MIN + s->iterations - 1) / s->iterations : 1;
     s->times = dt_calloc((size_t)s->iterations * (size_t)s->draws, sizeof *s->times);
-    if (!s->times)
+    s->way = dt_calloc((size_t)s->iterations, sizeof *s->way);
+    if (!s->times || !s->way)
         return dt_error_nomem(err, "iteration times");
     DT_TRY(dt_engine_new(err, &s->engine));
     dt_engine_set_memory(s->engine, s->iterations * s->draws > 1);
@@ -174,6 +179,7 @@ static void sim_close(struct sim *s)
     dt_timeline_free(&s->timeline);
     dt_free(s->slow);
     dt_free(s->times);
+    dt_free(s->way);
 }
 
 /* ---- input ---- */
@@ -336,7 +342,8 @@ static enum dt_status quiet_ns(struct sim *s, int iteration, struct dt_error *er
     int64_t first = iteration * s->plan->policy.global_batch;
     struct dt_assignment *a;
 
-    DT_TRY(dt_assign(s->plan, j->model, s->cost, j->samples, first, err, &a));
+    DT_TRY(dt_assign_choose(s->plan, j->model, &j->cluster, s->cost, j->samples, first, err, &a,
+                            NULL));
     enum dt_status st = dt_sched_makespan(s->plan, j->model, &j->cluster, a, s->cost, err, ns);
     dt_assign_free(a);
     return st;
@@ -445,6 +452,8 @@ static enum dt_status simulate(struct sim *s, dt_sim_progress_fn *progress, void
         return dt_error_set(err, DT_ERR_RANGE,
                             "the simulation gives no sensible result: goodput %.4g", r->goodput);
     r->events = s->events;
+    r->way = s->way;
+    s->way = NULL;
     return DT_OK;
 }
 
@@ -497,5 +506,6 @@ void dt_sim_result_free(struct dt_sim_result *r)
     dt_timeline_free(&r->timeline);
     dt_explanation_free(&r->explanation);
     dt_free(r->iteration_s);
+    dt_free(r->way);
     memset(r, 0, sizeof *r);
 }

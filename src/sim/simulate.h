@@ -7,6 +7,7 @@
 #include "report/explain.h"
 #include "core/job/job.h"
 #include "report/report.h"
+#include "core/schedule/assign_choose.h"
 
 struct dt_sim_data {               /* where the job's simulate.preprocess has a mode; else zeros */
     struct dt_sched_supplied made; /* of the first iteration's batch */
@@ -17,8 +18,9 @@ struct dt_sim_data {               /* where the job's simulate.preprocess has a 
 struct dt_sim_result {
     struct dt_report report; /* of the median iteration, percentiles over iterations */
     int iterations;
-    double *iteration_s; /* [iterations] */
-    double goodput;      /* share of wall time that trains, failures included; 1 when off */
+    double *iteration_s;     /* [iterations] */
+    enum dt_assign_way *way; /* [iterations] in which each batch is ordered, owned */
+    double goodput;          /* share of wall time that trains, failures included; 1 when off */
     struct dt_assignment *assignment;  /* of the first iteration, owned */
     struct dt_program *program;        /* of the first iteration, owned */
     struct dt_durations durations;     /* of the first iteration, owned */

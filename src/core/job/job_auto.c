@@ -125,6 +125,10 @@ enum dt_status dt_job_assignment(struct dt_node search, struct dt_node train, st
     }
     if (j->strategy == DT_STRATEGY_ENTRAIN && !planned && !dt_node_present(n))
         j->policy.assignment = DT_ASSIGNMENT_ENTRAIN;
+    if (dt_node_present(dt_map_get(train, "reorder_budget")) && !j->policy.batch_reorder)
+        return dt_node_error(dt_map_get(train, "reorder_budget"), err,
+                             "reorder_budget: it is for the timelines of each batch, which are run "
+                             "with reorder: batch; state that, or leave this out");
     if (j->policy.assignment != DT_ASSIGNMENT_ENTRAIN)
         return DT_OK;
     if (j->strategy != DT_STRATEGY_ENTRAIN && j->strategy != DT_STRATEGY_MANUAL && !planned)
@@ -137,7 +141,7 @@ enum dt_status dt_job_assignment(struct dt_node search, struct dt_node train, st
         return dt_node_error(reorder, err,
                              "reorder: assignment entrain has an order of its own; leave this out, "
                              "or use assignment: slots");
-    j->policy.intra_reorder = j->policy.inter_reorder = false;
+    j->policy.intra_reorder = j->policy.inter_reorder = j->policy.batch_reorder = false;
     j->search.free_intra = j->search.free_inter = false;
     return DT_OK;
 }

@@ -250,6 +250,10 @@ static void compare_policies(struct dt_job *j, const struct dt_plan_policy *stat
               dt_plan_warmup_names[stated->warmup]);
     tell_bool(j, "train.reorder.intra", y->intra_reorder, stated->intra_reorder);
     tell_bool(j, "train.reorder.inter", y->inter_reorder, stated->inter_reorder);
+    tell_bool(j, "train.reorder: batch", y->batch_reorder, stated->batch_reorder);
+    if (y->batch_reorder && stated->batch_reorder &&
+        y->reorder_budget_s != stated->reorder_budget_s)
+        tell(j, "train.reorder_budget is another");
     tell_word(j, "train.cp_comm", dt_plan_cp_comm_names[y->cp_comm],
               dt_plan_cp_comm_names[stated->cp_comm]);
     tell_bool(j, "train.stepccl", y->stepccl, stated->stepccl);

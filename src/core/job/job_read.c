@@ -24,6 +24,7 @@ void dt_job_defaults(struct dt_job *j)
         .schedule = DT_SCHED_1F1B,
         .intra_reorder = true,
         .inter_reorder = true,
+        .reorder_budget_s = DT_REORDER_BUDGET_S,
         .stepccl = true,
         .overlap_grad = true,
         .overlap_param = true,
@@ -234,8 +235,10 @@ static const struct dt_key reorder_keys[] = {
     {.name = NULL},
 };
 
-/* A map of the two, or one word for both. */
-static const char *const reorder_words[] = {"auto", "none", "inter", "intra", "both", NULL};
+/* A map of the two, or one word for both; batch is another matter for each batch. */
+static const char *const reorder_words[] = {"auto", "none",  "inter", "intra",
+                                            "both", "batch", NULL};
+enum { REORDER_BATCH = 5 };
 static enum dt_status read_reorder(struct dt_node map, const struct dt_key *key, void *into,
                                    struct dt_error *err)
 {
@@ -243,13 +246,15 @@ static enum dt_status read_reorder(struct dt_node map, const struct dt_key *key,
     struct dt_job *j = into;
     int word = 0;
 
+    j->policy.batch_reorder = false;
     if (!dt_node_is_scalar(n))
         return dt_keys_read(n, key->name, key->keys, j, err);
     DT_TRY(or_words(dt_get_enum(map, key->name, reorder_words, &word, err),
                     "{intra: true, inter: false}", err));
     j->search.free_intra = j->search.free_inter = word == 0;
-    j->policy.inter_reorder = word == 0 || (word - 1) & DT_REORDER_INTER;
-    j->policy.intra_reorder = word == 0 || (word - 1) & DT_REORDER_INTRA;
+    j->policy.batch_reorder = word == REORDER_BATCH; /* plans are compared with both */
+    j->policy.inter_reorder = word == 0 || word == REORDER_BATCH || (word - 1) & DT_REORDER_INTER;
+    j->policy.intra_reorder = word == 0 || word == REORDER_BATCH || (word - 1) & DT_REORDER_INTRA;
     return DT_OK;
 }
 
@@ -349,6 +354,13 @@ const struct dt_key dt_job_train_keys[] = {
      .read = read_reorder,
      .fallback = "auto",
      .help = "reordering of samples"},
+    {.name = "reorder_budget",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_job, policy.reorder_budget_s),
+     .min = 1e-6,
+     .max = 3600,
+     .unit = "s",
+     .help = "of a core, for the timelines of each batch with reorder: batch"},
     {.name = "assignment",
      .type = DT_KEY_WORD,
      DT_KEY_INTO(struct dt_job, policy.assignment),

@@ -167,6 +167,8 @@ static inline struct dt_block_shard dt_plan_shard(const struct dt_plan_module *m
                                    .recompute = mp->recompute};
 }
 
+/* What reorder_budget_s is where nobody states it: a small part of a step of seconds (assumed). */
+#define DT_REORDER_BUDGET_S 0.5
 /* DT_STEPCCL_CHUNKS_TRAINED: on cards, where no number is stated (assumed) */
 enum { DT_STEPCCL_CHUNKS_MAX = 16, DT_STEPCCL_CHUNKS_TRAINED = 4 };
 struct dt_plan_policy {   /* what the job states about the run; copied into every plan */
@@ -178,6 +180,10 @@ struct dt_plan_policy {   /* what the job states about the run; copied into ever
     enum dt_plan_warmup warmup;
     enum dt_plan_cp_comm cp_comm;
     bool intra_reorder, inter_reorder;
+    /* each batch in the order that its own timeline says is the fastest (core/schedule/assign_choose.h); the two above are what plans
+     * are compared with */
+    bool batch_reorder;
+    double reorder_budget_s; /* then, for the timelines of a batch */
     bool stepccl;
     int stepccl_chunks; /* of every collective that goes in chunks; 0: the best number for each, and none on CPUs */
     bool half_grads; /* fp16 training: gradients are reduced in 2 bytes, else in 4 */

@@ -216,6 +216,14 @@ static const struct dt_key policy_keys[] = {
      DT_KEY_INTO(struct file, p.policy.stepccl_chunks),
      .min = 0,
      .max = DT_STEPCCL_CHUNKS_MAX},
+    {.name = "batch_reorder",
+     .type = DT_KEY_BOOL,
+     DT_KEY_INTO(struct file, p.policy.batch_reorder)},
+    {.name = "reorder_budget_s",
+     .type = DT_KEY_NUMBER,
+     DT_KEY_INTO(struct file, p.policy.reorder_budget_s),
+     .min = 0,
+     .max = 3600},
     {.name = "half_grads", .type = DT_KEY_BOOL, DT_KEY_INTO(struct file, p.policy.half_grads)},
     {.name = "bf16_grads", .type = DT_KEY_BOOL, DT_KEY_INTO(struct file, p.policy.bf16_grads)},
     {.name = "fp32", .type = DT_KEY_BOOL, DT_KEY_INTO(struct file, p.policy.fp32)},
@@ -272,6 +280,7 @@ static enum dt_status read_policy(struct dt_node map, const struct dt_key *key, 
 
     DT_TRY(dt_keys_check(n, key->name, keys, err));
     DT_TRY(dt_keys_require(n, key->name, keys, err));
+    f->p.policy.reorder_budget_s = DT_REORDER_BUDGET_S;
     return dt_keys_read(n, key->name, keys, f, err);
 }
 

@@ -68,6 +68,10 @@ static void put_policy(struct dt_json *j, const struct dt_plan_policy *y)
         dt_json_kv_string(j, "cp_comm", dt_plan_cp_comm_names[y->cp_comm]);
     dt_json_kv_bool(j, "intra_reorder", y->intra_reorder);
     dt_json_kv_bool(j, "inter_reorder", y->inter_reorder);
+    if (y->batch_reorder) {
+        dt_json_kv_bool(j, "batch_reorder", true);
+        dt_json_kv_double(j, "reorder_budget_s", y->reorder_budget_s);
+    }
     dt_json_kv_bool(j, "stepccl", y->stepccl);
     if (y->stepccl_chunks)
         dt_json_kv_int(j, "stepccl_chunks", y->stepccl_chunks);

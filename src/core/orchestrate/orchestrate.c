@@ -265,7 +265,8 @@ static enum dt_status time_best(const struct dt_search_input *in, struct dt_plan
     if (!in->opt.rank || in->opt.effort == DT_EFFORT_QUICK || in->near ||
         p->predicted.timeline_s <= 0)
         return DT_OK;
-    st = dt_orch_plan_timeline_s(in, p, 0, &why, &seconds, &bytes);
+    st = (p->policy.batch_reorder ? dt_orch_batch_timeline_s
+                                  : dt_orch_plan_timeline_s)(in, p, 0, &why, &seconds, &bytes);
     if (st == DT_OK) {
         p->predicted.timeline_s = seconds;
         p->predicted.mem_bytes_max = bytes;

@@ -189,6 +189,10 @@ void dt_orch_formula(const struct dt_search_input *in, const struct dt_plan *p,
 enum dt_status dt_orch_plan_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
                                        int64_t first_sample, struct dt_error *err, double *seconds,
                                        double *mem_bytes_max);
+/* The same where each batch has a way of its own (policy.batch_reorder). */
+enum dt_status dt_orch_batch_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
+                                        int64_t first_sample, struct dt_error *err, double *seconds,
+                                        double *mem_bytes_max);
 
 /* Sets the reordering of a plan that a search of `in` has returned to the fastest one, as far as the search may
  * choose it.  The search has done so for its best plan. */

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/number.h"
 #include "core/orchestrate/orchestrate_internal.h"
+#include "core/schedule/assign_choose.h"
 #include "core/schedule/timeline.h"
 
 #include <math.h>
@@ -106,6 +107,22 @@ enum dt_status dt_orch_plan_timeline_s(const struct dt_search_input *in, const s
     if (mem_bytes_max)
         *mem_bytes_max = bytes;
     return DT_OK;
+}
+
+enum dt_status dt_orch_batch_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
+                                        int64_t first_sample, struct dt_error *err, double *seconds,
+                                        double *mem_bytes_max)
+{
+    struct dt_assignment *a;
+    struct dt_assign_choice how;
+    enum dt_status st;
+
+    DT_TRY(dt_assign_choose(p, in->model, in->cluster, in->cost, in->samples, first_sample, err, &a,
+                            &how));
+    st = check_assigned(in, p, a, err, mem_bytes_max);
+    dt_assign_free(a);
+    *seconds = 1e-9 * (double)how.ns[how.way];
+    return st;
 }
 
 /* ---- ranking ---- */

@@ -128,7 +128,7 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
     struct dt_plan run;
 
     *out = r;
-    if (!in->opt.rank || (!intra && !inter))
+    if (!in->opt.rank || p->policy.batch_reorder || (!intra && !inter))
         return DT_OK;
     if (p->n_modules ==
         1) { /* samples are sequences of one length, and nobody around has more to do for some */

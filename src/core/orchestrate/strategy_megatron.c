@@ -598,7 +598,7 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
 
 static void policy(struct dt_plan_policy *y)
 {
-    y->intra_reorder = y->inter_reorder = false;
+    y->intra_reorder = y->inter_reorder = y->batch_reorder = false;
     y->stepccl = false;
     y->overlap_grad = y->overlap_param = true;
 }

@@ -119,7 +119,8 @@ static enum dt_status order(struct dt_prefetch *a, struct dt_prefetch_batch *b, 
     enum dt_status st;
 
     DT_TRY(dt_batching_samples((const struct dt_sequence *const *)b->seqs, b->n, err, &samples));
-    st = dt_assign(&s->plan, m, s->cost, samples, 0, err, &b->assignment);
+    st = dt_assign_choose(&s->plan, m, &s->job->cluster, s->cost, samples, 0, err, &b->assignment,
+                          &b->how);
     if (st == DT_OK)
         st = dt_sched_compile(&s->plan, m, &s->job->cluster, b->assignment, s->cost, err,
                               &b->program);

@@ -19,6 +19,7 @@
 #include "exec/train/prefetch_fetch.h"
 #include "core/orchestrate/orchestrate_mix.h"
 #include "exec/train/setup.h"
+#include "core/schedule/assign_choose.h"
 
 enum { DT_PREFETCH_BATCHES = 2 };
 
@@ -26,6 +27,7 @@ struct dt_prefetch_batch {
     struct dt_sequence **seqs;
     int64_t n; /* the global batch */
     struct dt_assignment *assignment;
+    struct dt_assign_choice how; /* it was chosen */
     struct dt_program *program;
     double model_flops;           /* of one iteration */
     double flops[DT_MAX_MODULES]; /* of it, each module's */

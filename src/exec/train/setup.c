@@ -90,6 +90,7 @@ static enum dt_status choose_cost(struct dt_setup *s, struct dt_error *err)
 
     if (dt_plan_gpus(&s->plan) == 1) {
         s->plan.policy.intra_reorder = s->plan.policy.inter_reorder = false;
+        s->plan.policy.batch_reorder = false;
         return DT_OK;
     }
     o.allow_analytical = true;

@@ -466,6 +466,7 @@ static enum dt_status one_step(struct train *t, struct dt_error *err)
 
     DT_TRY(take_batch(t, err, &b));
     s.data_s = (double)(dt_clock_ns() - t0) * 1e-9;
+    s.order = b->how.by_batch ? dt_assign_way_names[b->how.way] : NULL;
     st = timed(t, b, &s, err);
     if (st == DT_OK && t->verdict.cause != DT_GUARD_NONE)
         st = object(t, b, &s, err);

@@ -14,6 +14,7 @@ struct dt_train_step { /* what is known after a step */
     struct dt_exec_result r;
     double step_s;         /* the executed iteration */
     double data_s;         /* waiting for its batch before it */
+    const char *order;     /* of its samples, where each batch has its own; NULL: the plan's */
     double reference_s[2]; /* the reference kernel before and after, means of ranks; 0 = not run */
     bool reference_steady; /* these were the same */
     double tokens_per_s, samples_per_s; /* of both together */

@@ -163,6 +163,8 @@ static enum dt_status write_json(struct dt_train_log *l, const struct dt_train_s
     dt_json_kv_int(&j, "images_generated", s->r.images);
     dt_json_kv_double(&j, "step_s", s->step_s);
     dt_json_kv_double(&j, "data_s", s->data_s);
+    if (s->order)
+        dt_json_kv_string(&j, "order", s->order);
     if (s->reference_s[0] > 0) {
         dt_json_kv_double(&j, "reference_before_s", s->reference_s[0]);
         dt_json_kv_double(&j, "reference_after_s", s->reference_s[1]);
