@@ -69,6 +69,6 @@ for strategy in megatron-lm distmm; do
     expect 0 "" "$DISTTRAIN" plan -o plan.json --strategy $strategy mllm-9b-96
     check "$strategy: $(policy plan.json)" '[ "$(policy plan.json)" = "false false" ] && ! grep -q reordering out'
 done
-expect 2 'reorder: expected one of auto, none, inter, intra, both, found "sometimes"' "$DISTTRAIN" plan mllm-9b-96 train.reorder=sometimes
+expect 2 'reorder: expected one of auto, none, inter, intra, both, batch, found "sometimes"' "$DISTTRAIN" plan mllm-9b-96 train.reorder=sometimes
 expect 2 'intra: expected' "$DISTTRAIN" plan mllm-9b-96 train.reorder.intra=sometimes
 totals

@@ -280,8 +280,10 @@ static enum dt_status read_policy(struct dt_node map, const struct dt_key *key, 
 
     DT_TRY(dt_keys_check(n, key->name, keys, err));
     DT_TRY(dt_keys_require(n, key->name, keys, err));
-    f->p.policy.reorder_budget_s = DT_REORDER_BUDGET_S;
-    return dt_keys_read(n, key->name, keys, f, err);
+    DT_TRY(dt_keys_read(n, key->name, keys, f, err));
+    if (f->p.policy.batch_reorder && f->p.policy.reorder_budget_s == 0)
+        f->p.policy.reorder_budget_s = DT_REORDER_BUDGET_S;
+    return DT_OK;
 }
 
 /* A scalar list element as an integer in [min, max]. */
