@@ -8,7 +8,8 @@
  *   group: a sheet for each kind of block: its kernels, and what each adds to the block's times
  *   work:  the kernels that vary with tokens_sq once more; the sums over blocks and stage
  *
- * The search asks for the same blocks in stages of other lengths: what a block's new sheet came to is remembered.
+ * The search asks for the same blocks in stages of other lengths: what a block's new sheet came to is remembered, once for all
+ * that may be recomputed, as its kernels are the same.
  *
  * Sums are taken in the order of dt_cost_block and by dt_cost_stage's own function, so the results are
  * the same to the last bit. */
@@ -20,14 +21,16 @@ struct addend { /* what a kernel adds to its block's times, or the sum of severa
     double fwd, dgrad, wgrad, wgrad_only, recompute;
     double calls, calls_dgrad, calls_wgrad, calls_again;
 };
-struct dt_cost_sheet_sum { /* what a block's sheet came to */
-    uint64_t a, b;         /* what it is of: no two share both; 0, 0: free */
+struct
+    dt_cost_sheet_sum { /* what a block's sheet came to, with selective recomputation unless it is measured as one */
+    uint64_t a, b; /* what it is of: no two share both; 0, 0: free */
     struct addend of;
 };
-enum { SUMS = 1 << 14 }; /* of a search on a thousand GPUs some ten thousand differ */
+enum { SUMS = 1 << 15 }; /* of a search on a thousand GPUs some twenty thousand differ */
 struct sheet {           /* a kind of block */
     int class_;
     bool made, whole; /* whole: measured as one, so there are no kernels */
+    bool measured;    /* and that is known before */
     bool by_items;
     int n_live, live[DT_MAX_KOPS]; /* kernels that vary with tokens_sq, and what depends on them */
     struct dt_work work;           /* that t is for */
@@ -74,21 +77,29 @@ static void make_part(struct sheet *s, int i)
                         t.calls,  t.calls_dgrad, t.calls_wgrad, t.calls_again};
 }
 
-static void sum_up(struct sheet *s)
+/* A block's times in its mode of recomputation, which decides nothing but what runs again. */
+static void set_times(struct sheet *s, const struct addend *a, enum dt_block_recompute r)
+{
+    bool full = r == DT_RECOMPUTE_FULL && !s->whole, none = r == DT_RECOMPUTE_NONE && !s->whole;
+
+    s->t.fwd.ns = a->fwd;
+    s->t.dgrad.ns = a->dgrad;
+    s->t.wgrad.ns = a->wgrad;
+    s->t.wgrad_only.ns = a->wgrad_only;
+    s->t.recompute.ns = full ? a->fwd : none ? 0 : a->recompute;
+    s->t.calls = a->calls;
+    s->t.calls_dgrad = a->calls_dgrad;
+    s->t.calls_wgrad = a->calls_wgrad;
+    s->t.calls_again = full ? a->calls : none ? 0 : a->calls_again;
+}
+
+static struct addend sum_of(const struct sheet *s)
 {
     struct addend a = s->before;
 
     for (int i = s->n_live ? s->live[0] : s->b.n; i < s->b.n; i++)
         add(&a, &s->part[i]);
-    s->t.fwd.ns = a.fwd;
-    s->t.dgrad.ns = a.dgrad;
-    s->t.wgrad.ns = a.wgrad;
-    s->t.wgrad_only.ns = a.wgrad_only;
-    s->t.recompute.ns = s->b.recompute == DT_RECOMPUTE_FULL ? a.fwd : a.recompute;
-    s->t.calls = a.calls;
-    s->t.calls_dgrad = a.calls_dgrad;
-    s->t.calls_wgrad = a.calls_wgrad;
-    s->t.calls_again = a.calls_again;
+    return a;
 }
 
 /* A collective that is pipelined with a varying kernel varies too. */
@@ -108,15 +119,24 @@ static bool varies(const struct dt_cost_block_kernels *b, int i)
     return false;
 }
 
-static void make_sheet(const struct batch *q, struct sheet *s, const struct dt_work *work)
+/* What it comes to goes to *sum. */
+static void make_sheet(const struct batch *q, struct sheet *s, const struct dt_work *work,
+                       struct addend *sum)
 {
+    const struct dt_cost_block_times *t = &s->t;
+
     s->made = true;
     s->n_live = 0;
     memset(&s->t, 0, sizeof(s->t));
     s->whole = dt_cost_whole_block(q->c, q->module, s->class_, &q->shard, work, &s->t);
-    if (s->whole)
+    if (s->whole) {
+        *sum = (struct addend){t->fwd.ns,        t->dgrad.ns,     t->wgrad.ns,
+                               t->wgrad_only.ns, t->recompute.ns, t->calls,
+                               t->calls_dgrad,   t->calls_wgrad,  t->calls_again};
         return;
+    }
     dt_cost_block_kernels(q->c, q->module, s->class_, &q->shard, work, &s->b);
+    s->b.recompute = DT_RECOMPUTE_SELECTIVE;
     memset(&s->before, 0, sizeof(s->before));
     for (int i = 0; i < s->b.n; i++) {
         make_part(s, i);
@@ -125,7 +145,8 @@ static void make_sheet(const struct batch *q, struct sheet *s, const struct dt_w
         if (s->n_live == 0)
             add(&s->before, &s->part[i]);
     }
-    sum_up(s);
+    *sum = sum_of(s);
+    set_times(s, sum, q->shard.recompute);
 }
 
 /* The kernel's surfaces: those it had, unless a dim that fixes them has changed. */
@@ -145,6 +166,7 @@ static void find_surfaces(struct sheet *s, int i, const int64_t *before)
 static void change_sheet(const struct batch *q, struct sheet *s, const struct dt_work *work)
 {
     int64_t d[DT_MAX_KOPS][6];
+    struct addend sum;
 
     for (int l = 0; l < s->n_live; l++)
         memcpy(d[l], s->b.k[s->live[l]].d, sizeof(d[l]));
@@ -157,7 +179,8 @@ static void change_sheet(const struct batch *q, struct sheet *s, const struct dt
     }
     for (int l = 0; l < s->n_live; l++)
         make_part(s, s->live[l]);
-    sum_up(s);
+    sum = sum_of(s);
+    set_times(s, &sum, q->shard.recompute);
 }
 
 /* ---- sheets that were made before ---- */
@@ -183,7 +206,7 @@ static struct dt_cost_sheet_sum *place_of(const struct batch *q, const struct sh
     mix(of, (uint64_t)q->module << 32 | (uint64_t)s->class_);
     mix(of, (uint64_t)d->tp << 32 | (uint64_t)d->cp);
     mix(of, (uint64_t)d->ep << 32 | (uint64_t)d->ip);
-    mix(of, (uint64_t)d->seqpar << 8 | (uint64_t)d->recompute);
+    mix(of, (uint64_t)d->seqpar << 8 | (uint64_t)(s->measured ? d->recompute + 1 : 0));
     mix(of, (uint64_t)work->n);
     mix(of, (uint64_t)work->tokens);
     mix(of, (uint64_t)work->tokens_sq);
@@ -194,26 +217,16 @@ static struct dt_cost_sheet_sum *place_of(const struct batch *q, const struct sh
 static void open_sheet(const struct batch *q, struct sheet *s, const struct dt_work *work)
 {
     struct dt_cost_sheet_sum of, *e = place_of(q, s, work, &of);
-    struct dt_cost_block_times *t = &s->t;
 
     if (e->a == of.a && e->b == of.b) {
         s->made = false; /* there is nothing to be changed for another work */
-        t->fwd.ns = e->of.fwd;
-        t->dgrad.ns = e->of.dgrad;
-        t->wgrad.ns = e->of.wgrad;
-        t->wgrad_only.ns = e->of.wgrad_only;
-        t->recompute.ns = e->of.recompute;
-        t->calls = e->of.calls;
-        t->calls_dgrad = e->of.calls_dgrad;
-        t->calls_wgrad = e->of.calls_wgrad;
-        t->calls_again = e->of.calls_again;
+        s->whole = s->measured;
+        set_times(s, &e->of, q->shard.recompute);
         return;
     }
-    make_sheet(q, s, work);
-    *e = of;
-    e->of = (struct addend){t->fwd.ns,        t->dgrad.ns,     t->wgrad.ns,
-                            t->wgrad_only.ns, t->recompute.ns, t->calls,
-                            t->calls_dgrad,   t->calls_wgrad,  t->calls_again};
+    make_sheet(q, s, work, &of.of);
+    if (s->whole == s->measured)
+        *e = of;
 }
 
 static const struct dt_cost_block_times *block_of(const struct batch *q, struct sheet *s,
@@ -273,6 +286,8 @@ static bool find_runs(struct batch *q, int first, int n, const unsigned char *tr
         q->sheet[k].by_items =
             dt_block_by_items(&q->c->model->modules[q->module].blocks[class_[k]]);
         q->by_items |= q->sheet[k].by_items;
+        q->sheet[k].measured = dt_cost_block_measured(
+            q->c, &q->c->model->modules[q->module].blocks[class_[k]], &q->shard);
     }
     for (int r = 0; r < q->n_runs; r++)
         for (int k = 0; k < q->n_sheets; k++)
