@@ -348,7 +348,7 @@ static void rewind_all(struct dt_sched_turns_runs *g)
     if (g->phases)
         dt_sched_phases_rewind(g->phases);
     for (uint32_t i = 0; i < p->n_ops; i++)
-        g->node[i].waits = g->node[i].needs;
+        g->node[i].waits = g->node[i + 1].pred_first - g->node[i].pred_first;
     for (uint32_t k = 0; k < g->n_gpus; k++) {
         g->gpu[k].last = DT_NONE;
         g->gpu[k].kept = 0;
@@ -389,7 +389,7 @@ enum dt_status dt_sched_turns_run(struct dt_sched_turns_runs *g,
     rewind_all(g);
     t->end_ns = INT64_MAX;
     for (uint32_t i = 0; i < g->p->n_ops; i++)
-        if (g->node[i].needs == 0)
+        if (g->node[i].waits == 0)
             make_ready(g, i);
     tell_all(g);
     do {

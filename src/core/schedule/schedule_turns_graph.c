@@ -43,41 +43,47 @@ static uint32_t class_and_of(const struct dt_sched_turns_runs *g, const struct d
     return (uint32_t)DT_SCHED_TURNS_FREE << DT_SCHED_TURNS_SHIFT;
 }
 
-/* The nodes, and what waits for each. */
-static int link_all(struct dt_sched_turns_runs *g, const int64_t *ns, struct dt_arena *a)
+/* The nodes, and what each waits for. */
+static int link_back(struct dt_sched_turns_runs *g, const int64_t *ns, struct dt_arena *a)
 {
     const struct dt_program *p = g->p;
-    uint32_t sum = 0, most = 0;
+    uint32_t sum = 0;
 
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        most = p->ops[i].more_n > most ? p->ops[i].more_n : most;
-    g->deps = DT_ARENA_NEW(a, uint32_t, (size_t)most + 4);
+    /* three places of its own, a RECV's SEND, and the table */
+    g->pred = dt_arena_alloc_raw(a, 4 * (size_t)p->n_ops + p->n_deps + 1, sizeof(*g->pred));
     g->node = dt_arena_alloc_raw(a, (size_t)p->n_ops + 1, sizeof(*g->node));
-    if (!g->deps || !g->node)
+    if (!g->pred || !g->node)
         return -1;
-    for (uint32_t i = 0; i <= p->n_ops; i++)
-        g->node[i].succ_first = 0;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct dt_op *op = &p->ops[i];
-        uint32_t n = deps_of(p, op, g->deps);
 
-        for (uint32_t k = 0; k < n; k++)
-            g->node[g->deps[k]].succ_first++;
-        g->node[i].ns = ns[i];
-        g->node[i].behind = 0;
-        g->node[i].needs = n;
-        g->node[i].of = class_and_of(g, op, ns[i]);
-        sum += n;
+        g->node[i] = (struct dt_sched_turns_node){
+            .ns = ns[i], .pred_first = sum, .of = class_and_of(g, op, ns[i])};
+        sum += deps_of(p, op, g->pred + sum);
     }
-    g->succ = dt_arena_alloc_raw(a, (size_t)sum + 1, sizeof(*g->succ));
+    g->node[p->n_ops] = (struct dt_sched_turns_node){.pred_first = sum};
+    return 0;
+}
+
+/* What waits for each. */
+static int link_all(struct dt_sched_turns_runs *g, const int64_t *ns, struct dt_arena *a)
+{
+    const uint32_t n = g->p->n_ops;
+    uint32_t all, sum = 0;
+
+    if (link_back(g, ns, a) != 0)
+        return -1;
+    all = g->node[n].pred_first;
+    for (uint32_t k = 0; k < all; k++)
+        g->node[g->pred[k]].succ_first++;
+    g->succ = dt_arena_alloc_raw(a, (size_t)all + 1, sizeof(*g->succ));
     if (!g->succ)
         return -1;
-    sum = 0;
-    for (uint32_t i = 0; i <= p->n_ops; i++) /* where its successors end */
-        g->node[i].succ_first = sum += i < p->n_ops ? g->node[i].succ_first : 0;
-    for (uint32_t i = p->n_ops; i-- > 0;)
-        for (uint32_t n = deps_of(p, &p->ops[i], g->deps), k = 0; k < n; k++)
-            g->succ[--g->node[g->deps[k]].succ_first] = i;
+    for (uint32_t i = 0; i <= n; i++) /* where its successors end */
+        g->node[i].succ_first = sum += i < n ? g->node[i].succ_first : 0;
+    for (uint32_t i = n; i-- > 0;)
+        for (uint32_t k = g->node[i].pred_first; k < g->node[i + 1].pred_first; k++)
+            g->succ[--g->node[g->pred[k]].succ_first] = i;
     return 0;
 }
 
@@ -201,15 +207,15 @@ static int64_t least(int64_t a, int64_t b)
 static void settle(struct dt_sched_turns_runs *g, uint32_t i, int64_t behind)
 {
     struct dt_sched_turns_node *x = &g->node[i];
-    uint32_t n = deps_of(g->p, &g->p->ops[i], g->deps);
+    const uint32_t *pred = g->pred + x->pred_first, *last = g->pred + x[1].pred_first;
 
     x->behind = behind + x->ns;
-    for (uint32_t k = 0; k < n; k++) {
-        struct dt_sched_turns_node *d = &g->node[g->deps[k]];
+    for (; pred < last; pred++) {
+        struct dt_sched_turns_node *d = &g->node[*pred];
 
         d->behind = dt_sched_turns_most(d->behind, x->behind);
         if (--d->waits == 0)
-            g->over[g->n_over++] = g->deps[k];
+            g->over[g->n_over++] = *pred;
     }
 }
 

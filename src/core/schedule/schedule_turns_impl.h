@@ -17,7 +17,7 @@ enum dt_sched_turns_class { /* of an op */
 struct dt_sched_turns_node { /* an op */
     int64_t ns,
         behind; /* how long it takes; from its begin to the end of the iteration on the longest path */
-    uint32_t needs;      /* how much it waits for, */
+    uint32_t pred_first; /* what it waits for: pred[pred_first .. the next node's), */
     uint32_t waits;      /* and how much of that has not ended */
     uint32_t succ_first; /* what waits for it: succ[succ_first .. the next node's) */
     uint32_t of;         /* CLASS << DT_SCHED_TURNS_SHIFT | lane or group */
@@ -57,7 +57,7 @@ struct dt_sched_turns_runs {
     struct dt_sched *s;
     const struct dt_program *p;
     struct dt_sched_turns_node *node;
-    uint32_t *succ, *deps; /* deps: room for those of one op */
+    uint32_t *succ, *pred;
     struct dt_sched_turns_lane *lane;
     struct dt_sched_turns_island *island;
     struct dt_sched_turns_gpu *gpu;
