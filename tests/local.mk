@@ -345,6 +345,7 @@ SHELL_TESTS = \
 	tests/test_runs_cli.sh \
 	tests/test_runs_keep.sh \
 	tests/test_serve_page.sh \
+	tests/test_stated.sh \
 	tests/test_tables.sh \
 	tests/test_tcp.sh \
 	tests/test_trace.sh \

@@ -237,8 +237,8 @@ START_TEST(lists_by_recomputation)
     ck_assert_int_gt(open.n, 0);
     ck_assert_double_le(open.plans[0].predicted.timeline_s,
                         1.001 * stated.plans[0].predicted.timeline_s);
-    for (int i = 0; i < open.n; i++)
-        ck_assert_int_eq(open.plans[i].modules[w.in.model->llm].recompute, DT_RECOMPUTE_FULL);
+    /* slower ones may recompute less: stages of unlike lengths hold what the enumeration of even ones does not know */
+    ck_assert_int_eq(open.plans[0].modules[w.in.model->llm].recompute, DT_RECOMPUTE_FULL);
     dt_search_result_free(&stated);
     dt_search_result_free(&open);
     free_world(&w);

@@ -55,8 +55,9 @@ struct dt_orch_effort {
     double margin;  /* how much slower than the best of them by the formula one may be */
     int64_t budget; /* ops of programs that ranking may time */
     /* Programs of more ops are ranked by a share of their replicas (dt_orch_plan_share).  At first sight a share of so
-     * many samples is enough, if it is no longer than that; what comes close to the best is looked at again. */
-    double rank_ops, first_samples, close;
+     * many samples is enough, if it is no longer than that; what comes so close to the best is looked at again, with
+     * guests, whose programs take longer to time, less. */
+    double rank_ops, first_samples, again, again_guests;
     double
         most_ops; /* programs of more, shares of replicas included, are not timed once another plan is */
     int hosts;            /* layouts of the LLM of a schedule that guests are tried on */
@@ -66,8 +67,9 @@ struct dt_orch_effort {
     /* They may take longer where the layouts were found in no time: as many budgets as this together with all that was timed
      * before and with the layouts costed; 0: they may not. */
     double work;
-    /* ops of a program by which the reordering is chosen, and of all of them together */
+    /* ops of a program by all of which the reordering is chosen (of a longer one by a share), and of all of them together */
     double reorder_program, reorder_ops;
+    double close; /* to the best: plans that get their own way of reordering, too */
 };
 const struct dt_orch_effort *dt_orch_effort_of(const struct dt_search_input *in);
 /* The budget of ranking: as stated, or the effort's. */
@@ -144,6 +146,7 @@ struct dt_orch_table {
     struct dt_hash_table mem;      /* of struct dt_orch_mem_entry */
     struct dt_hash_table regions;  /* orchestrate_memory.c: what follows from other answers */
     struct dt_hash_table exchange; /* of struct dt_orch_exchange */
+    struct dt_hash_table refused;  /* orchestrate_plans.c: candidates that memory does not hold */
     struct dt_orch_rejects rejects;
     int64_t simulated, ops, untimed; /* as in struct dt_search_stats */
     bool nomem;                      /* sticky: an allocation inside the search failed */
@@ -336,6 +339,13 @@ enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_c
 enum dt_status dt_orch_cand_plan_with(struct dt_orch_table *t, const struct dt_orch_cand *c,
                                       unsigned guests, enum dt_plan_strategy strategy,
                                       struct dt_error *err, struct dt_plan *out);
+/* The same with the fastest splits alone unless `uneven`; *even: it has them. */
+enum dt_status dt_orch_cand_plan_split(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                       unsigned guests, enum dt_plan_strategy strategy, bool uneven,
+                                       struct dt_error *err, struct dt_plan *out, bool *even);
+/* What tells a candidate with these guests from others: no two share both words, or as good as none. */
+void dt_orch_cand_key(const struct dt_orch_cand *c, unsigned guests, int n_modules,
+                      uint64_t key[2]);
 /* orchestrate_split.c: gives module m of a plan the fastest split with which it fits, for what is to be expected. */
 enum dt_orch_fit {
     DT_ORCH_FIT_LEFT, /* nothing is changed: it fits, or has no stages that could be unlike */

@@ -514,4 +514,5 @@ void dt_orch_table_forget(struct dt_orch_table *t)
 {
     dt_hash_table_free(&t->mem);
     dt_hash_table_free(&t->regions);
+    dt_hash_table_free(&t->refused);
 }

@@ -2,7 +2,6 @@
  *
  * The neighbours of a plan: changes of the LLM, of a module around it, and of the placement, each with what has to follow. */
 #include "core/orchestrate/orchestrate_moves.h"
-#include "base/hash.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -210,20 +209,10 @@ double dt_orch_spot_formula_s(struct dt_orch_moves *w, const struct dt_orch_spot
 
 bool dt_orch_spot_remember(struct dt_orch_moves *w, const struct dt_orch_spot *s)
 {
-    /* no two spots that are seen share both hashes, or as good as none */
-    uint64_t key[2] = {DT_HASH_START, (uint64_t)s->c.pipe << 56 | (uint64_t)s->c.microbatch << 48 |
-                                          (uint64_t)s->set};
+    uint64_t key[2];
     bool isnew;
 
-    for (int m = 0; m < w->in->model->n_modules; m++) {
-        const struct dt_orch_choice *of = &s->c.of[m];
-        uint64_t word = (uint64_t)of->lane | (uint64_t)of->recompute << 8 |
-                        (uint64_t)of->zero << 12 | (uint64_t)of->pp << 16 | (uint64_t)of->dp << 32;
-
-        key[0] = dt_hash_number(key[0], word);
-        key[1] = dt_hash_spread(key[1] ^ word);
-    }
-    key[0] |= 1; /* of a table's keys the first word is not 0 */
+    dt_orch_cand_key(&s->c, s->set, w->in->model->n_modules, key);
     if (!dt_hash_table_of(&w->seen, sizeof(key), SEEN_LEAST, key, &isnew)) {
         w->nomem = true;
         return false;

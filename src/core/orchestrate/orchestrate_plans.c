@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * From candidates to plans: search, ranking, and the leaner variant of the winner. */
+#include "base/hash.h"
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
@@ -10,6 +11,7 @@
 /* Where the space is so small that this was done in no time, once more with plans far slower by the formula. */
 #define WIDE_MARGIN 0.5
 enum { WIDE_CANDIDATES = 100000, WIDE_PER_KEY = 24 };
+enum { REFUSED_LEAST = 4096 }; /* entries that the table of what does not fit begins with */
 /* On so few the exact search is quick, and every layout counts. */
 enum { EXACT_GPUS = 32 };
 /* How much slower by the formula the leaner variant of the winner may be before its timeline is
@@ -55,13 +57,33 @@ enum dt_status dt_orch_cand_plan(struct dt_orch_table *t, const struct dt_orch_c
     return dt_plan_validate(out, t->in->model, t->in->cluster, err);
 }
 
-enum dt_status dt_orch_cand_plan_with(struct dt_orch_table *t, const struct dt_orch_cand *c,
-                                      unsigned guests, enum dt_plan_strategy strategy,
-                                      struct dt_error *err, struct dt_plan *out)
+void dt_orch_cand_key(const struct dt_orch_cand *c, unsigned guests, int n_modules, uint64_t key[2])
+{
+    key[0] = DT_HASH_START;
+    key[1] = (uint64_t)c->pipe << 56 | (uint64_t)c->microbatch << 48 | (uint64_t)guests;
+    for (int m = 0; m < n_modules; m++) {
+        const struct dt_orch_choice *of = &c->of[m];
+        uint64_t word = (uint64_t)of->lane | (uint64_t)of->recompute << 8 |
+                        (uint64_t)of->zero << 12 | (uint64_t)of->pp << 16 | (uint64_t)of->dp << 32;
+
+        key[0] = dt_hash_number(key[0], word);
+        key[1] = dt_hash_spread(key[1] ^ word);
+    }
+    key[0] |= 1; /* of a table's keys the first word is not 0 */
+}
+
+/* What memory is known to say of a candidate. */
+enum { NOT_EVENLY = 1, REFUSED = 2 };
+
+/* With the fastest splits.  *found: where it does not fit, what memory says. */
+static enum dt_status even_plan(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                unsigned guests, enum dt_plan_strategy strategy,
+                                struct dt_error *err, struct dt_plan *out, unsigned *found)
 {
     const struct dt_search_input *in = t->in;
     enum dt_status st;
 
+    *found = REFUSED;
     DT_TRY(dt_orch_cand_layouts(t, c, strategy, err, out));
     for (int m = 0; m < out->n_modules; m++)
         out->modules[m].with = guests >> m & 1 ? (uint8_t)(in->model->llm + 1) : 0;
@@ -69,11 +91,53 @@ enum dt_status dt_orch_cand_plan_with(struct dt_orch_table *t, const struct dt_o
     DT_TRY(dt_plan_validate(out, in->model, in->cluster, err));
     if (guests && !dt_orch_split_may_fit(t, out))
         return DT_ERR_INFEASIBLE;
+    *found = NOT_EVENLY;
     st = dt_orch_check_expected(t, out,
                                 NULL); /* looking for remedies takes longer than all the rest */
-    if (st == DT_ERR_INFEASIBLE && dt_orch_split_to_fit(t, c, out))
-        st = dt_orch_check_expected(t, out, NULL);
     return st == DT_ERR_NOMEM ? dt_error_nomem(err, "memory of stages") : st;
+}
+
+/* A candidate is asked about by lists of hosts, in two orders of guests, and by descents; most do not fit. */
+enum dt_status dt_orch_cand_plan_split(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                       unsigned guests, enum dt_plan_strategy strategy, bool uneven,
+                                       struct dt_error *err, struct dt_plan *out, bool *even)
+{
+    struct refused {
+        uint64_t key[2];
+        unsigned found;
+    } * e;
+    uint64_t key[2];
+    unsigned found;
+    enum dt_status st;
+
+    dt_orch_cand_key(c, guests, t->in->model->n_modules, key);
+    e = dt_hash_table_of(&t->refused, sizeof(*e), REFUSED_LEAST, key, NULL);
+    if (!e)
+        return dt_error_nomem(err, "planner search");
+    *even = false;
+    if (e->found & (uneven ? REFUSED : REFUSED | NOT_EVENLY))
+        return DT_ERR_INFEASIBLE;
+    st = even_plan(t, c, guests, strategy, err, out, &found);
+    *even = st == DT_OK;
+    if (st != DT_ERR_INFEASIBLE)
+        return st;
+    e->found |= found;
+    if (found == REFUSED || !uneven)
+        return st;
+    if (dt_orch_split_to_fit(t, c, out))
+        st = dt_orch_check_expected(t, out, NULL);
+    if (st == DT_ERR_INFEASIBLE)
+        e->found |= REFUSED;
+    return st == DT_ERR_NOMEM ? dt_error_nomem(err, "memory of stages") : st;
+}
+
+enum dt_status dt_orch_cand_plan_with(struct dt_orch_table *t, const struct dt_orch_cand *c,
+                                      unsigned guests, enum dt_plan_strategy strategy,
+                                      struct dt_error *err, struct dt_plan *out)
+{
+    bool even;
+
+    return dt_orch_cand_plan_split(t, c, guests, strategy, true, err, out, &even);
 }
 
 static bool are_same(const struct dt_plan *p, const struct dt_plan *q)

@@ -16,6 +16,8 @@
  * neighbours far better than strangers.  Where there are few GPUs, more. */
 #define REACH 0.03
 #define FAR_REACH 0.3
+/* In the end so many times as much, where there are operations left. */
+#define WIDER 2
 /* Descents start at plans that take at most so much more than the best. */
 #define FAR_SEED 0.08
 /* Samples by whose replicas two neighbours are compared first. */
@@ -40,12 +42,19 @@ enum {
     TURNS = 8,      /* that each gets at least, were all to go on for ever */
     LAST_TURN = 3,  /* as long as others, for those that have fallen behind */
     FEW_GPUS = 16,
-    PASSED = 24, /* plans passed over that are kept */
-    VISITS = 12, /* of these, that are gone back to */
-    NEAR = 4,    /* plans of another result that are taken over */
+    PASSED = 24,    /* plans passed over that are kept */
+    VISITS = 12,    /* of these, that are gone back to */
+    WIDE_SHARE = 8, /* of the budget: what neighbours further off may take of it in vain, */
+    WIDE_LOOKS = 8, /* which has to be enough for so many */
+    NEAR = 4,       /* plans of another result that are taken over */
 };
 
-enum progress { GOING, LATER /* what is ahead comes first */, DONE };
+enum progress {
+    GOING,
+    LATER /* what is ahead comes first */,
+    DONE,
+    WIDE /* neighbours further off were tried, too */
+};
 
 struct descent {
     enum progress progress;
@@ -93,19 +102,27 @@ static void settle(struct polish *w, const struct dt_orch_spot *at, const struct
     w->d->hand.listed = false;
 }
 
-/* A spot as a plan, with as much more ZeRO of the LLM as makes it fit: the formula does not know what that takes. */
+/* The next level of ZeRO of a module where the spot does not fit; false where there is none, or that has been tried. */
+static bool raise_zero(struct polish *w, struct dt_orch_spot *s, int m)
+{
+    if (s->c.of[m].zero + 1 >= w->moves.t->space.of[m].n_zero)
+        return false;
+    s->c.of[m].zero++;
+    return dt_orch_spot_is_legal(&w->moves, s) && dt_orch_spot_remember(&w->moves, s);
+}
+
+/* A spot as a plan, with as much more ZeRO of the LLM, then of the guests, as makes it fit: the formula does not know what that
+ * takes. */
 static enum dt_status fit_spot(struct polish *w, struct dt_orch_spot *s, struct dt_error *err,
                                struct dt_plan *out)
 {
     enum dt_status st = dt_orch_cand_plan_with(w->moves.t, &s->c, s->set, w->strategy, err, out);
-    uint8_t *zero = &s->c.of[w->moves.llm].zero;
 
-    while (st == DT_ERR_INFEASIBLE && *zero + 1 < w->moves.t->space.of[w->moves.llm].n_zero) {
-        ++*zero;
-        if (!dt_orch_spot_is_legal(&w->moves, s) || !dt_orch_spot_remember(&w->moves, s))
-            break;
+    while (st == DT_ERR_INFEASIBLE && raise_zero(w, s, w->moves.llm))
         st = dt_orch_cand_plan_with(w->moves.t, &s->c, s->set, w->strategy, err, out);
-    }
+    for (int m = 0; m < w->moves.in->model->n_modules; m++)
+        while (st == DT_ERR_INFEASIBLE && (s->set >> m & 1) && raise_zero(w, s, m))
+            st = dt_orch_cand_plan_with(w->moves.t, &s->c, s->set, w->strategy, err, out);
     return st;
 }
 
@@ -315,6 +332,33 @@ static enum dt_status catch_up(struct polish *w, int64_t ops, int64_t end, struc
     return DT_OK;
 }
 
+/* The descents that ended near the best once more, the best first, with neighbours that the formula puts further off, where
+ * these are soon timed. */
+static enum dt_status look_wider(struct polish *w, int64_t end, struct dt_error *err)
+{
+    int64_t ops = dt_orch_budget(w->moves.in) / WIDE_SHARE;
+    enum dt_status st = DT_OK;
+
+    w->moves.reach *= WIDER;
+    for (int n = 0; n < w->n && st == DT_OK && w->moves.t->ops < end; n++) {
+        int next = -1;
+
+        for (int i = 0; i < w->n; i++)
+            if (w->all[i].progress != WIDE &&
+                (next < 0 || w->all[i].hand.first_s < w->all[next].hand.first_s))
+                next = i;
+        w->d = &w->all[next];
+        if (is_behind(w) ||
+            WIDE_LOOKS * dt_orch_look_ops(w->moves.t, &w->d->plan, SAMPLES) > (double)ops)
+            break;
+        w->d->hand.listed = false;
+        st = take_turn(w, ops, end, err);
+        w->d->progress = WIDE;
+    }
+    w->moves.reach /= WIDER;
+    return st;
+}
+
 static enum dt_status look_around(struct polish *w, int64_t layouts, struct dt_error *err)
 {
     int64_t begin = w->moves.t->ops, end = dt_orch_polish_end(w->moves.in, begin, layouts), ops;
@@ -324,7 +368,8 @@ static enum dt_status look_around(struct polish *w, int64_t layouts, struct dt_e
     ops = (end - begin) / (TURNS * w->n);
     DT_TRY(take_turns(w, ops, end, err));
     DT_TRY(look_behind(w, end, err));
-    return catch_up(w, ops, end, err);
+    DT_TRY(catch_up(w, ops, end, err));
+    return w->moves.few ? DT_OK : look_wider(w, end, err);
 }
 
 /* The best plan of in->near, changed as little as brings it into the space; where it does not fit then, with more

@@ -409,7 +409,7 @@ static enum dt_status first_look(struct dt_orch_table *t, struct dt_plan *plans,
 static enum dt_status second_look(struct dt_orch_table *t, struct dt_plan *plans, int n,
                                   struct candidate *c, struct dt_error *err)
 {
-    const double close = dt_orch_effort_of(t->in)->close;
+    const struct dt_orch_effort *e = dt_orch_effort_of(t->in);
 
     for (;;) {
         double best = HUGE_VAL, least = HUGE_VAL, limit = HUGE_VAL;
@@ -426,7 +426,8 @@ static enum dt_status second_look(struct dt_orch_table *t, struct dt_plan *plans
                 next = i;
             }
         }
-        if (next < 0 || least > best * (1 + close))
+        if (next < 0 ||
+            least > best * (1 + (dt_plan_shares(&plans[next]) ? e->again_guests : e->again)))
             return DT_OK;
         DT_TRY(look(t, &plans[next], false, &limit, &c[next], err));
     }

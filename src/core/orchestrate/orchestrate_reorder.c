@@ -52,11 +52,16 @@ static int batches_of(const struct dt_orch_effort *effort, double ops, int ways)
     return (int)fmax(least, fmin(BATCHES_MAX, effort->reorder_ops / (ops * ways)));
 }
 
-/* What stands for the plan: the plan, or some of its broker groups (*share). */
+/* What stands for the plan: the plan, or where its program is long as many of its broker groups (*share) as plans are ranked
+ * by.  More of them tell the ways no better apart, as all have them in the same place. */
 static enum dt_status stand_in(const struct dt_search_input *in, const struct dt_plan *p,
                                struct dt_error *err, struct dt_plan *out, bool *share)
 {
-    *share = dt_orch_plan_share(p, in->model->llm, dt_orch_effort_of(in)->reorder_program, out);
+    const struct dt_orch_effort *e = dt_orch_effort_of(in);
+    int llm = in->model->llm;
+
+    *share = dt_orch_plan_ops(p, llm) > e->reorder_program &&
+             dt_orch_plan_share(p, llm, fmin(e->reorder_program, e->rank_ops), out);
     if (!*share) {
         *out = *p;
         return DT_OK;
@@ -91,7 +96,7 @@ static enum dt_status time_way(const struct dt_search_input *in, const struct dt
 }
 
 /* The plan in that way.  Its time, `first_s` and `bytes` of what stood for it, is that of all replicas where these were timed
- * before; should memory not hold their microbatches this way, the plan stays as it was. */
+ * before; should memory not hold their microbatches this way, or all of them take longer than as it was, the plan stays so. */
 static enum dt_status take_way(const struct dt_search_input *in, struct dt_plan *p, int way,
                                bool share, double first_s, double bytes, struct dt_error *err)
 {
@@ -105,7 +110,8 @@ static enum dt_status take_way(const struct dt_search_input *in, struct dt_plan 
         struct dt_error why;
         enum dt_status st = dt_orch_plan_timeline_s(in, &other, 0, &why, &first_s, &bytes);
 
-        if (st == DT_ERR_INFEASIBLE)
+        if (st == DT_ERR_INFEASIBLE ||
+            (st == DT_OK && p->predicted.timeline_s > 0 && first_s > p->predicted.timeline_s))
             return DT_OK;
         if (st != DT_OK)
             return dt_error_pass(err, &why);

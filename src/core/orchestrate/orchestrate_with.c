@@ -479,7 +479,8 @@ static bool are_in_step(const struct placing *w, const struct host *h)
     return true;
 }
 
-/* The next plan of a host that fits; *found = false: there are no more. */
+/* The next plan of a host that fits; *found = false: there are no more.  Guests that leave the LLM so little memory that it has to
+ * have uneven stages may cost more than they save: of these and the next that do not, those that are faster by the formula. */
 static enum dt_status next_plan(struct placing *w, struct host *h, struct dt_error *err,
                                 struct dt_plan *out, bool *found)
 {
@@ -487,6 +488,7 @@ static enum dt_status next_plan(struct placing *w, struct host *h, struct dt_err
     struct combo combo[COMBOS_MAX];
     int n[DT_MAX_MODULES], module[DT_MAX_MODULES], guests = 0, left = w->t->gpus - h->c.gpus;
     int n_combos, later = 0; /* GPUs that modules still to come need at least */
+    bool even = false;
 
     *found = false;
     for (int m = 0; m < w->in->model->n_modules; m++)
@@ -508,21 +510,26 @@ static enum dt_status next_plan(struct placing *w, struct host *h, struct dt_err
         }
     }
     n_combos = list_combos(o, n, guests, h->swift ? SWIFT_SLOTS : 0, combo);
-    while (h->tried[h->swift] < n_combos) {
-        const struct combo *c = &combo[h->tried[h->swift]++];
+    for (int k = h->tried[h->swift]; k < n_combos && !even; k++) {
+        struct dt_plan p;
         enum dt_status st;
 
+        h->tried[h->swift] = *found ? h->tried[h->swift] : k + 1;
         for (int i = 0; i < guests; i++)
-            h->c.of[module[i]] = o[i][c->of[i]].of;
+            h->c.of[module[i]] = o[i][combo[k].of[i]].of;
         if (!are_in_step(w, h))
             continue;
-        st = dt_orch_cand_plan_with(w->t, &h->c, h->set, w->strategy, err, out);
-        if (st == DT_OK) {
-            *found = true;
-            return DT_OK;
-        }
-        if (st != DT_ERR_INFEASIBLE && st != DT_ERR_INPUT)
-            return st;
+        st = dt_orch_cand_plan_split(w->t, &h->c, h->set, w->strategy, !*found, err, &p, &even);
+        if (st == DT_ERR_INFEASIBLE || st == DT_ERR_INPUT)
+            continue;
+        DT_TRY(st);
+        if (*found || !even) /* these are compared; of the others most are listed before */
+            dt_orch_formula_stats(w->in, &p, w->t->work, &p.predicted);
+        if (*found && p.predicted.staged_s >= out->predicted.staged_s)
+            continue;
+        *out = p;
+        *found = true;
+        h->tried[h->swift] = k + 1;
     }
     return DT_OK;
 }
@@ -585,7 +592,8 @@ static enum dt_status list_plans(struct placing *w, bool deep, bool more_zero, s
             DT_TRY(next_plan(w, h, err, &plans[*n], &found));
             if (!found || is_long(w, &plans[*n]) || dt_orch_plan_listed(plans, *n, &plans[*n]))
                 continue;
-            dt_orch_formula_stats(w->in, &plans[*n], w->t->work, &plans[*n].predicted);
+            if (plans[*n].predicted.staged_s <= 0)
+                dt_orch_formula_stats(w->in, &plans[*n], w->t->work, &plans[*n].predicted);
             plans[(*n)++].predicted.lower_bound_s = h->c.lower_bound_s;
         }
     return w->t->nomem ? dt_error_nomem(err, "planner search") : DT_OK;
