@@ -27,6 +27,7 @@ check_PROGRAMS += \
 	tests/test_cost_curve \
 	tests/test_cost_many \
 	tests/test_cost_stage \
+	tests/test_cuda_dnn \
 	tests/test_cuda_faults \
 	tests/test_cuda_products \
 	tests/test_cut \
@@ -201,6 +202,7 @@ tests_libfakedevice_a_SOURCES = \
 	tests/fake_device_memory.c \
 	tests/fake_device_queue.c
 TEST_DEVICE_LIBS = tests/libfakedevice.a $(DT_KERNEL_LIBS)
+tests_test_cuda_dnn_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_cuda_faults_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_cuda_products_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_fake_device_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
@@ -429,18 +431,21 @@ $(FAKE_NCCL): $(FAKE_NCCL_FILES) tests/fake_nccl.h tests/fake_nccl_impl.h src/co
 	    $(FAKE_NCCL_FILES:%=$(srcdir)/%) -lpthread
 
 # ---- the module of cards, for a CPU ----
-# The same sources, by g++ against imitations of CUDA's runtime and of cuBLASLt (tests/cuda_cpu).
+# The same sources, by g++ against imitations of CUDA's runtime, of cuBLASLt and of cuDNN (tests/cuda_cpu).
 CUDA_CPU = tests/modules/CPU/disttrain-cuda.so
 CUDA_CPU_FILES = \
 	tests/cuda_cpu/block.cc \
 	tests/cuda_cpu/calls.cc \
 	tests/cuda_cpu/card.cc \
+	tests/cuda_cpu/dnn.cc \
+	tests/cuda_cpu/dnn_run.cc \
 	tests/cuda_cpu/dry.cc \
 	tests/cuda_cpu/lt.cc \
 	tests/cuda_cpu/runtime.cc
 CUDA_CPU_INCLUDED = \
 	tests/cuda_cpu/cuda_cpu.h \
 	tests/cuda_cpu/cuda_cpu_impl.h \
+	tests/cuda_cpu/dnn.h \
 	tests/cuda_cpu/include/cublasLt.h \
 	tests/cuda_cpu/include/cuda_runtime.h
 CUDA_FAULTS = tests/cuda_cpu/faults

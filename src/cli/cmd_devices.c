@@ -27,6 +27,7 @@ static void row(struct dt_cli_rows *r, const struct dt_device_listed *d)
     dt_cli_row_bool(r, "bf16", ok && i->bf16);
     dt_cli_row_number(r, "memory_bytes", "memory [GiB]", "%.1f", 0x1p-30,
                       ok ? (double)i->memory_bytes : NAN);
+    dt_cli_row_text(r, "library", "convolutions, attention", i->library);
     dt_cli_row_text(r, "module", NULL, d->from);
     dt_cli_row_text(r, "why_not", NULL, d->why);
 }

@@ -138,6 +138,8 @@ enum dt_status dt_cli_open_device(const struct dt_job *job, const struct dt_cli_
     dt_setup_device(job, &o);
     if (o.threads == 0 && ranks)
         o.threads = ranks->cores;
+    if (!t || t->rank == 0)
+        o.warn = &warn;
     if (job->run.algorithms[0] && !job->run.deterministic)
         DT_TRY(
             dt_profiler_notes_open(job->run.algorithms, !t || t->size == 1, &warn, err, &o.notes));

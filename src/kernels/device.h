@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 /* Grows whenever this file or kernels/kernels.h changes meaning or layout. */
-#define DT_DEVICE_ABI 14u
+#define DT_DEVICE_ABI 15u
 
 enum dt_dtype { DT_F32, DT_BF16, DT_DTYPE_N };
 static inline size_t dt_dtype_bytes(enum dt_dtype t)
@@ -66,6 +66,10 @@ struct dt_device_options {
     int index;    /* which device of the module; 0 on the CPU */
     int threads;  /* CPU: threads of a kernel; 0 = one per core that this process may use */
     bool no_bf16; /* compute in fp32 even where bf16 is faster ("on request") */
+    bool
+        own_kernels; /* no library's convolutions and attention: sums are in the same order in every run */
+    const struct dt_warn
+        *warn; /* while it is opened: what would be faster, and why it is not; NULL: nobody */
     const struct dt_device_notes
         *notes; /* NULL: a library's own choice is taken.  dt_device_open closes what the
                                             device has no use for */
@@ -82,6 +86,8 @@ struct dt_device_info {
     bool host_memory; /* device pointers may be read and written by the host (after queue_sync) */
     char id
         [32]; /* which one of this host, the same to all processes: "0000:1b:00.0"; "": it is no card */
+    char library
+        [96];   /* of convolutions and attention: "cuDNN 9.19.0"; "": our own kernels do them */
     bool gates; /* queues run on their own, so one may wait for what has not been issued yet */
 };
 

@@ -17,7 +17,8 @@ enum { PRECISION_AUTO, PRECISION_FP32, PRECISION_BF16 };
 void dt_setup_device(const struct dt_job *job, struct dt_device_options *out)
 {
     *out = (struct dt_device_options){.threads = job->run.threads,
-                                      .no_bf16 = job->run.precision == PRECISION_FP32};
+                                      .no_bf16 = job->run.precision == PRECISION_FP32,
+                                      .own_kernels = job->run.deterministic};
 }
 
 static enum dt_status choose_type(struct dt_setup *s, struct dt_error *err)

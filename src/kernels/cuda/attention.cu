@@ -4,6 +4,7 @@
  * thread has a row (a query of the forward and of dq, a key of dk and dv) and walks over tiles of the others in
  * shared memory.  Every sum has one owner and one order. */
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/dnn.h"
 
 enum { ROWS = 64, TILE = 16 };
 
@@ -242,7 +243,8 @@ static void attention_fwd(struct dt_device_queue *q, const struct dt_kernel_atte
 {
     struct dt_cuda_attention c = call_of(a);
 
-    if (a->rows_q == 0 || too_wide(q, a))
+    if (a->rows_q == 0 || dt_cuda_dnn_attention_fwd(q, a, query, key, value, o, lse) ||
+        too_wide(q, a))
         return;
     c.q = query;
     c.k = key;
@@ -269,7 +271,9 @@ static void attention_bwd(struct dt_device_queue *q, const struct dt_kernel_atte
     struct dt_cuda_attention c = call_of(a);
     int64_t n = a->rows_q * a->heads;
 
-    if ((a->rows_q == 0 && a->rows_k == 0) || too_wide(q, a))
+    if ((a->rows_q == 0 && a->rows_k == 0) ||
+        dt_cuda_dnn_attention_bwd(q, a, query, key, value, o, lse, d_o, dq, dk, dv) ||
+        too_wide(q, a))
         return;
     c.q = query;
     c.k = key;

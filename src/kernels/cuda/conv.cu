@@ -3,7 +3,7 @@
  * Convolutions as products: the pixels under a filter side by side in a row ("patch"), for as many images at
  * a time as SCRATCH_BYTES have room for, at least one.  That is 5 images of 320 channels at 64 x 64, or 20,480 rows of
  * a product: with 320 columns, 480 tiles of 128 x 128 for the 132 processors of an H100. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/dnn.h"
 
 enum { THREADS = 256, SCRATCH_BYTES = 128 << 20 };
 
@@ -160,7 +160,8 @@ static void conv_fwd(struct dt_device_queue *q, const struct dt_kernel_conv *c, 
 {
     struct walk w;
 
-    if (c->n == 0 || !walk_new(q, c, 0, &w))
+    if (c->n == 0 || dt_cuda_dnn_conv_fwd(q, c, x, dt_cuda_weight(q, weight), bias, residual, y) ||
+        !walk_new(q, c, 0, &w))
         return;
     DT_BY_TYPE(c->dtype, forward<T>(q, c, &w, (const T *)x, dt_cuda_weight(q, weight), bias,
                                     (const T *)residual, (T *)y));
@@ -194,7 +195,8 @@ static void conv_bwd_input(struct dt_device_queue *q, const struct dt_kernel_con
 {
     struct walk w;
 
-    if (c->n == 0 || !walk_new(q, c, 0, &w))
+    if (c->n == 0 || dt_cuda_dnn_conv_bwd_input(q, c, dy, dt_cuda_weight(q, weight), dx, add) ||
+        !walk_new(q, c, 0, &w))
         return;
     DT_BY_TYPE(c->dtype,
                backward_input<T>(q, c, &w, (const T *)dy, dt_cuda_weight(q, weight), (T *)dx, add));
@@ -222,32 +224,47 @@ static void backward_weight(struct dt_device_queue *q, const struct dt_kernel_co
     }
 }
 
+/* By our products, for want of cuDNN's. */
+static void weight_by_products(struct dt_device_queue *q, const struct dt_kernel_conv *c,
+                               const void *x, const void *dy, float *dw, float *dbias, bool add)
+{
+    int64_t places = (int64_t)c->kernel * c->kernel, n = c->c_out * c->c_in * places;
+    size_t turned = places > 1 ? sizeof(float) * (size_t)n : 0, patch = 0;
+    float *sum = dw;
+    struct walk w;
+
+    if (!walk_new(q, c, turned, &w))
+        return;
+    if (!is_plain(c))
+        patch = ((size_t)(w.group * w.pixels * w.row) * dt_dtype_bytes(c->dtype) + 255) / 256 * 256;
+    if (places > 1)
+        sum = (float *)((char *)w.patch + patch);
+    DT_BY_TYPE(c->dtype, backward_weight<T>(q, c, &w, (const T *)x, (const T *)dy, sum,
+                                            places > 1 ? false : add, dbias, add));
+    if (places > 1)
+        DT_LAUNCH(q, dt_cuda_grid(q, n, THREADS), THREADS, 0, turn_back, n, (int64_t)c->c_in,
+                  places, (const float *)sum, dw, add);
+}
+
 static void conv_bwd_weight(struct dt_device_queue *q, const struct dt_kernel_conv *c,
                             const void *x, const void *dy, float *dw, float *dbias, bool add)
 {
     int64_t places = (int64_t)c->kernel * c->kernel, n = c->c_out * c->c_in * places;
     struct dt_kernel_span whole = {n, dw};
-    size_t turned = places > 1 ? sizeof(float) * (size_t)n : 0;
-    struct walk w;
+    const float *sum = NULL;
 
     if (c->n == 0) {
         if (dw && !add)
             q->dev->k->zero(q, 1, &whole);
-    } else if (dw && walk_new(q, c, turned, &w)) {
-        char *end =
-            (char *)w.patch +
-            (is_plain(c) ? 0
-                         : ((size_t)(w.group * w.pixels * w.row) * dt_dtype_bytes(c->dtype) + 255) /
-                               256 * 256);
-        float *sum = places > 1 ? (float *)end : dw;
-
-        DT_BY_TYPE(c->dtype, backward_weight<T>(q, c, &w, (const T *)x, (const T *)dy, sum,
-                                                places > 1 ? false : add, dbias, add));
-        if (places > 1)
+    } else if (dw) {
+        sum = dt_cuda_dnn_conv_bwd_weight(q, c, x, dy);
+        if (sum)
             DT_LAUNCH(q, dt_cuda_grid(q, n, THREADS), THREADS, 0, turn_back, n, (int64_t)c->c_in,
-                      places, (const float *)sum, dw, add);
+                      places, sum, dw, add);
+        else
+            weight_by_products(q, c, x, dy, dw, dbias, add);
     }
-    if (dbias && (c->n == 0 || !dw))
+    if (dbias && (c->n == 0 || !dw || sum))
         q->dev->k->bias_bwd(q, c->dtype,
                             c->n * dt_kernel_conv_out(c->h, c) * dt_kernel_conv_out(c->w, c),
                             c->c_out, dy, dbias, add);

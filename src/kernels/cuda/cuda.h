@@ -16,7 +16,14 @@ extern "C" {
 #include <assert.h>
 
 /* Workspaces of a queue; a kernel uses its own, the products that it calls use theirs. */
-enum { DT_SCRATCH_KERNEL, DT_SCRATCH_OUTER, DT_SCRATCH_PRODUCT, DT_SCRATCH_BIAS, DT_SCRATCH_N };
+enum {
+    DT_SCRATCH_KERNEL,
+    DT_SCRATCH_OUTER,
+    DT_SCRATCH_PRODUCT,
+    DT_SCRATCH_BIAS,
+    DT_SCRATCH_LIBRARY, /* cuDNN's */
+    DT_SCRATCH_N
+};
 
 struct dt_cuda;          /* device.cu */
 struct dt_cuda_products; /* products.cu */

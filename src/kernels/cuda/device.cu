@@ -2,6 +2,7 @@
  *
  * A card as a device, and the module that disttrain loads. */
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/dnn.h"
 
 extern "C" {
 #include "base/mem.h"
@@ -9,6 +10,7 @@ extern "C" {
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void fill_kernels(struct dt_kernels *k)
 {
@@ -39,6 +41,7 @@ static void close_device(struct dt_device *dev)
     if (c->memory)
         dt_cuda_memory_close(c);
     dt_cuda_queues_close(c);
+    dt_cuda_dnn_plans_free(c->dnn);
     pthread_mutex_destroy(&c->lock);
     if (dev->notes)
         dev->notes->close(dev->notes->arg);
@@ -74,6 +77,26 @@ static enum dt_status describe(struct dt_cuda *c, const struct dt_device_options
     return DT_OK;
 }
 
+/* A card without cuDNN does the same by our own kernels. */
+static void find_library(struct dt_cuda *c, const struct dt_device_options *opt)
+{
+    const char *env = getenv("DISTTRAIN_CUDNN");
+    struct dt_error why;
+    size_t v;
+
+    if ((opt && opt->own_kernels) || (env && strcmp(env, "no") == 0))
+        return;
+    c->dnn = dt_cuda_dnn_plans_new(&why);
+    if (!c->dnn) {
+        dt_warn(opt ? opt->warn : NULL, "%s; our own kernels do convolutions and attention",
+                why.message);
+        return;
+    }
+    v = dt_cuda_dnn_version(c->dnn);
+    snprintf(c->dev.info.library, sizeof(c->dev.info.library), "cuDNN %zu.%zu.%zu", v / 10000,
+             v / 100 % 100, v % 100);
+}
+
 static enum dt_status open_device(const struct dt_device_options *opt, struct dt_error *err,
                                   struct dt_device **out)
 {
@@ -100,6 +123,7 @@ static enum dt_status open_device(const struct dt_device_options *opt, struct dt
         close_device(&c->dev);
         return st;
     }
+    find_library(c, opt);
     c->dev.notes = opt ? opt->notes : NULL;
     *out = &c->dev;
     return DT_OK;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 #
 # disttrain-cuda.so: cards of NVIDIA, a module that disttrain loads when a device of it is asked for.  It links
-# nothing of NVIDIA's but the static runtime of the toolkit that built it; cuBLASLt is loaded when it is used.
+# nothing of NVIDIA's but the static runtime of the toolkit that built it; cuBLASLt and cuDNN are loaded at run time.
 # Tests build the same files for a CPU (tests/cuda_cpu).
 CUDA_FILES = \
 	src/kernels/cuda/act.cu \
@@ -9,6 +9,10 @@ CUDA_FILES = \
 	src/kernels/cuda/attention_mma.cu \
 	src/kernels/cuda/conv.cu \
 	src/kernels/cuda/device.cu \
+	src/kernels/cuda/dnn.cu \
+	src/kernels/cuda/dnn_attention.cu \
+	src/kernels/cuda/dnn_conv.cu \
+	src/kernels/cuda/dnn_graph.cu \
 	src/kernels/cuda/elementwise.cu \
 	src/kernels/cuda/groupnorm.cu \
 	src/kernels/cuda/image.cu \
@@ -31,6 +35,9 @@ CUDA_INCLUDED = \
 	src/kernels/cuda/attention.h \
 	src/kernels/cuda/cuda.h \
 	src/kernels/cuda/device.h \
+	src/kernels/cuda/dnn.h \
+	src/kernels/cuda/dnn_api.h \
+	src/kernels/cuda/dnn_graph.h \
 	src/kernels/cuda/products.h \
 	src/kernels/cuda/ptx.h \
 	src/kernels/device.h \

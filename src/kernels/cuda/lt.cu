@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Loading cuBLASLt: from the folders of DISTTRAIN_CUDA_LIBS (separated by ':'), else where the system finds
- * it. */
+ * Loading cuBLASLt and cuDNN: from the folders of DISTTRAIN_CUDA_LIBS (separated by ':'), else where the system finds
+ * them. */
+#include "kernels/cuda/dnn.h"
 #include "kernels/cuda/products.h"
 
 #include <dlfcn.h>
@@ -11,8 +12,9 @@
 #include <string.h>
 
 static struct dt_cuda_lt lt;
-static struct dt_error why;
-static bool there;
+static struct dt_cuda_dnn dnn;
+static struct dt_error why, dnn_why;
+static bool there, dnn_there;
 
 static void *open_library(const char *name)
 {
@@ -64,4 +66,51 @@ const struct dt_cuda_lt *dt_cuda_lt_load(struct dt_error *err)
     if (!there && err)
         *err = why;
     return there ? &lt : NULL;
+}
+
+#ifdef DT_WITHOUT_CUDNN
+static void load_dnn(void)
+{
+    dt_error_set(&dnn_why, DT_ERR_INPUT, "cuda: built without cuDNN");
+}
+#else
+/* The first version that clears the sums of dq by itself (cudnn-frontend, scaled_dot_product_flash_attention.h). */
+enum { DNN_FIRST = 90600 };
+
+static void load_dnn(void)
+{
+    char name[64];
+    void *so, *p;
+
+    snprintf(name, sizeof(name), "libcudnn.so.%d", DT_DNN_MAJOR);
+    so = open_library(name);
+    if (!so) {
+        dt_error_set(&dnn_why, DT_ERR_INPUT, "cuda: %s cannot be loaded (%s)", name, dlerror());
+        return;
+    }
+#define X(fn, result, args)                                                                        \
+    p = dlsym(so, "cudnn" #fn);                                                                    \
+    if (!p) {                                                                                      \
+        dt_error_set(&dnn_why, DT_ERR_INPUT, "cuda: %s lacks cudnn%s", name, #fn);                 \
+        return;                                                                                    \
+    }                                                                                              \
+    memcpy(&dnn.fn, &p, sizeof(p));
+    DT_CUDA_DNN_FUNCTIONS(X)
+#undef X
+    if (dnn.GetVersion() < DNN_FIRST)
+        dt_error_set(&dnn_why, DT_ERR_INPUT, "cuda: cuDNN %zu is older than %d", dnn.GetVersion(),
+                     (int)DNN_FIRST);
+    else
+        dnn_there = true;
+}
+#endif
+
+const struct dt_cuda_dnn *dt_cuda_dnn_load(struct dt_error *err)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, load_dnn);
+    if (!dnn_there && err)
+        *err = dnn_why;
+    return dnn_there ? &dnn : NULL;
 }

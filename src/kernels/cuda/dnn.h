@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Convolutions and attention by cuDNN, where it is installed and has a plan for them.  Each function returns false
+ * where it has done nothing, so that our own kernels do it. */
+#ifndef DT_KERNELS_CUDA_DNN_H
+#define DT_KERNELS_CUDA_DNN_H
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/dnn_api.h"
+
+struct dt_cuda_dnn_plans; /* dnn.cu: of a device, for all its queues */
+
+/* Loaded once; NULL with `err` filled where it is not there (lt.cu). */
+const struct dt_cuda_dnn *dt_cuda_dnn_load(struct dt_error *err);
+
+/* NULL where it cannot be used; `err` says why. */
+struct dt_cuda_dnn_plans *dt_cuda_dnn_plans_new(struct dt_error *err);
+void dt_cuda_dnn_plans_free(struct dt_cuda_dnn_plans *p);
+/* As the library says it: 91900 is 9.19.0. */
+size_t dt_cuda_dnn_version(const struct dt_cuda_dnn_plans *p);
+
+bool dt_cuda_dnn_conv_fwd(struct dt_device_queue *q, const struct dt_kernel_conv *c, const void *x,
+                          const void *w, const float *bias, const void *residual, void *y);
+bool dt_cuda_dnn_conv_bwd_input(struct dt_device_queue *q, const struct dt_kernel_conv *c,
+                                const void *dy, const void *w, void *dx, bool add);
+/* Where the gradient lies, [out][place][in], in DT_SCRATCH_OUTER; NULL: nothing has been done. */
+const float *dt_cuda_dnn_conv_bwd_weight(struct dt_device_queue *q, const struct dt_kernel_conv *c,
+                                         const void *x, const void *dy);
+bool dt_cuda_dnn_attention_fwd(struct dt_device_queue *q, const struct dt_kernel_attention *a,
+                               const void *query, const void *key, const void *value, void *o,
+                               float *lse);
+bool dt_cuda_dnn_attention_bwd(struct dt_device_queue *q, const struct dt_kernel_attention *a,
+                               const void *query, const void *key, const void *value, const void *o,
+                               const float *lse, const void *d_o, void *dq, void *dk, void *dv);
+
+#endif
