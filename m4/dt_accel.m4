@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 #
-# --with-cuda, --with-nccl, --with-mpi, --with-serve.  Each is tri-state: not given = use it if it works, yes (or a
+# --with-cuda, --with-cudnn, --with-nccl, --with-mpi, --with-serve.  Each is tri-state: not given = use it if it works, yes (or a
 # directory) = it must work, no = do not look.  "Works" is tried, never guessed from a file's presence.
 
 # DT_TRISTATE(NAME, DESCRIPTION): sets with_NAME to auto, yes or no and dt_NAME_dir.
@@ -91,6 +91,37 @@ AC_DEFUN([DT_ARG_NCCL], [
     NCCL_CPPFLAGS="${dt_nccl_dir:+-isystem $dt_nccl_dir/include} ${dt_cuda_root:+-isystem $dt_cuda_root/include}"
     AC_SUBST([NCCL_CPPFLAGS])
     DT_TRISTATE_RESULT([nccl], [NCCL], [$dt_nccl_works], [nccl.h $dt_nccl_version and -lnccl])
+])
+
+# cuDNN: header and link, beside the CUDA toolkit.  The module declares what it uses by itself and loads the library at
+# run time; what is found here is for tests.  --without-cudnn: the module never looks for it.
+AC_DEFUN([DT_ARG_CUDNN], [
+    DT_TRISTATE([cudnn], [cuDNN])
+    dt_cudnn_works=no CUDNN_LIBDIR=
+    AS_IF([test "$with_cudnn" != no],
+          [AC_MSG_CHECKING([for cuDNN])
+           dt_cuda_root=$dt_cuda_dir
+           AS_IF([test -z "$dt_cuda_root" && test -n "$NVCC"],
+                 [dt_cuda_root=`dirname "$NVCC"`; dt_cuda_root=`dirname "$dt_cuda_root"`])
+           dt_save_CPPFLAGS=$CPPFLAGS dt_save_LDFLAGS=$LDFLAGS dt_save_LIBS=$LIBS
+           CPPFLAGS="$CPPFLAGS ${dt_cudnn_dir:+-I$dt_cudnn_dir/include} ${dt_cuda_root:+-I$dt_cuda_root/include}"
+           LDFLAGS="$LDFLAGS ${dt_cudnn_dir:+-L$dt_cudnn_dir/lib} ${dt_cuda_root:+-L$dt_cuda_root/lib64}"
+           LIBS="-lcudnn $LIBS"
+           AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <cudnn.h>]], [[return cudnnGetVersion() < 90000;]])],
+                          [dt_cudnn_works=yes])
+           AC_COMPUTE_INT([dt_cudnn_code], [CUDNN_VERSION], [[#include <cudnn.h>]], [dt_cudnn_code=0])
+           CPPFLAGS=$dt_save_CPPFLAGS LDFLAGS=$dt_save_LDFLAGS LIBS=$dt_save_LIBS
+           AS_IF([test "0$dt_cudnn_code" -lt 90000], [dt_cudnn_works=no])
+           for dt_dir in ${dt_cudnn_dir:+"$dt_cudnn_dir/lib"} ${dt_cuda_root:+"$dt_cuda_root/lib64"}; do
+               AS_IF([test -z "$CUDNN_LIBDIR" && test -e "$dt_dir/libcudnn.so.9"], [CUDNN_LIBDIR=$dt_dir])
+           done
+           AC_MSG_RESULT([$dt_cudnn_works])],
+          [NVCCFLAGS="$NVCCFLAGS -DDT_WITHOUT_CUDNN"])
+    dt_cudnn_version="`expr "0$dt_cudnn_code" / 10000`.`expr "0$dt_cudnn_code" / 100 % 100`"
+    CUDNN_CPPFLAGS="${dt_cudnn_dir:+-isystem $dt_cudnn_dir/include} ${dt_cuda_root:+-isystem $dt_cuda_root/include}"
+    AC_SUBST([CUDNN_CPPFLAGS])
+    AC_SUBST([CUDNN_LIBDIR])
+    DT_TRISTATE_RESULT([cudnn], [cuDNN], [$dt_cudnn_works], [cudnn.h $dt_cudnn_version and -lcudnn])
 ])
 
 # MPI: Open MPI through pkg-config, else what the compiler wrapper says that it adds (Open MPI:

@@ -210,12 +210,17 @@ tests_test_ferry_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 if HAVE_NCCL
 check_PROGRAMS += tests/test_nccl_abi
 endif
+if HAVE_CUDNN
+check_PROGRAMS += tests/test_cudnn_abi
+endif
 if HAVE_SNDFILE
 check_PROGRAMS += tests/test_audio
 endif
 tests_test_audio_SOURCES = tests/test_audio.c tests/sound_fixture.h
 tests_test_nccl_abi_CPPFLAGS = $(AM_CPPFLAGS) $(NCCL_CPPFLAGS)
 tests_test_nccl_abi_LDADD =
+tests_test_cudnn_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDNN_CPPFLAGS)
+tests_test_cudnn_abi_LDADD =
 tests_bench_roofline_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_nccl_card_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_nccl_SOURCES = tests/test_nccl.c tests/nccl_fixture.h
@@ -305,6 +310,7 @@ SHELL_TESTS = \
 	tests/test_decide.sh \
 	tests/test_device_delays.sh \
 	tests/test_cuda_cpu.sh \
+	tests/test_cudnn_plans.sh \
 	tests/test_roofline.sh \
 	tests/test_devices.sh \
 	tests/test_eval.sh \
@@ -405,6 +411,7 @@ AM_TESTS_ENVIRONMENT = \
 	DISTTRAIN='$(abs_builddir)/disttrain$(EXEEXT)'; export DISTTRAIN; \
 	HAVE_MPI='$(HAVE_MPI)'; export HAVE_MPI; \
 	HAVE_SERVE='$(HAVE_SERVE)'; export HAVE_SERVE; \
+	CUDNN_LIBDIR='$(CUDNN_LIBDIR)'; export CUDNN_LIBDIR; \
 	HARDENING='$(DT_HARDENING)'; export HARDENING;
 
 # Modules of devices for tests/test_devices.sh: one that is right, others that are not.
@@ -449,13 +456,18 @@ CUDA_CPU_INCLUDED = \
 	tests/cuda_cpu/include/cublasLt.h \
 	tests/cuda_cpu/include/cuda_runtime.h
 CUDA_FAULTS = tests/cuda_cpu/faults
+CUDNN_PLANS = tests/cuda_cpu/cudnn_plans
+CUDNN_PLANS_OBJECTS = src/kernels/cuda/dnn_attention.cpu.o src/kernels/cuda/dnn_conv.cpu.o \
+	src/kernels/cuda/dnn_graph.cpu.o
+FAKE_DRIVER = tests/modules/DRIVER/libcuda.so.1
 CUDA_CPU_OBJECTS = $(CUDA_FILES:.cu=.cpu.o) $(CUDA_CPU_FILES:.cc=.cpu.o)
 CUDA_CPU_FLAGS = -std=c++20 -O2 -g -fPIC -fvisibility=hidden -fno-math-errno -ftls-model=initial-exec -Wall \
 	-Wno-unknown-pragmas -I$(srcdir)/src -I$(srcdir)/tests/cuda_cpu -I$(srcdir)/tests/cuda_cpu/include
-EXTRA_DIST += $(CUDA_CPU_FILES) $(CUDA_CPU_INCLUDED) tests/cuda_cpu/faults.cc
-CLEANFILES += $(CUDA_CPU) $(CUDA_CPU_OBJECTS) $(CUDA_FAULTS)
+EXTRA_DIST += $(CUDA_CPU_FILES) $(CUDA_CPU_INCLUDED) tests/cuda_cpu/faults.cc tests/cuda_cpu/cudnn_plans.cc \
+	tests/fake_driver.c tests/test_cudnn_abi.c
+CLEANFILES += $(CUDA_CPU) $(CUDA_CPU_OBJECTS) $(CUDA_FAULTS) $(CUDNN_PLANS) $(FAKE_DRIVER)
 if HAVE_CXX
-check_DATA += $(CUDA_CPU) $(CUDA_FAULTS)
+check_DATA += $(CUDA_CPU) $(CUDA_FAULTS) $(CUDNN_PLANS)
 $(CUDA_CPU_OBJECTS): $(CUDA_INCLUDED) $(CUDA_CPU_INCLUDED)
 $(CUDA_FILES:.cu=.cpu.o): %.cpu.o: %.cu
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(CXX) $(CUDA_CPU_FLAGS) $(CXXFLAGS) -x c++ -include cuda_cpu.h \
@@ -465,6 +477,13 @@ $(CUDA_CPU_FILES:.cc=.cpu.o): %.cpu.o: %.cc
 $(CUDA_CPU): $(CUDA_CPU_OBJECTS) $(CUDA_BASE:.c=.pic.o)
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(CXX) -shared $(CXXFLAGS) -o $@ $(CUDA_CPU_OBJECTS) \
 	    $(CUDA_BASE:.c=.pic.o) -lpthread
+# cuDNN's own plans for graphs of ours: what makes them is compiled like the module's files, and needs nothing of CUDA.
+$(CUDNN_PLANS): tests/cuda_cpu/cudnn_plans.cc $(CUDNN_PLANS_OBJECTS) $(FAKE_DRIVER)
+	$(AM_V_GEN)$(CXX) $(CUDA_CPU_FLAGS) $(CXXFLAGS) -o $@ $(srcdir)/tests/cuda_cpu/cudnn_plans.cc \
+	    $(CUDNN_PLANS_OBJECTS) -ldl
+$(FAKE_DRIVER): tests/fake_driver.c
+	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) $(AM_CFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -shared \
+	    -Wl,-soname,libcuda.so.1 -o $@ $(srcdir)/tests/fake_driver.c
 CUDA_FAULTS_OBJECTS = tests/cuda_cpu/block.cpu.o tests/cuda_cpu/calls.cpu.o tests/cuda_cpu/card.cpu.o \
 	tests/cuda_cpu/dry.cpu.o tests/cuda_cpu/runtime.cpu.o
 $(CUDA_FAULTS): tests/cuda_cpu/faults.cc $(CUDA_FAULTS_OBJECTS)

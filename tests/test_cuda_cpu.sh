@@ -14,6 +14,12 @@ for t in basic norm loss product route attention; do
     tail -5 out
     check "kernels of cards: $t" '[ $rc = 0 ] && grep -q "100%: Checks: [1-9]" out'
 done
+# convolutions and attention by the graphs that cuDNN would get
+for t in product attention; do
+    CUCPU_DNN=yes "$builddir/tests/test_kernels_$t" >out 2>&1
+    rc=$?
+    check "graphs of cuDNN: $t" '[ $rc = 0 ]'
+done
 # another order of threads, and queues that dawdle
 CUCPU_SEED=2 CUCPU_SHARE=4 CUCPU_DELAY_US=300 "$builddir/tests/test_kernels_norm" >out 2>&1
 rc=$?
@@ -52,6 +58,7 @@ if [ "${DT_CHECK_FULL:-0}" != 0 ]; then
     DISTTRAIN_CUDA_ARENA=0
     for t in infer step_memory modules_grad modules_stage; do
         passes $t CUCPU_SEED=2
+        passes $t CUCPU_SEED=3 CUCPU_DNN=yes
     done
     layout 'fan-in 4/2/1' 3
     layout 'tp 2' 4
@@ -59,6 +66,7 @@ if [ "${DT_CHECK_FULL:-0}" != 0 ]; then
 else
     passes step_memory CUCPU_SEED=1
     passes modules_noise CUCPU_SEED=2
+    passes step_memory CUCPU_SEED=3 CUCPU_DNN=yes
     layout 'gpipe' 1
     DISTTRAIN_CUDA_ARENA=0
     layout 'tp 2' 2

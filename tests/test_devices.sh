@@ -59,4 +59,21 @@ unset FAKE_MODULE_DEVICES
 FAKE_MODULE_ASKED=$tmp/asked; export FAKE_MODULE_ASKED
 with "$modules/RIGHT" expect 2 "$asked [01]" "$MPIRUN" -np 2 "$DISTTRAIN" train --no-runs job.yaml run.steps=1 "$@"
 check "each rank asked for its own" '[ -e asked.0 ] && [ -e asked.1 ]'
+
+# --- cuDNN: the module of cards, built for a CPU ---
+if [ -f "$modules/CPU/disttrain-cuda.so" ]; then
+    CUCPU_DNN=yes; export CUCPU_DNN
+    with "$modules/CPU" expect 0 "cuDNN 9.19.0" "$DISTTRAIN" devices
+    with "$modules/CPU" expect 0 '"library": "cuDNN 9.19.0"' "$DISTTRAIN" devices --json
+    DISTTRAIN_CUDNN=no; export DISTTRAIN_CUDNN
+    with "$modules/CPU" expect 0 '"isa": "sm_' "$DISTTRAIN" devices --json
+    check "it is not asked for" '! grep -q "cuDNN" out'
+    unset CUCPU_DNN DISTTRAIN_CUDNN
+    says="our own kernels do convolutions and attention"
+    set -- run.threads=1 run.checkpoint.dir=card run.steps=1 run.device=cuda
+    with "$modules/CPU" expect 0 "warning: cuda: there is no cuDNN .*; $says" "$DISTTRAIN" train --no-runs job.yaml "$@"
+    check "and once" '[ "$(grep -c "$says" out)" = 1 ]'
+    with "$modules/CPU" expect 0 "" "$DISTTRAIN" train --no-runs job.yaml "$@" run.deterministic=true run.checkpoint.dir=other
+    check "what is not wanted is not missed" '! grep -q "$says" out'
+fi
 totals

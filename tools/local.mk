@@ -4,6 +4,7 @@
 EXTRA_DIST += tools/bundle tools/cuda-toolkit tools/gpu-check
 BUNDLE_TESTS = \
 	tests/nccl_card \
+	tests/test_cuda_dnn \
 	tests/test_execute \
 	tests/test_execute_ranks \
 	tests/test_infer \

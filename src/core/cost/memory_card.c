@@ -2,7 +2,8 @@
  *
  * Workspaces of our kernels on a card (kernels/cuda): the one that its library's products ask for, then the larger of
  * what blocks use beside it: logits of a chunk of rows and their gradient, or the patches of a convolution and the sum
- * of its filter's gradient, and partial sums.  The main queue is the only one with products. */
+ * of its filter's gradient, and partial sums.  cuDNN's backward of attention has workspace of its own; whether cuDNN is
+ * installed is not known here.  The main queue is the only one with products. */
 #include "core/cost/memory_impl.h"
 #include "core/model/block_ops.h"
 
@@ -12,6 +13,9 @@
 #define PRODUCT_BYTES 33554432.0
 #define LOGITS_BYTES 536870912.0
 #define PATCH_BYTES 134217728.0
+/* assumed: for an element of dq, 4 for its sum in fp32, and what cuDNN 9.19's plans for sm_80 want beside it: 4 for a sum of
+ * its own, 4 for dk and dv of every head (tests/cuda_cpu/cudnn_plans prints it) */
+#define LIBRARY_BYTES 12.0
 enum { LOGITS_ROWS = 1024, LOGITS_MULTIPLE = 16, VOCAB_MULTIPLE = 64, SUM_ROWS = 256 };
 
 static double up_to(double x, double multiple)
@@ -56,6 +60,8 @@ double dt_memory_card_scratch(const struct dt_memory_lane *s, int i, bool traine
     struct dt_block_cpu c = dt_memory_block(s, i);
     double sums = 4 * (c.rows / SUM_ROWS + c.items) * widest(b, &c);
     double deltas = trained ? 4 * c.tokens * b->heads / c.tp : 0;
+    double library =
+        trained && c.e < 4 ? LIBRARY_BYTES * c.tokens * b->heads * b->head_dim / c.tp : 0;
     double outer = 0;
 
     if (b->kind == DT_BLOCK_LM_HEAD)
@@ -64,5 +70,5 @@ double dt_memory_card_scratch(const struct dt_memory_lane *s, int i, bool traine
         outer = patches(b, &c, b->c_in, trained);
     else if (b->kind == DT_BLOCK_RESNET)
         outer = patches(b, &c, fmax(b->c_in, b->c_out), trained);
-    return PRODUCT_BYTES + outer + fmax(sums, deltas);
+    return PRODUCT_BYTES + outer + fmax(sums, deltas) + library;
 }
