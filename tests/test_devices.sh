@@ -67,13 +67,13 @@ if [ -f "$modules/CPU/disttrain-cuda.so" ]; then
     with "$modules/CPU" expect 0 '"library": "cuDNN 9.19.0"' "$DISTTRAIN" devices --json
     DISTTRAIN_CUDNN=no; export DISTTRAIN_CUDNN
     with "$modules/CPU" expect 0 '"isa": "sm_' "$DISTTRAIN" devices --json
-    check "it is not asked for" '! grep -q "cuDNN" out'
+    check "it is not asked for" '! cat out err | grep -q cuDNN'
     unset CUCPU_DNN DISTTRAIN_CUDNN
     says="our own kernels do convolutions and attention"
     set -- run.threads=1 run.checkpoint.dir=card run.steps=1 run.device=cuda
     with "$modules/CPU" expect 0 "warning: cuda: there is no cuDNN .*; $says" "$DISTTRAIN" train --no-runs job.yaml "$@"
-    check "and once" '[ "$(grep -c "$says" out)" = 1 ]'
+    check "and once" '[ "$(cat out err | grep -c "$says")" = 1 ]'
     with "$modules/CPU" expect 0 "" "$DISTTRAIN" train --no-runs job.yaml "$@" run.deterministic=true run.checkpoint.dir=other
-    check "what is not wanted is not missed" '! grep -q "$says" out'
+    check "what is not wanted is not missed" '! cat out err | grep -q "$says"'
 fi
 totals
