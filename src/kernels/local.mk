@@ -19,6 +19,7 @@ libdtkernels_a_SOURCES = \
 	src/kernels/cpu/pieces.c \
 	src/kernels/cpu/products.c \
 	src/kernels/cpu/products.h \
+	src/kernels/choose.h \
 	src/kernels/device.h \
 	src/kernels/device_open.c \
 	src/kernels/device_open.h \

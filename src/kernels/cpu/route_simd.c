@@ -3,6 +3,9 @@
  * Mixtures of experts: the choice of experts, the order of rows by expert, and how rows come together again. */
 #include "kernels/cpu/simd.h"
 
+#define DT_KERNEL_FUNCTION static inline
+#include "kernels/choose.h"
+
 struct route {
     struct dt_kernel_route r;
     int64_t per;
@@ -25,20 +28,6 @@ static void run(struct dt_device_queue *q, struct route *a, dt_cpu_block_fn *fn)
 
 /* ---- choice ---- */
 
-/* The largest p that is behind `last` in the order (p falling, number rising). */
-static int next_best(const float *p, int n, int last)
-{
-    int best = -1;
-
-    for (int e = 0; e < n; e++) {
-        bool behind = last < 0 || p[e] < p[last] || (p[e] == p[last] && e > last);
-
-        if (behind && (best < 0 || p[e] > p[best]))
-            best = e;
-    }
-    return best;
-}
-
 static void choose_block(void *arg, int64_t block, int thread)
 {
     const struct route *a = arg;
@@ -51,7 +40,7 @@ static void choose_block(void *arg, int64_t block, int thread)
         float sum = 0, f = 1;
 
         for (int j = 0; j < a->r.top_k; j++) {
-            int e = next_best(p, a->r.experts, j > 0 ? to[j - 1] : -1);
+            int e = dt_kernel_next_best(p, a->r.experts, j > 0 ? to[j - 1] : -1);
 
             to[j] = e < 0 ? j : e; /* e < 0: p is not a number */
             sum += p[to[j]];

@@ -40,6 +40,7 @@ CUDA_INCLUDED = \
 	src/kernels/cuda/dnn_graph.h \
 	src/kernels/cuda/products.h \
 	src/kernels/cuda/ptx.h \
+	src/kernels/choose.h \
 	src/kernels/device.h \
 	src/kernels/kernels.h
 # what a module needs of the ground floor, compiled once more for a shared object

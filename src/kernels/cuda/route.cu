@@ -3,23 +3,12 @@
  * Mixtures of experts: the choice of experts, the order of rows by expert, and how rows come together again. */
 #include "kernels/cuda/cuda.h"
 
+#define DT_KERNEL_FUNCTION static __device__
+#include "kernels/choose.h"
+
 enum { THREADS = 256 };
 
 /* ---- choice: a thread has a row ---- */
-
-/* The largest p that is behind `last` in the order (p falling, number rising). */
-__device__ int next_best(const float *p, int n, int last)
-{
-    int best = -1;
-
-    for (int e = 0; e < n; e++) {
-        bool behind = last < 0 || p[e] < p[last] || (p[e] == p[last] && e > last);
-
-        if (behind && (best < 0 || p[e] > p[best]))
-            best = e;
-    }
-    return best;
-}
 
 __global__ void choose_kernel(struct dt_kernel_route a, const float *prob, int32_t *expert,
                               float *weight)
@@ -31,7 +20,7 @@ __global__ void choose_kernel(struct dt_kernel_route a, const float *prob, int32
         float sum = 0, f = 1;
 
         for (int j = 0; j < a.top_k; j++) {
-            int e = next_best(p, a.experts, j > 0 ? to[j - 1] : -1);
+            int e = dt_kernel_next_best(p, a.experts, j > 0 ? to[j - 1] : -1);
 
             to[j] = e < 0 ? j : e; /* e < 0: p is not a number */
             sum += p[to[j]];
