@@ -98,6 +98,7 @@ void unshare_device(struct world *w);
 bool bf16_here(void);
 /* execute_ranks_bf16.c, execute_ranks_comm.c, execute_ranks_nonfinite.c, execute_ranks_whole.c */
 void add_bf16_tests(TCase *t);
+void add_ring_tests(TCase *t);
 void add_nonfinite_tests(TCase *t);
 void add_comm_tests(TCase *t);
 void add_whole_tests(TCase *t);

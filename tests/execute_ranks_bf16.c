@@ -25,7 +25,7 @@ bool bf16_here(void)
 }
 
 static struct outcome {
-    double text[STEPS], image[STEPS];
+    double text[STEPS], image[STEPS], norm[STEPS];
     uint64_t parameters;   /* of all stages here, a hash of their bits */
     size_t rounded, exact; /* floats of others' matrices, and of others' other parameters */
 } outcomes[WAYS][RANKS_MAX];
@@ -130,6 +130,7 @@ static void *train_in_bf16(void *arg)
 
         o->text[i] = x.loss_text;
         o->image[i] = x.loss_image;
+        o->norm[i] = x.grad_norm;
     }
     each_stage(f, false, o);
     dt_assert_ok(dt_exec_gather(f->x, &f->err), f->err);
@@ -228,8 +229,47 @@ START_TEST(a_rounded_copy_changes_nothing)
 }
 END_TEST
 
+/* Losses and gradients of keys and values that go round are those of keys and values that are gathered.  Both round to bf16
+ * (2^-9) what they keep, the ring each part's gradients of queries, too; the first step's gradients come of the same
+ * parameters, the others' of ones that differ by a step's rounding. */
+START_TEST(a_ring_is_near_to_gathering)
+{
+    static const char *const names[] = {"cp 2, ring", "cp 4, ring", "cp 2, ring, pp 2"};
+    struct rank *ranks = calloc(RANKS_MAX, sizeof(*ranks));
+    struct ranks_case c;
+    int i = 0;
+
+    ck_assert_ptr_nonnull(ranks);
+    for (read_layout(0, &c); strcmp(c.name, names[_i]) != 0; read_layout(++i, &c))
+        ck_assert_int_lt(i, n_layouts());
+    ck_assert(c.ring);
+    c.bf16 = true;
+    for (int way = 0; way < 2 && bf16_here(); way++) {
+        c.ring = way == 0;
+        run_ranks(&(struct world){.c = &c, .ranks = ranks_of(&c), .way = way}, ranks,
+                  train_in_bf16);
+    }
+    for (int t = 0; t < STEPS && bf16_here(); t++) {
+        const struct outcome *a = &outcomes[0][0], *b = &outcomes[1][0];
+
+        printf("%s, step %d: losses %.6f %.6f (gathered %.6f %.6f), norm %.6f (%.6f)\n", c.name,
+               t + 1, a->text[t], a->image[t], b->text[t], b->image[t], a->norm[t], b->norm[t]);
+        ck_assert_double_gt(b->norm[t], 0);
+        ck_assert_double_lt(fabs(a->text[t] / b->text[t] - 1), 0x1p-9);
+        ck_assert_double_lt(fabs(a->image[t] / b->image[t] - 1), 0x1p-9);
+        ck_assert_double_lt(fabs(a->norm[t] / b->norm[t] - 1), t == 0 ? 0x1p-11 : 0x1p-7);
+    }
+    free(ranks);
+}
+END_TEST
+
 void add_bf16_tests(TCase *t)
 {
     tcase_add_test(t, a_rounded_copy_changes_nothing);
     tcase_add_loop_test(t, rounding_what_is_gathered_changes_nothing, 0, n_rows());
+}
+
+void add_ring_tests(TCase *t)
+{
+    tcase_add_loop_test(t, a_ring_is_near_to_gathering, 0, 3);
 }
