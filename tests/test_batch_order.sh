@@ -76,6 +76,13 @@ check "plan.json has it" 'grep -q "\"batch_reorder\": true" plan.json && grep -q
 simulated plan=plan.json >time-file
 check "and is simulated as it says" 'cmp -s time-batch time-file'
 expect 0 "samples of 8 global batches are ordered: " "$DISTTRAIN" simulate --no-runs $skewed search.strategy=manual "$plan" train.reorder=batch
+# beside a plan that states another order, the key is the job's
+expect 0 "" "$DISTTRAIN" plan $skewed search.strategy=manual "$plan" train.reorder=none -o none.json
+simulated plan=none.json train.reorder=batch >time-beside
+check "and so is a plan of another order with the key beside it" 'cmp -s time-batch time-beside'
+check "which is said" '"$DISTTRAIN" simulate --no-runs $skewed -p none.json train.reorder=batch 2>&1 | grep -q "train.reorder is batch, not none"'
+sed 's/"intra_reorder"/"reorder_budget_s": 0.25, "intra_reorder"/' none.json >budget.json
+expect 2 "budget.json:.*reorder_budget_s goes with batch_reorder" "$DISTTRAIN" simulate --no-runs $skewed -p budget.json
 # a budget for one program leaves the first way
 expect 0 "are ordered: both 8$" "$DISTTRAIN" simulate --no-runs $skewed search.strategy=manual "$plan" train.reorder=batch \
     train.reorder_budget=1us

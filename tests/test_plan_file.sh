@@ -94,8 +94,9 @@ expect 0 "" "$DISTTRAIN" plan -o as-job.json $job train.recompute=selective trai
 for key in recompute=full stepccl=false reorder.intra=false overlap.grad=false global_batch=96 seq_len=4096; do
     # the layouts of as-job.json with another policy, written into it by hand
     name=${key%=*} value=${key#*=}
+    told="train.$name is $value, not "
     case $name in
-    reorder.intra) member=intra_reorder ;;
+    reorder.intra) member=intra_reorder told="train.reorder is inter, not both" ;;
     overlap.grad) member=overlap_grad ;;
     *) member=$name ;; # of the policy, or of every module
     esac
@@ -103,7 +104,7 @@ for key in recompute=full stepccl=false reorder.intra=false overlap.grad=false g
     sed "s/\"$member\": .*,\$/\"$member\": $value,/" as-job.json >by-hand.json
     check "$key is in by-hand.json" '! cmp -s as-job.json by-hand.json'
     "$DISTTRAIN" simulate --no-runs -p by-hand.json $job >a 2>err </dev/null
-    expect 0 "the plan file states otherwise, and is overruled: train.$name is ${key#*=}, not " \
+    expect 0 "the plan file states otherwise, and is overruled: $told" \
         "$DISTTRAIN" simulate --no-runs -p as-job.json $job "train.$key"
     grep -v 'is overruled' out >b
     same "train.$key beside the plan"

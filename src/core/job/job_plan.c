@@ -63,6 +63,8 @@ static enum dt_status read_file(struct dt_node n, const char *path, struct dt_jo
     for (int i = 0; i < j->model->n_modules; i++)
         from_plan(j, i);
     j->policy = j->plan.policy;
+    if (!j->policy.batch_reorder) /* which the job may add */
+        j->policy.reorder_budget_s = DT_REORDER_BUDGET_S;
     j->search.free_intra = j->search.free_inter = false;
     j->has_plan = true;
     j->plan_from_file = true;
@@ -233,6 +235,15 @@ static void compare_modules(struct dt_job *j)
               dt_plan_zero_text(&j->plan, b, sizeof(b)));
 }
 
+static const char *reorder_word(const struct dt_plan_policy *y)
+{
+    if (y->batch_reorder)
+        return "batch";
+    if (y->intra_reorder)
+        return y->inter_reorder ? "both" : "intra";
+    return y->inter_reorder ? "inter" : "none";
+}
+
 /* exact_vectors follows the cluster and is no key of anybody's. */
 static void compare_policies(struct dt_job *j, const struct dt_plan_policy *stated)
 {
@@ -248,12 +259,11 @@ static void compare_policies(struct dt_job *j, const struct dt_plan_policy *stat
               dt_plan_assignment_names[stated->assignment]);
     tell_word(j, "train.warmup", dt_plan_warmup_names[y->warmup],
               dt_plan_warmup_names[stated->warmup]);
-    tell_bool(j, "train.reorder.intra", y->intra_reorder, stated->intra_reorder);
-    tell_bool(j, "train.reorder.inter", y->inter_reorder, stated->inter_reorder);
-    tell_bool(j, "train.reorder: batch", y->batch_reorder, stated->batch_reorder);
+    tell_word(j, "train.reorder", reorder_word(y), reorder_word(stated));
     if (y->batch_reorder && stated->batch_reorder &&
         y->reorder_budget_s != stated->reorder_budget_s)
-        tell(j, "train.reorder_budget is another");
+        tell(j, "train.reorder_budget is %g s, not %g s", y->reorder_budget_s,
+             stated->reorder_budget_s);
     tell_word(j, "train.cp_comm", dt_plan_cp_comm_names[y->cp_comm],
               dt_plan_cp_comm_names[stated->cp_comm]);
     tell_bool(j, "train.stepccl", y->stepccl, stated->stepccl);

@@ -180,8 +180,8 @@ struct dt_plan_policy {   /* what the job states about the run; copied into ever
     enum dt_plan_warmup warmup;
     enum dt_plan_cp_comm cp_comm;
     bool intra_reorder, inter_reorder;
-    /* each batch in the order that its own timeline says is the fastest (core/schedule/assign_choose.h); the two above are what plans
-     * are compared with */
+    /* each batch in the order that its own timeline says is the fastest (core/schedule/assign_choose.h); layouts
+     * are compared using the two flags above */
     bool batch_reorder;
     double reorder_budget_s; /* then, for the timelines of a batch */
     bool stepccl;

@@ -281,6 +281,9 @@ static enum dt_status read_policy(struct dt_node map, const struct dt_key *key, 
     DT_TRY(dt_keys_check(n, key->name, keys, err));
     DT_TRY(dt_keys_require(n, key->name, keys, err));
     DT_TRY(dt_keys_read(n, key->name, keys, f, err));
+    if (dt_node_present(dt_map_get(n, "reorder_budget_s")) && !f->p.policy.batch_reorder)
+        return dt_node_error(dt_map_get(n, "reorder_budget_s"), err,
+                             "reorder_budget_s goes with batch_reorder: true");
     if (f->p.policy.batch_reorder && f->p.policy.reorder_budget_s == 0)
         f->p.policy.reorder_budget_s = DT_REORDER_BUDGET_S;
     return DT_OK;

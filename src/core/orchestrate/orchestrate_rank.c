@@ -121,6 +121,9 @@ enum dt_status dt_orch_batch_timeline_s(const struct dt_search_input *in, const 
                             &how));
     st = check_assigned(in, p, a, err, mem_bytes_max);
     dt_assign_free(a);
+    if (st == DT_OK && how.ns[how.way] == INT64_MAX) /* timed in no way: this says why */
+        return dt_orch_run_timeline_s(in, p, p, DT_ORCH_EXACT, HUGE_VAL, first_sample, err, seconds,
+                                      mem_bytes_max);
     *seconds = 1e-9 * (double)how.ns[how.way];
     return st;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Which way of ordering suits a batch depends on its samples: where they are alike reordering moves nothing that pays for
- * groups of equals in one slot, and where one replica has all of the large images it saves most of what is waited for.  So
+ * Which way of ordering suits a batch depends on its samples: where they are alike reordering gains less than it costs to
+ * put samples of equal size into one slot, and where one replica has all of the large images it saves most of what is waited for.  So
  * each batch is tried in all of them. */
 #include "core/schedule/assign_choose.h"
 
@@ -120,7 +120,7 @@ static enum dt_status fastest(const struct dt_plan *p, const struct dt_model *m,
     double left = p->policy.reorder_budget_s / DT_ASSIGN_OP_S;
 
     *best = NULL;
-    for (int k = 0; k < DT_WAY_N && left > 0; k++) {
+    for (int k = 0; k < DT_WAY_N && (!*best || left > 0); k++) {
         struct dt_plan way;
         struct dt_assignment *a;
         enum dt_status st;
