@@ -108,7 +108,11 @@ static bool raise_zero(struct polish *w, struct dt_orch_spot *s, int m)
     if (s->c.of[m].zero + 1 >= w->moves.t->space.of[m].n_zero)
         return false;
     s->c.of[m].zero++;
-    return dt_orch_spot_is_legal(&w->moves, s) && dt_orch_spot_remember(&w->moves, s);
+    if (!dt_orch_spot_is_legal(&w->moves, s)) { /* others may still have more */
+        s->c.of[m].zero--;
+        return false;
+    }
+    return dt_orch_spot_remember(&w->moves, s);
 }
 
 /* A spot as a plan, with as much more ZeRO of the LLM, then of the guests, as makes it fit: the formula does not know what that

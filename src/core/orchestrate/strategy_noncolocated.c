@@ -9,10 +9,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { WINDOWED = 4 /* plans that are tried with windows */ };
+enum { WINDOWED = 4 /* plans that are tried with windows */, VARIANTS = 6 };
 
-/* The plan with windows of so many slots, timed; false: that is no plan, or nothing is changed. */
-static enum dt_status try_window(struct dt_orch_table *t, struct dt_plan *p, int window,
+/* The plan with windows of so many slots, of generators 1 or none, timed; false: that is no plan, or nothing is changed. */
+static enum dt_status try_window(struct dt_orch_table *t, struct dt_plan *p, int window, int drawn,
                                  struct dt_error *err, bool *found)
 {
     struct dt_error why;
@@ -22,7 +22,7 @@ static enum dt_status try_window(struct dt_orch_table *t, struct dt_plan *p, int
     *found = false;
     for (int m = 0; m < p->n_modules; m++)
         if (m != t->in->model->llm)
-            p->modules[m].window = m < t->in->model->llm ? window : 1;
+            p->modules[m].window = m < t->in->model->llm ? window : drawn;
     if (p->n_modules == 1 || dt_plan_validate(p, t->in->model, t->in->cluster, NULL) != DT_OK)
         return DT_OK;
     st = dt_orch_time_plan(t, p, 0, HUGE_VAL, &why, &closer);
@@ -32,29 +32,38 @@ static enum dt_status try_window(struct dt_orch_table *t, struct dt_plan *p, int
     return DT_OK;
 }
 
+/* All windows of encoders, with generators that take samples and with such that share images; variant k of VARIANTS. */
+static enum dt_status add_window(struct dt_orch_table *t, const struct dt_plan *from, int k,
+                                 struct dt_error *err, struct dt_plan *p, bool *found)
+{
+    const int llm = t->in->model->llm, pp = from->modules[llm].layout.pp;
+    const int windows[] = {1, pp, DT_PLAN_WINDOW_ALL};
+    int drawn = k % 2, i = k / 2;
+
+    *found = false;
+    if ((i == 1 && pp == 1) || (i > 0 && llm == 0) || (!drawn && llm == 0) ||
+        (drawn && llm + 1 == from->n_modules))
+        return DT_OK;
+    *p = *from;
+    return try_window(t, p, windows[i], drawn, err, found);
+}
+
 static enum dt_status add_windows(struct dt_orch_table *t, struct dt_error *err,
                                   struct dt_search_result *out)
 {
-    const int llm = t->in->model->llm;
     int n = out->n < WINDOWED ? out->n : WINDOWED;
-    struct dt_plan *all = dt_realloc(out->plans, (size_t)(out->n + 3 * n) * sizeof(*all));
+    struct dt_plan *all = dt_realloc(out->plans, (size_t)(out->n + VARIANTS * n) * sizeof(*all));
 
     if (!all)
         return dt_error_nomem(err, "plans");
     out->plans = all;
-    for (int i = 0; i < n; i++) {
-        const int windows[] = {1, all[i].modules[llm].layout.pp, DT_PLAN_WINDOW_ALL};
-
-        for (size_t k = 0; k < sizeof(windows) / sizeof(windows[0]); k++) {
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < VARIANTS; k++) {
             bool found;
 
-            if ((k == 1 && windows[1] == 1) || (k > 0 && llm == 0))
-                continue;
-            all[out->n] = all[i];
-            DT_TRY(try_window(t, &all[out->n], windows[k], err, &found));
+            DT_TRY(add_window(t, &all[i], k, err, &all[out->n], &found));
             out->n += found;
         }
-    }
     return dt_orch_sort(all, out->n, err);
 }
 
