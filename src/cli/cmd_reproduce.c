@@ -42,7 +42,8 @@ static const struct {
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-static void range_text(struct dt_cli_range g, char *buf, size_t size)
+/* Of what was published, 0 to 2.2 is "up to 2.2"; of what is accepted, both ends count. */
+static void range_text(struct dt_cli_range g, bool accepted, char *buf, size_t size)
 {
     if (g.hi == 0 && g.lo == 0)
         snprintf(buf, size, "-");
@@ -50,7 +51,7 @@ static void range_text(struct dt_cli_range g, char *buf, size_t size)
         snprintf(buf, size, "%.4g", g.lo);
     else if (g.lo < 0)
         snprintf(buf, size, "%.4g to %.4g", g.lo, g.hi);
-    else if (g.lo == 0)
+    else if (g.lo == 0 && !accepted)
         snprintf(buf, size, "<= %g", g.hi);
     else
         snprintf(buf, size, "%.4g-%.4g", g.lo, g.hi);
@@ -71,7 +72,7 @@ static void add_range(struct dt_cli_rows *o, const char *key, struct dt_cli_rang
 {
     char text[32];
 
-    range_text(g, text, sizeof text);
+    range_text(g, strcmp(key, "accepted") == 0, text, sizeof text);
     dt_cli_row_cell(o, key, "%s", text);
     if (!o->json)
         return;

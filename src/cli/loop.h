@@ -95,6 +95,8 @@ enum dt_status dt_loop_check_strategies(const struct dt_loop *l, struct dt_error
 /* Measures all that there is and predicts it (loop_turns.c). */
 enum dt_status dt_loop_run_layouts(struct dt_loop *l, struct dt_error *err);
 enum dt_status dt_loop_run_in_turn(struct dt_loop *l, struct dt_error *err);
+/* Are two times of such a ratio alike? */
+bool dt_loop_tie(double ratio, double uncertainty);
 /* Of orders and strategies, both in kept steps. */
 void dt_loop_compare(const struct dt_loop *l, int a, int b, struct dt_loop_pair *out);
 /* How many times as fast order k is as the first one. */

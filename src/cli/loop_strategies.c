@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -93,7 +94,7 @@ enum dt_status dt_loop_plan_strategies(struct dt_loop *l, struct dt_error *err)
     }
     l->n = n;
     if (n < 2)
-        return dt_error_set(err, DT_ERR_INFEASIBLE, "nothing to compare: %s %s",
+        return dt_error_set(err, DT_ERR_INFEASIBLE, "nothing to compare: %s: %s",
                             l->no_plan[0].strategy, l->no_plan[0].why);
     return DT_OK;
 }
@@ -122,7 +123,8 @@ static void print_order(const struct dt_loop *l, const char *what, bool measured
         struct dt_loop_pair p;
 
         dt_loop_compare(l, at[k - 1], at[k], &p);
-        printf(" %s %s", (measured ? p.measured : p.predicted) < 1 - p.uncertainty ? "<" : "~",
+        printf(" %s %s",
+               dt_loop_tie(measured ? p.measured : p.predicted, p.uncertainty) ? "~" : "<",
                l->layout[at[k]].name);
     }
     printf("\n");
@@ -130,14 +132,15 @@ static void print_order(const struct dt_loop *l, const char *what, bool measured
 
 void dt_loop_print_strategies(const struct dt_loop *l)
 {
-    double most = 0;
+    double least = INFINITY, most = 0;
 
     for (int a = 0; a < l->n; a++)
         for (int b = a + 1; b < l->n; b++) {
             struct dt_loop_pair p;
 
             dt_loop_compare(l, a, b, &p);
-            most = p.uncertainty > most ? p.uncertainty : most;
+            least = fmin(least, p.uncertainty);
+            most = fmax(most, p.uncertainty);
         }
     for (int i = 0; i < l->n; i++)
         printf("%s: %s\n", l->layout[i].name, l->layout[i].plan);
@@ -145,7 +148,11 @@ void dt_loop_print_strategies(const struct dt_loop *l)
         printf("%s: no plan: %s\n", l->no_plan[i].strategy, l->no_plan[i].why);
     print_order(l, "predicted order", false);
     print_order(l, "measured order", true);
-    printf("what differs by at most %.1f %% is alike (~)\n", 100 * most);
+    if (most < 1.01 * least)
+        printf("what differs by at most %.1f %% is alike (~)\n", 100 * most);
+    else
+        printf("what differs by at most %.1f to %.1f %%, pair by pair, is alike (~)\n", 100 * least,
+               100 * most);
 }
 
 void dt_loop_json_strategies(const struct dt_loop *l, struct dt_json *j)

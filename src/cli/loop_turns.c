@@ -186,6 +186,11 @@ enum dt_status dt_loop_run_in_turn(struct dt_loop *l, struct dt_error *err)
 /* Differences below are ties: what a prediction of a gain, and a mean of a dozen steps, is right within (doc/loop.md). */
 #define TIE 0.03
 
+bool dt_loop_tie(double ratio, double uncertainty)
+{
+    return fabs(log(ratio)) <= uncertainty;
+}
+
 void dt_loop_compare(const struct dt_loop *l, int a, int b, struct dt_loop_pair *out)
 {
     const struct dt_loop_layout *x = &l->layout[a], *y = &l->layout[b];
@@ -202,8 +207,8 @@ void dt_loop_compare(const struct dt_loop *l, int a, int b, struct dt_loop_pair 
         }
     if (n > 1) /* two standard errors of the mean of n steps */
         out->uncertainty = fmax(TIE, 2 * sqrt(fmax(0, square - sum * sum / n) / ((n - 1) * n)));
-    out->agree = fabs(log(out->predicted)) <= out->uncertainty ||
-                 fabs(log(out->measured)) <= out->uncertainty ||
+    out->agree = dt_loop_tie(out->predicted, out->uncertainty) ||
+                 dt_loop_tie(out->measured, out->uncertainty) ||
                  (out->predicted < 1) == (out->measured < 1);
 }
 
