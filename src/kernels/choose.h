@@ -6,7 +6,7 @@
 #define DT_KERNELS_CHOOSE_H
 
 /* The largest p that is behind `last` in the order (p falling, number rising); `last` below 0: the first of all.  Below 0:
- * there is none, as numbers that are none have no order. */
+ * there is none, as NaNs have no order. */
 DT_KERNEL_FUNCTION int dt_kernel_next_best(const float *p, int n, int last)
 {
     int best = -1;

@@ -60,8 +60,6 @@ double dt_memory_card_scratch(const struct dt_memory_lane *s, int i, bool traine
     struct dt_block_cpu c = dt_memory_block(s, i);
     double sums = 4 * (c.rows / SUM_ROWS + c.items) * widest(b, &c);
     double deltas = trained ? 4 * c.tokens * b->heads / c.tp : 0;
-    double library =
-        trained && c.e < 4 ? LIBRARY_BYTES * c.tokens * b->heads * b->head_dim / c.tp : 0;
     double outer = 0;
 
     if (b->kind == DT_BLOCK_LM_HEAD)
@@ -70,5 +68,7 @@ double dt_memory_card_scratch(const struct dt_memory_lane *s, int i, bool traine
         outer = patches(b, &c, b->c_in, trained);
     else if (b->kind == DT_BLOCK_RESNET)
         outer = patches(b, &c, fmax(b->c_in, b->c_out), trained);
-    return PRODUCT_BYTES + outer + fmax(sums, deltas) + library;
+    else if (trained && c.e < 4) /* cuDNN's attention, whether it is installed or not */
+        outer = LIBRARY_BYTES * c.tokens * b->heads * b->head_dim / c.tp;
+    return PRODUCT_BYTES + outer + fmax(sums, deltas);
 }

@@ -62,6 +62,8 @@ static inline cudaError_t dt_cuda_said(cudaError_t e)
 /* At least `bytes`, contents undefined, until the next call for the same region in the queue's order.  NULL
  * (and a failed queue) when out of memory. */
 void *dt_cuda_scratch(struct dt_device_queue *q, int region, size_t bytes);
+/* The same for who can do without: out of memory, the queue goes on. */
+void *dt_cuda_scratch_try(struct dt_device_queue *q, int region, size_t bytes);
 /* Processors of the card: launches of grid-stride loops are as large as they keep busy. */
 int dt_cuda_processors(const struct dt_device_queue *q);
 /* Shared memory that a block may have, in bytes, by asking. */

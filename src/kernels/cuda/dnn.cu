@@ -12,7 +12,8 @@ extern "C" {
 
 #include <string.h>
 
-enum { KNOWN = 256, TENSORS = 16 };
+/* Lengths of documents make many shapes of attention: convolutions have half of the places to themselves. */
+enum { KNOWN = 256, KNOWN_ATTENTION = KNOWN / 2, TENSORS = 16 };
 /* Of a plan, at most: more than its keys and values in fp32 is not worth the memory (assumed). */
 static const int64_t ROOM = 256 << 20;
 
@@ -27,7 +28,7 @@ struct dt_cuda_dnn_plans {
     void *handle;         /* of all queues: it is given their streams */
     pthread_mutex_t lock; /* of the handle and of what follows */
     struct plan *known[KNOWN];
-    int n;
+    int n, n_attention;
 };
 
 struct dt_cuda_dnn_plans *dt_cuda_dnn_plans_new(struct dt_error *err)
@@ -74,14 +75,19 @@ size_t dt_cuda_dnn_version(const struct dt_cuda_dnn_plans *p)
 
 /* ---- plans ---- */
 
-/* What a call that failed has left half made goes; the shape is our kernels' from now on. */
+static bool is_attention(const struct dt_cuda_dnn_shape *s)
+{
+    return s->what == DT_DNN_ATTENTION_FWD || s->what == DT_DNN_ATTENTION_BWD;
+}
+
+/* If a call fails, what has been made so far is destroyed, and the shape is our kernels' from now on. */
 static void build(struct dt_cuda_dnn_plans *p, struct plan *k)
 {
     const struct dt_cuda_dnn_card card = {p->handle, NULL};
     int tried;
 
     dt_cuda_dnn_graph_begin(&k->graph, p->fn);
-    if (k->s.what == DT_DNN_ATTENTION_FWD || k->s.what == DT_DNN_ATTENTION_BWD)
+    if (is_attention(&k->s))
         dt_cuda_dnn_attention_ops(&k->graph, &k->s);
     else
         dt_cuda_dnn_conv_ops(&k->graph, &k->s);
@@ -98,12 +104,15 @@ static struct plan *plan_of(struct dt_cuda_dnn_plans *p, const struct dt_cuda_dn
     for (int i = 0; i < p->n; i++)
         if (memcmp(&p->known[i]->s, s, sizeof(*s)) == 0)
             return p->known[i];
-    k = p->n < KNOWN ? (struct plan *)dt_calloc(1, sizeof(*k)) : NULL;
+    if (p->n == KNOWN || (is_attention(s) && p->n_attention == KNOWN_ATTENTION))
+        return NULL;
+    k = (struct plan *)dt_calloc(1, sizeof(*k));
     if (!k)
         return NULL;
     k->s = *s;
     build(p, k);
     p->known[p->n++] = k;
+    p->n_attention += is_attention(s);
     return k;
 }
 
@@ -166,7 +175,7 @@ static bool run(struct dt_device_queue *q, const struct dt_cuda_dnn_shape *s, st
         pthread_mutex_unlock(&p->lock);
         return false;
     }
-    room = (char *)dt_cuda_scratch(q, DT_SCRATCH_LIBRARY, own + up((size_t)k->workspace) + 256);
+    room = (char *)dt_cuda_scratch_try(q, DT_SCRATCH_LIBRARY, own + up((size_t)k->workspace) + 256);
     if (!room) {
         pthread_mutex_unlock(&p->lock);
         return false;
@@ -224,7 +233,7 @@ bool dt_cuda_dnn_conv_fwd(struct dt_device_queue *q, const struct dt_kernel_conv
     if (!can_conv(q, c, x, w, y) || !dt_cuda_aligned(residual))
         return false;
     if (bias && !dt_cuda_aligned(bias)) {
-        void *own = dt_cuda_scratch(q, DT_SCRATCH_BIAS, (size_t)c->c_out * sizeof(float));
+        void *own = dt_cuda_scratch_try(q, DT_SCRATCH_BIAS, (size_t)c->c_out * sizeof(float));
 
         if (!own)
             return false;
@@ -232,7 +241,7 @@ bool dt_cuda_dnn_conv_fwd(struct dt_device_queue *q, const struct dt_kernel_conv
         bias = (const float *)own;
     }
     if (in_place) { /* nobody says that a graph may write what it reads */
-        to = dt_cuda_scratch(q, DT_SCRATCH_OUTER, (size_t)n * dt_dtype_bytes(c->dtype));
+        to = dt_cuda_scratch_try(q, DT_SCRATCH_OUTER, (size_t)n * dt_dtype_bytes(c->dtype));
         if (!to)
             return false;
     }
@@ -263,7 +272,7 @@ bool dt_cuda_dnn_conv_bwd_input(struct dt_device_queue *q, const struct dt_kerne
     if (!can_conv(q, c, dy, w, dx))
         return false;
     if (add) {
-        to = dt_cuda_scratch(q, DT_SCRATCH_OUTER, (size_t)n * dt_dtype_bytes(c->dtype));
+        to = dt_cuda_scratch_try(q, DT_SCRATCH_OUTER, (size_t)n * dt_dtype_bytes(c->dtype));
         if (!to)
             return false;
     }
@@ -287,7 +296,7 @@ const float *dt_cuda_dnn_conv_bwd_weight(struct dt_device_queue *q, const struct
 
     if (!can_conv(q, c, x, dy, NULL))
         return NULL;
-    dw = dt_cuda_scratch(q, DT_SCRATCH_OUTER, n * sizeof(float));
+    dw = dt_cuda_scratch_try(q, DT_SCRATCH_OUTER, n * sizeof(float));
     if (!dw)
         return NULL;
     put(&at, DT_DNN_UID_X, x);

@@ -109,8 +109,8 @@ void dt_cuda_dnn_attention_ops(struct dt_cuda_dnn_graph *g, const struct dt_cuda
 struct dt_cuda_dnn_card {
     void *handle, *properties;
 };
-/* The library's favourite among the plans of g that are the same in every run and want at most `room` bytes of
- * workspace; NULL: there is none.  *tried: configurations that it has named. */
+/* The library's favourite among the plans of g whose engines do not say that they add in another order in every run (those
+ * of attention's backward may all the same) and that want at most `room` bytes of workspace; NULL: there is none.  *tried: configurations that it has named. */
 void *dt_cuda_dnn_plan(struct dt_cuda_dnn_graph *g, const struct dt_cuda_dnn_card *card,
                        int64_t room, int64_t *workspace, int *tried);
 

@@ -104,31 +104,47 @@ static void read_flag(struct dt_device_queue *q)
 
 /* ---- queues ---- */
 
-void *dt_cuda_scratch(struct dt_device_queue *q, int region, size_t bytes)
+static enum dt_status grow_scratch(struct dt_device_queue *q, int region, size_t bytes,
+                                   struct dt_error *err)
 {
     struct dt_device_memory_owner *o;
     enum dt_status st;
-    struct dt_error err;
     void *p;
 
     assert(region >= 0 && region < DT_SCRATCH_N);
-    if (q->status != DT_OK)
-        return NULL;
     if (q->scratch[region].p && q->scratch[region].bytes >= bytes)
-        return q->scratch[region].p;
+        return DT_OK;
     q->dev->free(q->dev, q->scratch[region].p); /* first: both at once would be a peak */
     q->scratch[region].p = NULL;
     q->scratch[region].bytes = 0;
     o = q->dev->memory_for(q->dev, NULL);
-    st = q->dev->alloc(q->dev, bytes, &err, &p);
+    st = q->dev->alloc(q->dev, bytes, err, &p);
     q->dev->memory_for(q->dev, o);
-    if (st != DT_OK) {
-        dt_cuda_fail(q, st, "%s (workspace)", err.message);
-        return NULL;
-    }
+    if (st != DT_OK)
+        return st;
     q->scratch[region].p = p;
     q->scratch[region].bytes = bytes;
-    return p;
+    return DT_OK;
+}
+
+void *dt_cuda_scratch(struct dt_device_queue *q, int region, size_t bytes)
+{
+    struct dt_error err;
+    enum dt_status st;
+
+    if (q->status != DT_OK)
+        return NULL;
+    st = grow_scratch(q, region, bytes, &err);
+    if (st != DT_OK)
+        dt_cuda_fail(q, st, "%s (workspace)", err.message);
+    return st == DT_OK ? q->scratch[region].p : NULL;
+}
+
+void *dt_cuda_scratch_try(struct dt_device_queue *q, int region, size_t bytes)
+{
+    return q->status == DT_OK && grow_scratch(q, region, bytes, NULL) == DT_OK
+               ? q->scratch[region].p
+               : NULL;
 }
 
 static void queue_free(struct dt_device_queue *q)
