@@ -597,6 +597,7 @@ check-full: all $(check_PROGRAMS)
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 ./tests/test_search$(EXEEXT)
 	@for seed in 1 2 3; do \
 	    $(AM_TESTS_ENVIRONMENT) DT_SEED=$$seed DT_CASES=50 $(SHELL) $(srcdir)/tests/test_never_slower.sh || exit 1; \
+	    $(AM_TESTS_ENVIRONMENT) DT_SEED=$$seed DT_CASES=10 DT_VALUES=7 $(SHELL) $(srcdir)/tests/test_stated.sh || exit 1; \
 	done
 .PHONY: check-full
 

@@ -27,7 +27,7 @@ mllm-15b-96 train.global_batch=64 search.gpus=40|train.recompute={llm: none}|tra
 mllm-15b-96 train.global_batch=32 search.gpus=40|cluster.nic_efficiency=0.5|cluster.nic_efficiency=0.7
 EOF2
 fixed=$(wc -l <cases)
-awk -v seed="$seed" -v cases="${DT_CASES:-6}" '
+awk -v seed="$seed" -v cases="${DT_CASES:-4}" '
 function one(list,  a) { return a[1 + int(rand() * split(list, a, " "))] }
 BEGIN {
     srand(seed)

@@ -209,7 +209,7 @@ static enum dt_status check_limit(const struct dt_exec_ranks *ranks,
     return dt_error_set(err, DT_ERR_TIMEOUT, "not over after %g s", limit);
 }
 
-/* Members of the receiving lane may get the same packed rows. */
+/* All parts of a RECV that do not lie side by side come into one buffer. */
 static bool is_used(const struct dt_exec_comm *c, const struct dt_exec_packed *packed)
 {
     for (size_t k = 0; k < c->n_requests; k++)

@@ -37,7 +37,7 @@ struct known {
 enum { KNOWN = 4 };
 
 /* Of a virtual stage, in an order that all members have alike.  (Of experts that an expert group deals, and of a table
- * that two stages share, nobody knows anything.) */
+ * that two stages share, nothing is registered.) */
 static int list(const struct dt_exec_stages *stages, int m, int v, struct known *out)
 {
     const struct dt_exec_peers *p = &stages->ranks->peers[m][v % stages->env->pp[m]];
