@@ -136,6 +136,7 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_edge.c \
 	src/exec/program/execute_gather.c \
 	src/exec/program/execute_graph.c \
+	src/exec/program/execute_edge.h \
 	src/exec/program/execute_impl.h \
 	src/exec/program/execute_lane.c \
 	src/exec/program/execute_loss.c \
