@@ -3,6 +3,8 @@
  * Convolutions and attention of cards by cuDNN against our own kernels, which other tests hold to the definitions; who does
  * what; and what comes of calls that fail.  Without DISTTRAIN_TEST_DEVICE=cuda the card is the module built for a
  * CPU, whose cuDNN runs graphs by their definitions (tests/cuda_cpu). */
+#include "config.h"
+
 #include "base/bf16.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -238,7 +240,7 @@ static void same(const struct numbers *x, const struct numbers *y, const char *w
                       (double)y->host[i]);
 }
 
-/* Which graphs have run since `before`; nobody says on a card. */
+/* Which graphs have run since `before`, as the imitation says. */
 static void expect_ran(const unsigned before[GRAPHS], const unsigned want[GRAPHS])
 {
     unsigned now[GRAPHS];
@@ -329,6 +331,47 @@ START_TEST(test_attention)
 END_TEST
 
 /* ---- who does it ---- */
+
+/* The module's own count, which is there on a card, too. */
+static void count_of_module(const struct work *k, unsigned out[GRAPHS])
+{
+    void (*ran)(unsigned out[GRAPHS]);
+    void *p, *so;
+    Dl_info info;
+
+    memcpy(&p, &k->dev->k->add, sizeof(p)); /* POSIX allows it, C has no cast */
+    ck_assert_int_ne(dladdr(p, &info), 0);
+    so = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    ck_assert_ptr_nonnull(so);
+    p = dlsym(so, "dt_cuda_dnn_ran");
+    ck_assert_ptr_nonnull(p);
+    memcpy(&ran, &p, sizeof(ran));
+    ran(out);
+    dlclose(so);
+}
+
+/* Usual shapes, each kind once: without this, a card whose library refused them all would compare our kernels with
+ * themselves. */
+START_TEST(test_the_library_does_it)
+{
+    struct numbers r[CONV_RESULTS], a[ATTENTION_RESULTS];
+    unsigned before[GRAPHS], after[GRAPHS];
+    struct work k;
+
+    dt_assert_ok(begin(&k, false), k.err);
+    count_of_module(&k, before);
+    dt_assert_ok(convolve(&k, &convs[1], r), k.err);
+    dt_assert_ok(attend(&k, &attentions[0].a, a), k.err);
+    count_of_module(&k, after);
+    for (int i = 0; i < GRAPHS; i++)
+        ck_assert_msg(after[i] == before[i] + 1, "graph %d ran %u times", i, after[i] - before[i]);
+    for (int i = 0; i < CONV_RESULTS; i++)
+        drop(&k, &r[i]);
+    for (int i = 0; i < ATTENTION_RESULTS; i++)
+        drop(&k, &a[i]);
+    end(&k);
+}
+END_TEST
 
 static char warned[512];
 static int warnings;
@@ -537,6 +580,7 @@ int main(void)
     find("cucpu_left", &runtime_left);
     tcase_add_loop_test(t, test_convolutions, 0, CONVS);
     tcase_add_loop_test(t, test_attention, 0, ATTENTIONS);
+    tcase_add_test(t, test_the_library_does_it);
     tcase_add_test(t, test_without_it);
     tcase_add_test(t, test_plans_are_kept);
     tcase_add_test(t, test_every_call);

@@ -252,76 +252,98 @@ int first_of(const descriptor *op)
                                                                     : DT_DNN_FILTER_ALPHA;
 }
 
+struct conv {
+    const descriptor *dw, *dx, *dy;
+    tensor w, x, y;
+    int64_t step, pad;
+
+    // Of x, at an output pixel and a place of the filter.
+    int64_t pixel(int64_t o, int64_t place) const { return o * step - pad + place; }
+    bool inside(int64_t py, int64_t px) const
+    {
+        return py >= 0 && py < x.dim[2] && px >= 0 && px < x.dim[3];
+    }
+};
+
+void conv_forward(run &r, const conv &c)
+{
+    const value &vx = r.read(c.dx), &vw = r.read(c.dw);
+    int64_t over[4] = {1, c.w.dim[1], c.w.dim[2], c.w.dim[3]};
+
+    r.write(c.dy, [&](const int64_t *i) {
+        double s = 0;
+
+        each(over, [&](const int64_t *j, int64_t) {
+            int64_t py = c.pixel(i[2], j[2]), px = c.pixel(i[3], j[3]);
+            int64_t in_x[4] = {i[0], j[1], py, px}, in_w[4] = {i[1], j[1], j[2], j[3]};
+
+            if (c.inside(py, px))
+                s += vx.at(in_x, 0) * vw.at(in_w, 0);
+        });
+        return s;
+    });
+}
+
+void conv_filter(run &r, const conv &c)
+{
+    const value &vy = r.read(c.dy), &vx = r.read(c.dx);
+    int64_t over[4] = {c.x.dim[0], 1, c.y.dim[2], c.y.dim[3]};
+
+    r.write(c.dw, [&](const int64_t *i) {
+        double s = 0;
+
+        each(over, [&](const int64_t *j, int64_t) {
+            int64_t py = c.pixel(j[2], i[2]), px = c.pixel(j[3], i[3]);
+            int64_t in_x[4] = {j[0], i[1], py, px}, in_y[4] = {j[0], i[0], j[2], j[3]};
+
+            if (c.inside(py, px))
+                s += vx.at(in_x, 0) * vy.at(in_y, 0);
+        });
+        return s;
+    });
+}
+
+void conv_data(run &r, const conv &c)
+{
+    const value &vy = r.read(c.dy), &vw = r.read(c.dw);
+    int64_t over[4] = {1, c.w.dim[0], c.w.dim[2], c.w.dim[3]};
+
+    r.write(c.dx, [&](const int64_t *i) {
+        double s = 0;
+
+        each(over, [&](const int64_t *j, int64_t) {
+            int64_t oy = i[2] + c.pad - j[2], ox = i[3] + c.pad - j[3];
+            int64_t in_w[4] = {j[1], i[1], j[2], j[3]},
+                    in_y[4] = {i[0], j[1], oy / c.step, ox / c.step};
+
+            if (oy >= 0 && ox >= 0 && oy % c.step == 0 && ox % c.step == 0 &&
+                oy / c.step < c.y.dim[2] && ox / c.step < c.y.dim[3])
+                s += vy.at(in_y, 0) * vw.at(in_w, 0);
+        });
+        return s;
+    });
+}
+
 void convolution(run &r, const descriptor *op)
 {
     int first = first_of(op);
     const descriptor *how = op->of(first + 2), *dw = op->of(first + 3), *dx = op->of(first + 4),
                      *dy = op->of(first + 5);
-    tensor w = tensor_of(dw), x = tensor_of(dx), y = tensor_of(dy);
-    int64_t step = how->get<int64_t>(DT_DNN_CONVOLUTION_FILTER_STRIDES),
-            pad = how->get<int64_t>(DT_DNN_CONVOLUTION_PRE_PADDINGS);
-    int64_t over[4];
-    // the product of two at one image, in and out channel, output pixel and place of the filter
-    auto pixel = [&](int64_t o, int64_t place) { return o * step - pad + place; };
-    auto inside = [&](int64_t py, int64_t px) {
-        return py >= 0 && py < x.dim[2] && px >= 0 && px < x.dim[3];
-    };
+    conv c = {dw,
+              dx,
+              dy,
+              tensor_of(dw),
+              tensor_of(dx),
+              tensor_of(dy),
+              how->get<int64_t>(DT_DNN_CONVOLUTION_FILTER_STRIDES),
+              how->get<int64_t>(DT_DNN_CONVOLUTION_PRE_PADDINGS)};
 
-    if (op->kind == DT_DNN_OPERATION_CONVOLUTION_FORWARD) {
-        const value &vx = r.read(dx), &vw = r.read(dw);
-        int64_t places[4] = {1, w.dim[1], w.dim[2], w.dim[3]};
-
-        r.write(dy, [&](const int64_t *i) {
-            double s = 0;
-
-            each(places, [&](const int64_t *j, int64_t) {
-                int64_t py = pixel(i[2], j[2]), px = pixel(i[3], j[3]);
-                int64_t in_x[4] = {i[0], j[1], py, px}, in_w[4] = {i[1], j[1], j[2], j[3]};
-
-                if (inside(py, px))
-                    s += vx.at(in_x, 0) * vw.at(in_w, 0);
-            });
-            return s;
-        });
-        return;
-    }
-    const value &vy = r.read(dy);
-
-    if (op->kind == DT_DNN_OPERATION_CONVOLUTION_BACKWARD_FILTER) {
-        const value &vx = r.read(dx);
-
-        over[0] = x.dim[0], over[1] = 1, over[2] = y.dim[2], over[3] = y.dim[3];
-        r.write(dw, [&](const int64_t *i) {
-            double s = 0;
-
-            each(over, [&](const int64_t *j, int64_t) {
-                int64_t py = pixel(j[2], i[2]), px = pixel(j[3], i[3]);
-                int64_t in_x[4] = {j[0], i[1], py, px}, in_y[4] = {j[0], i[0], j[2], j[3]};
-
-                if (inside(py, px))
-                    s += vx.at(in_x, 0) * vy.at(in_y, 0);
-            });
-            return s;
-        });
-        return;
-    }
-    const value &vw = r.read(dw);
-
-    over[0] = 1, over[1] = w.dim[0], over[2] = w.dim[2], over[3] = w.dim[3];
-    r.write(dx, [&](const int64_t *i) {
-        double s = 0;
-
-        each(over, [&](const int64_t *j, int64_t) {
-            int64_t oy = i[2] + pad - j[2], ox = i[3] + pad - j[3];
-            int64_t in_w[4] = {j[1], i[1], j[2], j[3]},
-                    in_y[4] = {i[0], j[1], oy / step, ox / step};
-
-            if (oy >= 0 && ox >= 0 && oy % step == 0 && ox % step == 0 && oy / step < y.dim[2] &&
-                ox / step < y.dim[3])
-                s += vy.at(in_y, 0) * vw.at(in_w, 0);
-        });
-        return s;
-    });
+    if (op->kind == DT_DNN_OPERATION_CONVOLUTION_FORWARD)
+        conv_forward(r, c);
+    else if (op->kind == DT_DNN_OPERATION_CONVOLUTION_BACKWARD_FILTER)
+        conv_filter(r, c);
+    else
+        conv_data(r, c);
 }
 
 // ---- what goes together ----

@@ -18,6 +18,9 @@ struct dt_cuda_dnn_plans *dt_cuda_dnn_plans_new(struct dt_error *err);
 void dt_cuda_dnn_plans_free(struct dt_cuda_dnn_plans *p);
 /* As the library says it: 91900 is 9.19.0. */
 size_t dt_cuda_dnn_version(const struct dt_cuda_dnn_plans *p);
+/* How often graphs of each kind (enum dt_cuda_dnn_what) have run in this process.  The module exports it: on a card nothing
+ * else tells a test that the library, and not our own kernels, made what it compares. */
+extern "C" void dt_cuda_dnn_ran(unsigned out[5]);
 
 bool dt_cuda_dnn_conv_fwd(struct dt_device_queue *q, const struct dt_kernel_conv *c, const void *x,
                           const void *w, const float *bias, const void *residual, void *y);

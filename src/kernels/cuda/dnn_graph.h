@@ -61,7 +61,8 @@ enum dt_cuda_dnn_what {
     DT_DNN_CONV_DATA,
     DT_DNN_CONV_FILTER,
     DT_DNN_ATTENTION_FWD,
-    DT_DNN_ATTENTION_BWD
+    DT_DNN_ATTENTION_BWD,
+    DT_DNN_WHAT_N
 };
 struct dt_cuda_dnn_shape { /* compared as bytes */
     int32_t what;
