@@ -5,6 +5,11 @@
 #ifndef DT_CLI_REPRODUCE_MIMO_APART_H
 #define DT_CLI_REPRODUCE_MIMO_APART_H
 
+/* Percent: the FLOPs of a step's images over what its GPUs can do in the published time. */
+#define OF_PEAK(percent)                                                                           \
+    "in the published step the encoder's 8 GPUs would run at " percent                             \
+    " % of peak with one patch per LLM token"
+
 static const struct published table_a4[] = {
     {"6",
      "120",
@@ -32,11 +37,7 @@ static const struct published table_a4[] = {
      {17870, 17180},
      {50.4, 73.5},
      {0, 100},
-     {"in the published step the encoder's 8 GPUs would run at 74 % of peak with one patch per LLM "
-      "token",
-      NULL,
-      "in the published step the encoder's 8 GPUs would run at 74 % of peak with one patch per LLM "
-      "token"},
+     {OF_PEAK("74"), NULL, OF_PEAK("74")},
      1},
     {"6",
      "120",
@@ -50,12 +51,8 @@ static const struct published table_a4[] = {
      {38120, 36900},
      {53.6, 63.8},
      {0, 100},
-     {"in the published step the encoder's 8 GPUs would run at 52 % of peak with one patch per LLM "
-      "token",
-      NULL,
-      "in the published step the encoder's 8 GPUs would run at 52 % of peak with one patch per LLM "
-      "token",
-      NULL, "with half of it vision and this layout of the LLM 53.6 GB are published"},
+     {OF_PEAK("52"), NULL, OF_PEAK("52"), NULL,
+      "with half of it vision and this layout of the LLM 53.6 GB are published"},
      1},
     {"7.2",
      "120",
@@ -97,11 +94,7 @@ static const struct published table_a4[] = {
      {38450, 36650},
      {50.4, 74.6},
      {0, 100},
-     {"in the published step the encoder's 8 GPUs would run at 83 % of peak with one patch per LLM "
-      "token",
-      NULL,
-      "in the published step the encoder's 8 GPUs would run at 83 % of peak with one patch per LLM "
-      "token"},
+     {OF_PEAK("83"), NULL, OF_PEAK("83")},
      1},
     {"12",
      "120",
@@ -115,11 +108,8 @@ static const struct published table_a4[] = {
      {16690, 14810},
      {67.0, 73.3},
      {0, 100},
-     {"in the published step the encoder's 8 GPUs would run at 129 % of peak with one patch per "
-      "LLM token",
-      "as the encoder's own GPUs say it has fewer patches than assumed",
-      "in the published step the encoder's 8 GPUs would run at 129 % of peak with one patch per "
-      "LLM token"},
+     {OF_PEAK("129"), "as the encoder's own GPUs say it has fewer patches than assumed",
+      OF_PEAK("129")},
      1},
     {"12",
      "120",
@@ -133,11 +123,7 @@ static const struct published table_a4[] = {
      {38430, 36400},
      {56.3, 63.2},
      {0, 100},
-     {"in the published step the encoder's 8 GPUs would run at 70 % of peak with one patch per LLM "
-      "token",
-      NULL,
-      "in the published step the encoder's 8 GPUs would run at 70 % of peak with one patch per LLM "
-      "token"},
+     {OF_PEAK("70"), NULL, OF_PEAK("70")},
      1},
     {"6",
      "120",
@@ -151,11 +137,7 @@ static const struct published table_a4[] = {
      {17600, 16860},
      {53.6, 76.8},
      {0, 100},
-     {"in the published step the encoder's 8 GPUs would run at 56 % of peak with one patch per LLM "
-      "token",
-      NULL,
-      "in the published step the encoder's 8 GPUs would run at 56 % of peak with one patch per LLM "
-      "token"},
+     {OF_PEAK("56"), NULL, OF_PEAK("56")},
      1},
     {"6",
      "120",
@@ -169,11 +151,7 @@ static const struct published table_a4[] = {
      {38380, 38110},
      {53.6, 53.6},
      {0, 100},
-     {"in the published step the encoder's 8 GPUs would run at 33 % of peak with one patch per LLM "
-      "token",
-      NULL,
-      "in the published step the encoder's 8 GPUs would run at 33 % of peak with one patch per LLM "
-      "token"},
+     {OF_PEAK("33"), NULL, OF_PEAK("33")},
      1},
     {"6",
      "120",
@@ -187,11 +165,7 @@ static const struct published table_a4[] = {
      {38400, 36550},
      {50.4, 74.6},
      {0, 100},
-     {"in the published step the encoder's 8 GPUs would run at 69 % of peak with one patch per LLM "
-      "token",
-      NULL,
-      "in the published step the encoder's 8 GPUs would run at 69 % of peak with one patch per LLM "
-      "token"},
+     {OF_PEAK("69"), NULL, OF_PEAK("69")},
      1},
     {"7.2",
      "120",
@@ -205,11 +179,7 @@ static const struct published table_a4[] = {
      {16210, 14340},
      {77.2, 73.3},
      {0, 100},
-     {"in the published step the encoder's 8 GPUs would run at 85 % of peak with one patch per LLM "
-      "token",
-      NULL,
-      "in the published step the encoder's 8 GPUs would run at 85 % of peak with one patch per LLM "
-      "token"},
+     {OF_PEAK("85"), NULL, OF_PEAK("85")},
      1},
     {"7.2",
      "120",
@@ -223,12 +193,9 @@ static const struct published table_a4[] = {
      {38380, 37070},
      {53.6, 63.8},
      {0, 100},
-     {"in the published step the encoder's 8 GPUs would run at 66 % of peak with one patch per LLM "
-      "token",
-      "as the encoder's own GPUs say it has fewer patches than assumed",
-      "in the published step the encoder's 8 GPUs would run at 66 % of peak with one patch per LLM "
-      "token",
-      NULL, "with half of it vision and this layout of the LLM 53.6 GB are published"},
+     {OF_PEAK("66"), "as the encoder's own GPUs say it has fewer patches than assumed",
+      OF_PEAK("66"), NULL,
+      "with half of it vision and this layout of the LLM 53.6 GB are published"},
      1},
     {"12",
      "120",
@@ -242,11 +209,7 @@ static const struct published table_a4[] = {
      {15860, 14780},
      {66.9, 73.1},
      {0, 100},
-     {"in the published step the encoder's 8 GPUs would run at 91 % of peak with one patch per LLM "
-      "token",
-      NULL,
-      "in the published step the encoder's 8 GPUs would run at 91 % of peak with one patch per LLM "
-      "token"},
+     {OF_PEAK("91"), NULL, OF_PEAK("91")},
      1},
     {"12",
      "120",
@@ -260,11 +223,8 @@ static const struct published table_a4[] = {
      {17020, 15540},
      {67.0, 73.4},
      {0, 100},
-     {"in the published step the encoder's 8 GPUs would run at 151 % of peak with one patch per "
-      "LLM token",
-      "as the encoder's own GPUs say it has fewer patches than assumed",
-      "in the published step the encoder's 8 GPUs would run at 151 % of peak with one patch per "
-      "LLM token"},
+     {OF_PEAK("151"), "as the encoder's own GPUs say it has fewer patches than assumed",
+      OF_PEAK("151")},
      1},
     {"12",
      "120",
@@ -278,11 +238,8 @@ static const struct published table_a4[] = {
      {38370, 37430},
      {52.6, 74.6},
      {0, 100},
-     {"in the published step the encoder's 8 GPUs would run at 144 % of peak with one patch per "
-      "LLM token",
-      "as the encoder's own GPUs say it has fewer patches than assumed",
-      "in the published step the encoder's 8 GPUs would run at 144 % of peak with one patch per "
-      "LLM token"},
+     {OF_PEAK("144"), "as the encoder's own GPUs say it has fewer patches than assumed",
+      OF_PEAK("144")},
      1},
 };
 
@@ -477,10 +434,7 @@ static const struct workload table_a5[] = {
      0,
      7.3,
      'N',
-     {"in the published step the encoder's 8 GPUs would run at 91 % of peak with one patch per LLM "
-      "token",
-      "in the published step the encoder's 8 GPUs would run at 91 % of peak with one patch per LLM "
-      "token"}},
+     {OF_PEAK("91"), OF_PEAK("91")}},
 };
 
 #endif
