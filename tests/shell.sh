@@ -41,6 +41,14 @@ pack_two_tones() {
         --label-names dark,light -o two
 }
 
+# pictures SIDE OCTAL NAME: NAME-000000.tar, 240 grey pictures of that side
+pictures() {
+    picture=$(printf '%0*d' $(($1 * $1)) 0)
+    { printf '\000\000\010\003\000\000\000\360\000\000\000\'"$2"'\000\000\000\'"$2"
+      i=0; while [ $i -lt 240 ]; do printf '%s' "$picture"; i=$((i + 1)); done; } >images
+    { printf '\000\000\010\001\000\000\000\360'; printf '%0240d' 0 | tr 0 '\000'; } >labels
+    expect 0 "240 samples" "$DISTTRAIN" data pack --idx images --labels labels --label-names grey -o "$3"
+}
 # write_small_job RUN: job.yaml, a model of a few thousand parameters that trains on those pictures; RUN: keys of
 # its run: map, beside those that it needs
 write_small_job() {

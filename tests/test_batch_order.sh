@@ -6,14 +6,6 @@
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 . "${srcdir:-.}/tests/shell.sh"
 
-# pictures SIDE OCTAL NAME: NAME-000000.tar, 240 grey pictures of that side
-pictures() {
-    picture=$(printf '%0*d' $(($1 * $1)) 0)
-    { printf '\000\000\010\003\000\000\000\360\000\000\000\'"$2"'\000\000\000\'"$2"
-      i=0; while [ $i -lt 240 ]; do printf '%s' "$picture"; i=$((i + 1)); done; } >images
-    { printf '\000\000\010\001\000\000\000\360'; printf '%0240d' 0 | tr 0 '\000'; } >labels
-    expect 0 "240 samples" "$DISTTRAIN" data pack --idx images --labels labels --label-names grey -o "$3"
-}
 pictures 8 010 small
 pictures 16 020 mid
 pictures 32 040 large
