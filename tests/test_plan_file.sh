@@ -6,9 +6,9 @@
 # Environment: DISTTRAIN (the program), srcdir (the source directory), DT_SEED, DT_CASES.
 set -u
 . "${srcdir:=.}/tests/shell.sh"
-# the strategy, what a clock says, and how the reordering that the plan file states was chosen
+# the strategy and what it leaves unused, what a clock says, and how the reordering that the plan file states was chosen
 result() {
-    sed -e '1s/, [a-z-]*, / /' -e '/"strategy":/d' -e '/"wall_s":/d' -e '/ops simulated in/d' \
+    sed -e '/^not used by strategy /d' -e '/"search_unused":/d' -e '1s/, [a-z-]*, / /' -e '/"strategy":/d' -e '/"wall_s":/d' -e '/ops simulated in/d' \
         -e '/^reordering of samples: /d' -e '/^ *"reorder": {/,/}/d' "$1"
 }
 same() { # NAME: out of the first simulation is in a; that of the file in b
@@ -193,6 +193,21 @@ check "keys of the job's file and the effort are not told of" '! grep -q "not us
 expect 0 "not used by strategy distmm: search.placement, search.megatron_pp" \
     "$DISTTRAIN" simulate --no-runs -s distmm $job search.placement=auto search.megatron_pp=2
 expect 0 "not used by strategy disttrain: search.megatron_pp" "$DISTTRAIN" plan $job search.megatron_pp=2 search.placement=auto
+# the baselines keep samples as they come, and one line says so
+for strategy in megatron-lm distmm dip; do
+    for way in batch both 'intra: true, inter: auto'; do
+        case $way in *:*) way="{$way}" ;; esac
+        expect 0 "^not used by strategy $strategy: train.reorder\$" "$DISTTRAIN" plan -s $strategy $job "train.reorder=$way" search.effort=quick
+    done
+    for way in auto none; do
+        "$DISTTRAIN" plan -s $strategy $job train.reorder=$way search.effort=quick >out 2>err </dev/null
+        check "$strategy drops nothing of reorder: $way" '! grep -q "not used" out && grep -q "$strategy" out'
+    done
+done
+expect 0 '"search_unused": "train.reorder, train.stepccl"' \
+    "$DISTTRAIN" plan --json -s megatron-lm $job train.reorder=batch train.stepccl=true search.effort=quick
+"$DISTTRAIN" plan $job train.reorder=batch search.effort=quick >out 2>err </dev/null
+check "strategy disttrain reorders" '! grep -q "not used" out && [ -s out ]'
 "$DISTTRAIN" simulate --no-runs -s megatron-lm $job search.megatron_pp=2 search.placement=own >out 2>err </dev/null
 check "its own strategy uses it" '! grep -q "not used" out && grep -q "^MFU" out'
 # what no plan holds is still the job's

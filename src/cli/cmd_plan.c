@@ -33,6 +33,8 @@ static enum dt_status print_json(const struct dt_session *s, const struct dt_orc
     dt_json_kv_string(&j, "strategy", dt_cli_strategy(&s->search));
     dt_json_kv_string(&j, "assumed", s->job->model->assumed);
     dt_cli_json_notes(&j, s);
+    if (s->job->search_unused[0])
+        dt_json_kv_string(&j, "search_unused", s->job->search_unused);
     dt_cli_json_reorder(&j, s);
     dt_cli_classes_json(&s->search, &j);
     dt_cli_plans_json(&s->search, &j);

@@ -225,7 +225,7 @@ static enum dt_status read_stated(struct dt_node root, struct dt_job *j, struct 
     if (j->strategy == DT_STRATEGY_ENTRAIN)
         j->search.seed = j->sim.seed;
     DT_TRY(dt_job_run(dt_map_get(root, "run"), j, err));
-    dt_orch_policy(j->strategy, &j->policy);
+    dt_job_strategy_policy(root, j);
     if (j->run.precision != 0) /* auto leaves it to the device, and to a plan file */
         j->policy.fp32 = strcmp(dt_job_run_precision_names[j->run.precision], "fp32") == 0;
     j->policy.exact_vectors = dt_cluster_is_cpu(&j->cluster); /* a plan file may be of another */

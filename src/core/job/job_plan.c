@@ -332,6 +332,23 @@ static bool of_others(const struct dt_job *j, const char *key)
            j->search.guests != 0;
 }
 
+static void note_unused(struct dt_job *j, const char *map, const char *key)
+{
+    size_t used = strlen(j->search_unused), size = sizeof(j->search_unused);
+
+    snprintf(j->search_unused + used, size - used, "%s%s.%s", used > 0 ? ", " : "", map, key);
+}
+
+/* Outside of the job's own file? */
+static bool is_beside(const struct dt_job *j, struct dt_node n)
+{
+    const char *file = "";
+    int line, col;
+
+    dt_node_where(n, &file, &line, &col);
+    return strcmp(file, dt_doc_name(j->doc)) != 0;
+}
+
 /* What bounds the space of a search, and is not searched where a plan is stated, or not by this strategy.  In the job's own
  * file such a key waits for the day without a plan, or with the other strategy; who states it beside the job means it to
  * count. */
@@ -340,20 +357,28 @@ static void list_unused(struct dt_node root, bool stated, struct dt_job *j)
     static const char *const bounds[] = {"gpus",    "tp",         "placement",       "max_vpp",
                                          "max_cp",  "max_ep",     "uniform",         "megatron_pp",
                                          "p_error", "confidence", "profile_samples", "dp"};
-    size_t used = 0, size = sizeof(j->search_unused);
 
     for (size_t i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++) {
         struct dt_node n = dt_map_get(dt_map_get(root, "search"), bounds[i]);
-        const char *file = "";
-        int line, col;
 
-        if (!dt_node_present(n) || !(stated || of_others(j, bounds[i])))
-            continue;
-        dt_node_where(n, &file, &line, &col);
-        if (strcmp(file, dt_doc_name(j->doc)) != 0 && used < size)
-            used += (size_t)snprintf(j->search_unused + used, size - used, "%ssearch.%s",
-                                     used > 0 ? ", " : "", bounds[i]);
+        if (dt_node_present(n) && (stated || of_others(j, bounds[i])) && is_beside(j, n))
+            note_unused(j, "search", bounds[i]);
     }
+}
+
+/* A way of reordering that is stated is told of wherever it stands, as nothing else says that samples keep their order; StepCCL,
+ * which jobs' files state for all strategies, where it stands beside the job. */
+void dt_job_strategy_policy(struct dt_node root, struct dt_job *j)
+{
+    const struct dt_plan_policy stated = j->policy, *y = &j->policy;
+    struct dt_node stepccl = dt_map_get(dt_map_get(root, "train"), "stepccl");
+
+    dt_orch_policy(j->strategy, &j->policy);
+    if ((stated.intra_reorder && !y->intra_reorder && !j->search.free_intra) ||
+        (stated.inter_reorder && !y->inter_reorder && !j->search.free_inter))
+        note_unused(j, "train", "reorder");
+    if (stated.stepccl && !y->stepccl && dt_node_present(stepccl) && is_beside(j, stepccl))
+        note_unused(j, "train", "stepccl");
 }
 
 enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool shallow,
