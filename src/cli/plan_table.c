@@ -135,6 +135,9 @@ void dt_cli_search_print(const struct dt_session *s)
     if (st->untimed > 0)
         printf(", %lld more when search.budget was spent that may be faster",
                (long long)st->untimed);
+    if (st->unlisted > 0)
+        printf(", guests not tried beside %lld layout%s of the LLM as the list of plans was full",
+               (long long)st->unlisted, dt_plural(st->unlisted));
     putchar('\n');
     print_gap(st, s->search.plans[0].predicted.timeline_s);
 }
@@ -151,6 +154,7 @@ void dt_cli_search_json(const struct dt_session *s, struct dt_json *j)
     dt_json_kv_int(j, "timed", st->simulated);
     dt_json_kv_int(j, "timed_ops", st->ops);
     dt_json_kv_int(j, "untimed", st->untimed);
+    dt_json_kv_int(j, "unlisted", st->unlisted);
     dt_json_kv_double(j, "wall_s", s->search_wall_s);
     dt_json_kv_double(j, "lower_bound_s", st->lower_bound_s);
     dt_json_kv_double(j, "floor_s", st->floor_s);

@@ -70,6 +70,8 @@ struct dt_search_stats {
     int64_t simulated, ops; /* plans timed, and the ops of their programs */
     int64_t
         untimed; /* plans kept whose bound is below the best timeline, but the budget was spent */
+    int64_t
+        unlisted; /* layouts of the LLM beside which no guests were tried: the list of plans was full */
     double
         lower_bound_s; /* least convex bound over all cells: no realisable plan's formula is below it */
     double

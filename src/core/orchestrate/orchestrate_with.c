@@ -578,7 +578,7 @@ static enum dt_status list_plans(struct placing *w, bool deep, bool more_zero, s
     int rounds = !w->few ? 2 : dt_orch_effort_of(w->in)->coarse ? QUICK_COMBOS : COMBOS_MAX;
 
     for (int k = 0; k < rounds; k++)
-        for (int i = 0; i < w->hosts_max * LISTS && *n < most; i++) {
+        for (int i = 0; i < w->hosts_max * LISTS; i++) {
             struct host *h = host_at(w, i);
             bool found;
 
@@ -588,6 +588,10 @@ static enum dt_status list_plans(struct placing *w, bool deep, bool more_zero, s
                 h->legal = set_host(w, h, deep, more_zero);
             if (!h->legal)
                 continue;
+            if (*n == most) { /* the list is full: who is left out is told */
+                w->out->stats.unlisted += k == 0;
+                continue;
+            }
             h->swift = k % 2;
             DT_TRY(next_plan(w, h, err, &plans[*n], &found));
             if (!found || is_long(w, &plans[*n]) || dt_orch_plan_listed(plans, *n, &plans[*n]))
