@@ -131,6 +131,7 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_reorder.c \
 	src/core/orchestrate/orchestrate_search.c \
 	src/core/orchestrate/orchestrate_search.h \
+	src/core/orchestrate/orchestrate_shares.c \
 	src/core/orchestrate/orchestrate_sizing.c \
 	src/core/orchestrate/orchestrate_sizing.h \
 	src/core/orchestrate/orchestrate_space.c \

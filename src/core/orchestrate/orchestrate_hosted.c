@@ -16,7 +16,6 @@ enum {
     FEW_GPUS = 16, /* on so few every variant of every LLM is tried */
     AGAIN = 6,     /* plans whose LLMs are tried with all variants */
     WHOLE = 4,
-    GROUPS = 3, /* ways of changing who shards together */
 };
 
 struct host {
@@ -291,31 +290,10 @@ static void turn_items(const struct hosting *w, struct dt_plan *p)
         p->modules[m].window = p->modules[m].window == 0;
 }
 
-/* Choice number k of the ranks with the same parameters that shard together: half or twice as many as now, or those of a node.
- * With fewer, gradients cross nodes for a shard alone and rings are shorter, and each rank has more to step.  0: all of them; -1:
- * there is no such choice, or it cannot help. */
-static int group_of(const struct hosting *w, const struct dt_plan_module *mp, int k)
-{
-    int copies = (int)dt_plan_layout_copies(&mp->layout), node = w->t->in->cluster->gpus_per_node;
-    int now = mp->zero_group > 0 ? mp->zero_group : copies, group = now;
-
-    if (mp->zero != 1 || mp->layout.ep > 1 || mp->frozen || copies * mp->layout.tp <= node)
-        return -1;
-    if (k == 0 && now % 2 == 0)
-        group = now / 2;
-    else if (k == 1)
-        group = 2 * now;
-    else if (k == 2)
-        group = node / mp->layout.tp;
-    if (group == now || group < 1 || group > copies || copies % group != 0)
-        return -1;
-    return group < copies ? group : 0;
-}
-
 static bool regroup(const struct hosting *w, int k, struct dt_plan *p)
 {
-    struct dt_plan_module *mp = &p->modules[k / GROUPS];
-    int group = group_of(w, mp, k % GROUPS);
+    struct dt_plan_module *mp = &p->modules[k / DT_ORCH_GROUPS];
+    int group = dt_orch_group_of(w->t, mp, k % DT_ORCH_GROUPS);
 
     if (group >= 0)
         mp->zero_group = group;
@@ -332,7 +310,7 @@ static bool neighbour(const struct hosting *w, int k, struct dt_plan *p, bool *l
     int grouped = moves + windows + (w->h->drawn && w->llm + 1 < p->n_modules);
     int64_t window, slots = dt_plan_slots(p, w->llm);
 
-    *last = k >= grouped + (w->h->groups ? GROUPS * p->n_modules : 0);
+    *last = k >= grouped + (w->h->groups ? DT_ORCH_GROUPS * p->n_modules : 0);
     if (*last)
         return false;
     if (k >= grouped)

@@ -417,6 +417,15 @@ enum dt_status dt_orch_place_guests(struct dt_orch_table *t, enum dt_plan_strate
 enum dt_status dt_orch_polish(struct dt_orch_table *t, const double *cap,
                               enum dt_plan_strategy strategy, struct dt_error *err,
                               struct dt_search_result *out);
+/* orchestrate_shares.c */
+/* Choice number k of the ranks with the same parameters that shard together: half or twice as many as now, or those of a node.
+ * With fewer, gradients cross nodes for a shard alone and rings are shorter, and each rank has more to step.  0: all of them; -1:
+ * there is no such choice, or it cannot help. */
+enum { DT_ORCH_GROUPS = 3 };
+int dt_orch_group_of(const struct dt_orch_table *t, const struct dt_plan_module *mp, int k);
+/* Puts before the best plan the one that single steps of zero_group and of windows lead to from it, if that is faster. */
+enum dt_status dt_orch_choose_shares(struct dt_orch_table *t, struct dt_error *err,
+                                     struct dt_search_result *out);
 /* orchestrate_explain.c */
 void dt_orch_rejects_text(const struct dt_orch_table *t, char *out, size_t size);
 enum dt_status dt_orch_infeasible(const struct dt_orch_table *t, struct dt_error *err);

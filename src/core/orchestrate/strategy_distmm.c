@@ -3,7 +3,7 @@
  * Strategy distmm (DistMM*), the second baseline of the evaluation, as recalled from the paper's body, not re-checked
  * against it: GPUs proportional to module FLOPs on the samples (training FLOPs: a frozen module counts what it still
  * computes); inside its share every module takes the layouts that the same search finds best. */
-#include "core/orchestrate/orchestrate_internal.h"
+#include "core/orchestrate/orchestrate_hosted.h"
 
 #include <math.h>
 
@@ -36,7 +36,9 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
     for (int m = 0; m < t->in->model->n_modules; m++)
         cap[m] = fmax(1, floor(t->gpus * flops[m] / sum));
     DT_TRY(dt_search_plans(t, cap, DT_STRATEGY_DISTMM, err, out));
-    return dt_orch_polish(t, cap, DT_STRATEGY_DISTMM, err, out);
+    DT_TRY(dt_orch_polish(t, cap, DT_STRATEGY_DISTMM, err, out));
+    /* shares of the replicas order the best by milliseconds of their optimizer steps */
+    return dt_orch_time_whole(t, err, out);
 }
 
 static void policy(struct dt_plan_policy *y)

@@ -217,7 +217,11 @@ static enum dt_status look(struct dt_orch_table *t, struct dt_error *err,
     if (!t->in->near)
         DT_TRY(add_quick(t, err, out, &quick));
     DT_TRY(dt_orch_polish(t, NULL, DT_STRATEGY_DISTTRAIN, err, out));
-    return t->in->near ? DT_OK : time_finalists(t, &quick, err, out);
+    if (t->in->near)
+        return DT_OK;
+    DT_TRY(time_finalists(t, &quick, err, out));
+    /* with GPUs of their own alone the space is the published one */
+    return t->in->opt.guests ? dt_orch_choose_shares(t, err, out) : DT_OK;
 }
 
 static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,

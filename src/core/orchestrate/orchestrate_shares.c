@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
+ *
+ * Who shares what around the best plan: ranks with the same parameters that shard optimizer states in groups
+ * (dt_plan_module.zero_group), and replicas of encoders and generators that share images instead of taking whole samples
+ * (dt_plan_module.window).
+ *
+ * The search before this knows neither.  Both change little but the plan that they are tried on, so they are single steps from
+ * the best one, each kept where its timeline is shorter. */
+#include "base/mem.h"
+#include "core/orchestrate/orchestrate_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* As orchestrate_polish.c: less is no gain. */
+#define GAIN 3e-4
+
+enum { DRAWS = 3 /* of a generator */, WINDOWS = 4 /* of an encoder */ };
+
+int dt_orch_group_of(const struct dt_orch_table *t, const struct dt_plan_module *mp, int k)
+{
+    int copies = (int)dt_plan_layout_copies(&mp->layout), node = t->in->cluster->gpus_per_node;
+    int now = mp->zero_group > 0 ? mp->zero_group : copies, group = now;
+
+    if (mp->zero != 1 || mp->layout.ep > 1 || mp->frozen || copies * mp->layout.tp <= node)
+        return -1;
+    if (k == 0 && now % 2 == 0)
+        group = now / 2;
+    else if (k == 1)
+        group = 2 * now;
+    else if (k == 2)
+        group = node / mp->layout.tp;
+    if (group == now || group < 1 || group > copies || copies % group != 0)
+        return -1;
+    return group < copies ? group : 0;
+}
+
+/* Replicas of module m that its host, or the GPUs that are left, have room for. */
+static int room_for(const struct dt_orch_table *t, const struct dt_plan *p, int m)
+{
+    const struct dt_plan_layout *l = &p->modules[m].layout;
+    int host = dt_plan_host(p, m);
+    int gpus = host != m ? dt_plan_layout_gpus(&p->modules[host].layout)
+                         : t->gpus - dt_plan_gpus(p) + dt_plan_layout_gpus(l);
+
+    return gpus / (dt_plan_layout_lane_gpus(l) * l->pp);
+}
+
+/* A generator's replicas share the images of each slot, as many as there are or as there is room for, or take samples. */
+static bool draw(const struct dt_orch_table *t, int m, int k, struct dt_plan *p)
+{
+    struct dt_plan_module *mp = &p->modules[m];
+    int64_t slot = dt_plan_slot_samples(p, t->in->model->llm);
+
+    if (k == 0)
+        mp->window = mp->window == 0;
+    else if (k == 1)
+        mp->layout.dp = room_for(t, p, m);
+    else
+        mp->layout.dp = (int)slot;
+    mp->window = k == 1 ? 1 : mp->window;
+    return mp->layout.dp > 0;
+}
+
+/* An encoder's replicas share the images of a slot, of as many as the LLM has stages, or of all, or take samples. */
+static bool share(const struct dt_orch_table *t, int m, int k, struct dt_plan *p)
+{
+    const int llm = t->in->model->llm, pp = p->modules[llm].layout.pp;
+    const int of[WINDOWS] = {0, 1, pp, DT_PLAN_WINDOW_ALL};
+
+    if (of[k] == p->modules[m].window || (k == 2 && (pp == 1 || pp >= dt_plan_slots(p, llm))))
+        return false;
+    p->modules[m].window = of[k];
+    return true;
+}
+
+/* Step number k; false: there is no such step.  *last: there are no more. */
+static bool step(const struct dt_orch_table *t, int k, bool groups, struct dt_plan *p, bool *last)
+{
+    const int llm = t->in->model->llm;
+
+    *last = false;
+    for (int m = 0; m < p->n_modules; m++) {
+        int n = m == llm ? 0 : m < llm ? WINDOWS : DRAWS;
+
+        if (k < n)
+            return m < llm ? share(t, m, k, p) : draw(t, m, k, p);
+        k -= n;
+        if (k < DT_ORCH_GROUPS) {
+            int group = groups ? dt_orch_group_of(t, &p->modules[m], k) : -1;
+
+            if (group >= 0)
+                p->modules[m].zero_group = group;
+            return group >= 0;
+        }
+        k -= DT_ORCH_GROUPS;
+    }
+    *last = true;
+    return false;
+}
+
+/* Times the plan, if it is one and memory holds it: HUGE_VAL else, and where it takes longer than `limit`. */
+static enum dt_status time_it(struct dt_orch_table *t, struct dt_plan *p, double limit,
+                              struct dt_error *err, double *seconds)
+{
+    const struct dt_search_input *in = t->in;
+    struct dt_error why;
+    bool closer;
+    enum dt_status st;
+
+    *seconds = HUGE_VAL;
+    if (dt_plan_place(p, in->cluster, NULL) != DT_OK ||
+        dt_plan_validate(p, in->model, in->cluster, NULL) != DT_OK || dt_plan_gpus(p) > t->gpus ||
+        dt_orch_check_expected(t, p, NULL) != DT_OK)
+        return DT_OK;
+    st = dt_orch_time_plan(t, p, 0, limit, &why, &closer);
+    if (st == DT_OK)
+        *seconds = p->predicted.timeline_s;
+    return st == DT_OK || st == DT_ERR_INFEASIBLE ? DT_OK : dt_error_pass(err, &why);
+}
+
+/* Steps while they make the plan faster, and there are ops left.  `part`: a share of the replicas stands for it, which says nothing
+ * of groups of ranks. */
+static enum dt_status descend(struct dt_orch_table *t, bool part, struct dt_error *err,
+                              struct dt_plan *p, bool *changed)
+{
+    double ops = dt_orch_effort_of(t->in)->reorder_ops, now, s;
+    struct dt_plan q = *p;
+    bool last = false;
+
+    DT_TRY(time_it(t, &q, HUGE_VAL, err, &now));
+    for (int k = 0; !last && ops > 0 && now < HUGE_VAL; k++) {
+        q = *p;
+        if (!step(t, k, !part, &q, &last))
+            continue;
+        ops -= dt_orch_look_ops(t, &q, 0);
+        DT_TRY(time_it(t, &q, now, err, &s));
+        if (s > now * (1 - GAIN))
+            continue;
+        *p = q;
+        *changed = true;
+        now = s;
+        k = -1;
+    }
+    return DT_OK;
+}
+
+/* Of the others as many as leave k in all. */
+static enum dt_status put_first(struct dt_search_result *out, int k, const struct dt_plan *p,
+                                struct dt_error *err)
+{
+    int others = out->n < k ? out->n : k - 1;
+    struct dt_plan *all = dt_realloc(out->plans, ((size_t)out->n + 1) * sizeof(*all));
+
+    if (!all)
+        return dt_error_nomem(err, "plans");
+    memmove(all + 1, all, (size_t)others * sizeof(*all));
+    all[0] = *p;
+    out->plans = all;
+    out->n = others + 1;
+    return DT_OK;
+}
+
+enum dt_status dt_orch_choose_shares(struct dt_orch_table *t, struct dt_error *err,
+                                     struct dt_search_result *out)
+{
+    struct dt_plan best = out->plans[0];
+    bool changed = false, part;
+    struct dt_error why;
+
+    if (!t->in->opt.rank || t->in->opt.effort == DT_EFFORT_QUICK || t->in->near ||
+        best.predicted.timeline_s <= 0 || best.colocated || best.n_modules == 1)
+        return DT_OK;
+    part = dt_orch_look_ops(t, &best, 0) < dt_orch_plan_ops(&best, t->in->model->llm);
+    DT_TRY(descend(t, part, err, &best, &changed));
+    if (changed && part) {
+        enum dt_status st = dt_orch_plan_timeline_s(
+            t->in, &best, 0, &why, &best.predicted.timeline_s, &best.predicted.mem_bytes_max);
+
+        t->ops += (int64_t)dt_orch_plan_ops(&best, t->in->model->llm);
+        if (st != DT_OK && st != DT_ERR_INFEASIBLE)
+            return dt_error_pass(err, &why);
+        changed = st == DT_OK;
+    }
+    changed = changed && best.predicted.timeline_s < out->plans[0].predicted.timeline_s;
+    return changed ? put_first(out, t->in->opt.k > 0 ? t->in->opt.k : 8, &best, err) : DT_OK;
+}
