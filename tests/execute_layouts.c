@@ -22,10 +22,10 @@
     "positions: 48, norm: layernorm, gated: false, bias: true"
 
 /* A dense layer, then two with experts. */
-#define EXPERTS(keys, more)                                                                        \
+#define EXPERTS(n, keys, more)                                                                     \
     EF_ENCODER                                                                                     \
     ", llm: {kind: llm, layers: 3, hidden: 32, ffn: 48, heads: 4, kv_heads: " keys ", "            \
-    "vocab: 61, experts: 4, top_k: 2, expert_ffn: 24, shared_ffn: 16, dense_first: 1" more         \
+    "vocab: 61, experts: " n ", top_k: 2, expert_ffn: 24, shared_ffn: 16, dense_first: 1" more     \
     "}, " EF_UNET
 
 /* The same with one that merges 2 x 2 patches of half the side: as many rows for the LLM. */
@@ -162,11 +162,11 @@ static const struct {
     {"cp 2, ring, colocated, tp 2, pp 2", "1/1/8 2/2/1 1/1/4", "cp=2 ring colocated mb=4 full"},
     {"cp 2, ring, shared table, pp 2 dp 2", "1/2/2", "cp=2 ring gpt"},
     {"cp 2, ring, tp 2, chunks", "1/1/1 2/1/1 1/1/1", "cp=2 ring chunks=2"},
-    {"cp 2, ring, experts", "1/1/1 1/1/1 1/1/1", "moe0 cp=2 ring"},
+    {"cp 2, ring, experts", "1/1/1 1/1/1 1/1/1", "moe cp=2 ring"},
     /* experts, here or dealt to replicas, whose microbatches differ in rows */
     {"experts", "1/1/1 1/1/1 1/1/1", "moe"},
     {"experts, pp 2, dp 2", "1/1/1 1/2/2 1/1/1", "moe mb=2"},
-    {"experts, cp 2", "1/1/1 1/1/1 1/1/1", "moe0 cp=2"},
+    {"experts, cp 2", "1/1/1 1/1/1 1/1/1", "moe cp=2"},
     {"ep 2", "1/1/1 1/1/2 1/1/1", "moe ep=2 mpi"},
     {"ep 2, pp 2", "1/1/1 1/2/2 1/1/1", "moe ep=2"},
     {"ep 2, dp 4", "1/1/1 1/1/4 1/1/1", "moe ep=2 reorder mpi"},
@@ -187,7 +187,7 @@ static const struct {
     {"experts, tp 2, pp 2, dp 2", "1/1/2 2/2/2 1/1/1", "moe"},
     {"experts, tp 2, full recompute", "2/1/1 2/1/1 1/1/1", "moe recompute=full"},
     {"experts, tp 2, selective, zb-h1", "1/1/1 2/2/1 1/1/1", "moe recompute=selective zb-h1"},
-    {"experts, tp 2, cp 2", "1/1/1 2/1/1 1/1/1", "moe0 cp=2 full"},
+    {"experts, tp 2, cp 2", "1/1/1 2/1/1 1/1/1", "moe cp=2 full"},
     {"experts, tp 2, vpp 2, dropout", "1/1/1 2/2/1/2 1/1/1", "moe interleaved dropout=0.1 full"},
     {"experts, tp 2, frozen LLM", "1/1/1 2/1/1 1/1/1", "moe frozen=tft full"},
     {"experts, tp 2, colocated", "2/1/1 2/1/1 2/1/1", "moe colocated full"},
@@ -196,9 +196,31 @@ static const struct {
     {"ep 2, tp 2, dp 4", "1/1/1 2/1/4 1/1/1", "moe ep=2 reorder"},
     {"ep 2, tp 2, pp 2, zb-h1, full recompute", "1/1/1 2/2/2 1/1/1",
      "moe ep=2 zb-h1 recompute=full full"},
+    /* experts dealt to those that a sequence is cut for, in groups within a lane, of lanes, and across their borders */
+    {"cp 2, ep 2", "1/1/1 1/1/1 1/1/1", "moe cp=2 ep=2 mpi"},
+    {"cp 2, ep 2, microbatch 3", "1/1/1 1/1/1 1/1/1", "moe cp=2 ep=2 mb=3 full"},
+    {"cp 2, ep 4", "1/1/1 1/1/2 1/1/1", "moe cp=2 ep=4 reorder mpi"},
+    {"cp 4, ep 2", "1/1/1 1/1/1 1/1/1", "moe cp=4 ep=2"},
+    {"cp 2, ep 3", "1/1/1 1/1/3 1/1/1", "moe6 cp=2 ep=3"},
+    {"cp 4, ep 6, ring", "1/1/1 1/1/3 1/1/1", "moe6 cp=4 ep=6 ring full"},
+    {"cp 2, ep 2, dp 2, zero 0", "1/1/1 1/1/2 1/1/1", "moe cp=2 ep=2 zero=0"},
+    {"cp 2, ep 4, dp 4", "1/1/1 1/1/4 1/1/1", "moe cp=2 ep=4 full"},
+    {"cp 2, ep 2, tp 2", "1/1/1 2/1/1 1/1/1", "moe cp=2 ep=2 mpi"},
+    {"cp 2, ep 2, tp 2, pp 2", "1/1/1 2/2/1 1/1/1", "moe cp=2 ep=2"},
+    {"cp 2, ep 4, tp 2, no overlap", "1/1/2 2/1/2 1/1/1", "moe cp=2 ep=4 apart full"},
+    {"cp 2, ep 2, ring", "1/1/1 1/1/1 1/1/1", "moe cp=2 ep=2 ring"},
+    {"cp 2, ep 4, ring, zb-h1, full recompute", "1/1/1 1/2/2 1/1/1",
+     "moe cp=2 ep=4 ring zb-h1 recompute=full"},
+    {"cp 2, ep 2, vpp 2, dropout", "1/1/1 1/2/1/2 1/1/1", "moe cp=2 ep=2 interleaved dropout=0.1"},
+    {"cp 2, ep 2, colocated", "1/1/2 1/1/1 1/1/2", "moe cp=2 ep=2 colocated"},
+    {"cp 2, ep 4, gpipe, selective", "1/1/1 1/2/2 1/1/1",
+     "moe cp=2 ep=4 gpipe mb=2 recompute=selective full"},
+    {"cp 2, ep 2, frozen LLM", "1/1/2 1/2/1 1/1/1", "moe cp=2 ep=2 frozen=tft full"},
+    {"cp 2, ep 2, one sample with pictures", "1/1/1 1/1/1 1/1/1", "moe cp=2 ep=2 data=one full"},
     /* a gate of shared experts */
     {"gated shared experts, dp 2", "1/1/1 1/1/2 1/1/1", "moeg"},
     {"gated shared experts, ep 2, tp 2", "1/1/1 2/1/2 1/1/1", "moeg ep=2"},
+    {"gated shared experts, cp 2, ep 2", "1/1/1 1/1/1 1/1/1", "moeg cp=2 ep=2 full"},
     {"gated shared experts, tp 2, zb-h1, selective", "1/1/1 2/2/1 1/1/1",
      "moeg zb-h1 recompute=selective full"},
     /* merged patches */
@@ -511,13 +533,13 @@ static void read_option(const char *s, struct ranks_case *c)
     else if (word_is(s, "ep=", &v))
         c->ep = atoi(v);
     else if (word_is(s, "moe", &v))
-        c->model = EXPERTS("2", "");
-    else if (word_is(s, "moe0", &v)) /* even routing is not asked for */
-        c->model = EXPERTS("2", ", balance_loss: 0");
+        c->model = EXPERTS("4", "2", "");
     else if (word_is(s, "moek", &v)) /* heads, keys' too, for four members */
-        c->model = EXPERTS("4", "");
+        c->model = EXPERTS("4", "4", "");
+    else if (word_is(s, "moe6", &v)) /* six of them */
+        c->model = EXPERTS("6", "2", "");
     else if (word_is(s, "moeg", &v))
-        c->model = EXPERTS("2", ", shared_gate: true");
+        c->model = EXPERTS("4", "2", ", shared_gate: true");
     else if (word_is(s, "merged", &v))
         c->model = MERGING(", positions: 16");
     else if (word_is(s, "mergew", &v)) /* whole rows, as above */

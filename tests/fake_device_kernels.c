@@ -198,7 +198,8 @@
     K(8, copy2d, dtype, n, n, in, n, out, n, b)                                                    \
     K(4, route_choose, route, in_f, out_i, out_f)                                                  \
     K(6, route_sort, route, in_i, out_i, out_i, out_i, out_i)                                      \
-    K(6, route_load, route, items, in_f, in_i, out_f, out_f)                                       \
+    K(4, route_load, route, items, in_i, out_f)                                                    \
+    K(5, route_even, route, items, in_f, in_f, out_f)                                              \
     K(9, route_bwd, dtype, route, in_f, in_i, in_f, items, in_f, f, out)                           \
     K(6, rows_weigh, dtype, n, n, in_f, in, out)                                                   \
     K(8, rows_weigh_bwd, dtype, n, n, in_f, in, in, out, out_f)                                    \

@@ -3,6 +3,7 @@
  * Expert parallelism in programs and memory: what travels, among how many, how long, and what a rank holds, against
  * sums written down here. */
 #include "core/cost/memory.h"
+#include "core/schedule/program_partners.h"
 #include "core/schedule/timeline.h"
 #include "random_plan.h"
 #include "test_util.h"
@@ -156,6 +157,80 @@ START_TEST(wrong_shares_are_found)
 }
 END_TEST
 
+/* Which replicas an expert group links, group by group: ep neighbours among the dp x cp ranks of a stage. */
+static void find_linked(int dp, int cp, int ep, int *least)
+{
+    bool again = true;
+
+    for (int r = 0; r < dp; r++)
+        least[r] = r;
+    while (again) {
+        again = false;
+        for (int i = 0; i < dp * cp; i++)
+            for (int k = i / ep * ep; k < i / ep * ep + ep; k++)
+                if (least[k / cp] < least[i / cp]) {
+                    least[i / cp] = least[k / cp];
+                    again = true;
+                }
+    }
+}
+
+/* Ops of linked lanes, whose members exchange rows, run together: also where a group has cp members of several replicas,
+ * or a lane has members of two groups. */
+START_TEST(lanes_that_groups_link_run_together)
+{
+    static const struct {
+        int dp, cp, ep, experts;
+    } cases[] = {{4, 1, 1, 8}, {4, 1, 2, 8}, {4, 1, 4, 8}, {4, 2, 1, 8}, {4, 2, 2, 8},
+                 {4, 2, 4, 8}, {4, 2, 8, 8}, {2, 4, 2, 8}, {2, 4, 8, 8}, {3, 2, 2, 6},
+                 {4, 2, 4, 4}, {3, 2, 3, 6}, {3, 4, 6, 6}, {6, 4, 6, 6}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int dp = cases[i].dp, least[8], seen = 0;
+        struct dt_program_partners g;
+        struct dt_arena arena = {0};
+        struct sched_fixture s;
+
+        sf_init(&s);
+        fx_index(&s.f);
+        sf_llm(&s, 4);
+        sf_plan(&s, 12 * dp, 1, DT_SCHED_1F1B);
+        sf_layout(&s, 0, 1, 2, 1, dp);
+        s.plan.modules[0].layout.cp = cases[i].cp;
+        sf_experts(&s, 0, cases[i].experts, cases[i].ep, 1);
+        ck_assert_int_eq(s.plan.modules[0].layout.ep, cases[i].ep);
+        sf_samples(&s, 12 * dp, 0, 0, false, 3);
+        sf_compile(&s);
+        find_linked(dp, cases[i].cp, cases[i].ep, least);
+        dt_assert_ok(dt_program_partners_find(s.p, &arena, &s.err, &g), s.err);
+        for (uint32_t k = 0; k < s.p->n_ops; k++) {
+            const struct dt_op *op = &s.p->ops[k];
+            int n = dt_program_partners_n(s.p, &g, k), linked = 0;
+
+            if (op->kind != DT_OP_FORWARD && op->kind != DT_OP_BACKWARD) {
+                ck_assert_int_eq(n, 1);
+                continue;
+            }
+            for (int r = 0; r < dp; r++)
+                linked += least[r] == least[op->replica];
+            ck_assert_int_eq(n, linked);
+            for (int j = 0; j < n; j++) {
+                uint32_t with = dt_program_partner(s.p, &g, k, j);
+
+                ck_assert_uint_ne(with, DT_NONE);
+                ck_assert_int_eq(s.p->ops[with].stage, op->stage);
+                ck_assert_int_eq(s.p->ops[with].mb, op->mb);
+                ck_assert_int_eq(least[s.p->ops[with].replica], least[op->replica]);
+                seen++;
+            }
+        }
+        ck_assert_int_gt(seen, 0);
+        dt_arena_free(&arena);
+        sf_free(&s);
+    }
+}
+END_TEST
+
 /* The busiest rank takes the stated factor longer over its experts, and nothing else does. */
 START_TEST(crowded_ranks_take_longer)
 {
@@ -198,6 +273,7 @@ int main(void)
     tcase_add_test(c, how_long);
     tcase_add_test(c, what_a_rank_holds);
     tcase_add_test(c, wrong_shares_are_found);
+    tcase_add_test(c, lanes_that_groups_link_run_together);
     tcase_add_test(c, crowded_ranks_take_longer);
     return dt_test_run(suite);
 }

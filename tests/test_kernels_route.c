@@ -196,7 +196,8 @@ static void check_gradient(struct kt *k, bool normed, bool balanced)
     for (int th = 0; th < 2; th++) {
         k->k->softmax(k->q[th], k->t, r.rows, r.experts, 1, z.p, p.p);
         k->k->route_choose(k->q[th], &r, p.p, given, NULL);
-        k->k->route_load(k->q[th], &r, &items, p.p, given, load.p, sum.p);
+        k->k->route_load(k->q[th], &r, &items, given, load.p);
+        k->k->route_even(k->q[th], &r, &items, p.p, load.p, sum.p);
         k->k->route_bwd(k->q[th], k->t, &r, p.p, given, cost.p, &items, balanced ? load.p : NULL,
                         0.3f, dz.p);
         kt_same(k, th, &p), kt_same(k, th, &load), kt_same(k, th, &sum), kt_same(k, th, &dz);

@@ -19,6 +19,9 @@ ep2pp2='{colocated: true, encoder: {dp: 2}, llm: {dp: 2, ep: 2, pp: 2}, generato
 ep2dp4='{colocated: true, encoder: {dp: 2}, llm: {dp: 4, ep: 2}, generator: {dp: 2}}'
 tp2='{colocated: true, encoder: {dp: 2}, llm: {tp: 2}, generator: {dp: 2}}'
 ep2tp2='{colocated: true, encoder: {dp: 2}, llm: {tp: 2, dp: 2, ep: 2}, generator: {dp: 4}}'
+cp2='{colocated: true, encoder: {dp: 2}, llm: {cp: 2}, generator: {dp: 2}}'
+cp2ep2='{colocated: true, encoder: {dp: 2}, llm: {cp: 2, ep: 2}, generator: {dp: 2}}'
+cp2ep4='{colocated: true, encoder: {dp: 4}, llm: {cp: 2, dp: 2, ep: 4}, generator: {dp: 4}}'
 ep4='{encoder: {dp: 2, with: llm}, llm: {dp: 4, ep: 4}, generator: {with: llm}}'
 
 # --- the same training ---
@@ -39,6 +42,15 @@ train 4 ep2dp4 "$ep2dp4" --ranks 4
 check "ep 2 of dp 4" about
 train 4 ep4 "$ep4" --ranks 4 train.zero=0
 check "ep 4, zero 0" about
+train 4 cp2 "$cp2" --ranks 2
+check "cp 2, even routing of samples that are cut" about
+check "which is asked for over all of a sample" 'near_to "$(field balance)" "$balance" 1e-3'
+train 4 cp2ep2 "$cp2ep2" --ranks 2
+check "ep 2 in a lane of cp 2" about
+check "with as even a routing of all of a sample" 'near_to "$(field balance)" "$balance" 1e-3'
+check "and of a group" 'near_to "$(field busiest_rank_ep2)" "$uneven" 1e-3'
+train 4 cp2ep4 "$cp2ep4" --ranks 4
+check "ep 4 over dp 2 and cp 2" about
 train 4 tp2 "$tp2" --ranks 2
 check "tp 2" about
 check "every row is counted once" 'near_to "$(field balance)" "$balance" 1e-3'
@@ -60,7 +72,7 @@ check "and what it plans trains as one process does" about
 train 6 one '{colocated: true}'
 loss=$(field loss)
 check "one process goes on" 'grep -q "\"resumed\": true" out'
-for dir in ep2 ep2pp2 ep2dp4 ep4 tp2 ep2tp2; do
+for dir in ep2 ep2pp2 ep2dp4 ep4 cp2ep2 cp2ep4 tp2 ep2tp2; do
     train 6 $dir '{colocated: true}'
     check "one process goes on from $dir" 'about && grep -q "\"resumed\": true" out'
 done
@@ -68,6 +80,8 @@ train 8 one '{colocated: true}'
 loss=$(field loss)
 train 8 ep4 "$ep2dp4" --ranks 4
 check "ep 2 goes on from one process" 'about && grep -q "\"resumed\": true" out'
+train 8 ep2 "$cp2ep4" --ranks 4
+check "and ep 4 over dp 2 and cp 2" 'about && grep -q "\"resumed\": true" out'
 train 8 tp2 "$ep2tp2" --ranks 4
 check "and ep 2 with tp 2" 'about && grep -q "\"resumed\": true" out'
 
@@ -104,15 +118,12 @@ memory 2 auto "$ep2"
 memory 4 fp32 "$ep2dp4"
 memory 2 fp32 "$tp2"
 memory 4 auto "$ep2tp2"
+memory 2 fp32 "$cp2ep2"
+memory 4 auto "$cp2ep4"
 
 # --- what is refused ---
 expect 2 "with ep 2 replicas need a rank each; the plan has 2 GPUs, so start 2 ranks, not 1" \
     "$DISTTRAIN" train --no-runs job.yaml "$experts" run.steps=2 "plan=$ep2"
-expect 2 "balance_loss is a loss of whole samples, which cp 2 cuts; set balance_loss 0, or cp 1" \
-    "$DISTTRAIN" train --ranks 2 --no-runs job.yaml "$experts" run.steps=2 'plan={colocated: true, llm: {cp: 2}}'
-expect 2 "cp 2 with ep 2 is planned and simulated" \
-    "$DISTTRAIN" train --ranks 4 --no-runs job.yaml "$experts" model.modules.llm.balance_loss=0 run.steps=2 \
-    'plan={colocated: true, llm: {cp: 2, dp: 2, ep: 2}}'
 
 # --- what training has measured is what simulate takes ---
 simulated() { # IMBALANCE: the iteration of ep 2

@@ -281,11 +281,13 @@ struct dt_kernels {
                        const int32_t *expert, int32_t *count, int32_t *place, int32_t *choice,
                        int32_t *row);
     /* How evenly the rows of each item are spread (Fedus et al. 2022, eq. 4 to 6): load[i][e] = experts * (the item's
-     * choices of e) / (all its choices), 1 where all have as many; sum[i] (NULL) = load[i] . the sum of p over its
-     * rows, which is the item's rows where p is even. */
+     * choices of e) / (all its choices), 1 where all have as many, 0 of an item without rows. */
     void (*route_load)(struct dt_device_queue *q, const struct dt_kernel_route *r,
-                       const struct dt_kernel_items *items, const float *prob,
-                       const int32_t *expert, float *load, float *sum);
+                       const struct dt_kernel_items *items, const int32_t *expert, float *load);
+    /* sum[i] = load[i] . the sum of p over the item's rows, which is the number of these where p is even. */
+    void (*route_even)(struct dt_device_queue *q, const struct dt_kernel_route *r,
+                       const struct dt_kernel_items *items, const float *prob, const float *load,
+                       float *sum);
     /* Gradient of the logits from that of the weights, and `balance` times that of the sum over items of sum[i], where
      * load counts as a constant; load NULL: without it.  dlogit: T, overwritten. */
     void (*route_bwd)(struct dt_device_queue *q, enum dt_dtype dtype,

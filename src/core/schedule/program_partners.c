@@ -2,10 +2,15 @@
 #include "core/schedule/program_partners.h"
 
 #include "base/mem.h"
+#include "base/number.h"
 
-static int ep_of(const struct dt_program *p, int module)
+/* Lanes that are linked by expert groups.  Members are neighbours among cp ranks of each lane: where ep does not divide
+ * cp, nor cp ep, a lane may have members of two groups. */
+static int linked(const struct dt_program *p, int module)
 {
-    return p->plan->modules[module].layout.ep;
+    const struct dt_plan_layout *l = &p->plan->modules[module].layout;
+
+    return l->ep / (int)dt_number_gcd(l->ep, l->cp);
 }
 
 static bool exchanges(const struct dt_op *op)
@@ -48,11 +53,11 @@ static int find_lanes(const struct dt_program *p, struct dt_arena *a, struct dt_
     }
     for (int l = 0; l < p->n_lanes; l++) {
         const struct dt_lane *x = &p->lanes[l];
-        int ep = ep_of(p, x->module), dp = p->plan->modules[x->module].layout.dp;
+        int n = linked(p, x->module), dp = p->plan->modules[x->module].layout.dp;
 
         g->at[l] = at;
-        for (int k = 0; ep > 1 && dp % ep == 0 && k < ep; k++)
-            g->lane[at++] = of[x->module][x->stage * dp + x->replica / ep * ep + k];
+        for (int k = 0; n > 1 && dp % n == 0 && k < n; k++)
+            g->lane[at++] = of[x->module][x->stage * dp + x->replica / n * n + k];
     }
     g->at[p->n_lanes] = at;
     return 0;
@@ -65,11 +70,11 @@ enum dt_status dt_program_partners_find(const struct dt_program *p, struct dt_ar
 
     *out = (struct dt_program_partners){0};
     for (int m = 0; m < p->plan->n_modules; m++)
-        out->any |= ep_of(p, m) > 1;
+        out->any |= linked(p, m) > 1;
     if (!out->any)
         return DT_OK;
     for (int l = 0; l < p->n_lanes; l++)
-        members += (size_t)ep_of(p, p->lanes[l].module);
+        members += (size_t)linked(p, p->lanes[l].module);
     out->nth = DT_ARENA_NEW(a, uint32_t, ops);
     out->compute = DT_ARENA_NEW(a, uint32_t, ops);
     out->first = DT_ARENA_NEW(a, uint32_t, lanes);

@@ -23,6 +23,12 @@ static void *cut(struct cut *c, int64_t n, size_t size)
     return p;
 }
 
+/* Stretches of rows in which routing is to be even: samples, or their halves. */
+static int64_t max_items(const struct dt_batch_limits *max)
+{
+    return max->gathered > 0 && 2 * max->samples > max->seqs ? 2 * max->samples : max->seqs;
+}
+
 static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
                    const struct dt_nn_shape_facts *f, bool device, struct cut *c)
 {
@@ -38,7 +44,8 @@ static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
         a->in_row = cut(c, max->in, 4);
         a->cond_row = cut(c, max->cond, 4);
         a->begin = a->cu_keys = a->key_at = NULL;
-        a->cu_sample = f->experts ? cut(c, max->seqs + 1, 4) : NULL;
+        a->cu_sample = f->experts ? cut(c, max_items(max) + 1, 4) : NULL;
+        a->sample_part = f->experts && max->gathered > 0 ? cut(c, 2 * max->samples, 4) : NULL;
         if (max->gathered > 0) {
             a->begin = cut(c, max->seqs, 4);
             a->cu_keys = cut(c, max->steps * (max->seqs + 1), 4);
@@ -114,7 +121,8 @@ enum dt_status dt_batch_fit(struct dt_batch *b, const struct dt_batch_limits *ne
     DT_TRY(dt_nn_shape_facts(b->module, err, &f));
     if (need->rows > b->max.rows || need->seqs > b->max.seqs || need->in > b->max.in ||
         need->cond > b->max.cond || need->keys > b->max.keys || need->steps > b->max.steps ||
-        need->keys_step > b->max.keys_step || need->gathered > b->max.gathered)
+        need->keys_step > b->max.keys_step || need->gathered > b->max.gathered ||
+        need->samples > b->max.samples)
         return dt_error_set(err, DT_ERR_INTERNAL,
                             "module \"%s\": a batch is larger than the place made for it",
                             b->module->name);

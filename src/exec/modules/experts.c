@@ -131,9 +131,12 @@ static struct dt_kernel_route route_of(const struct dt_nn_call *c, const struct 
     return (struct dt_kernel_route){d->rows, d->n, d->top_k, !c->s->numbers.top_k_raw};
 }
 
+/* Samples; or of a cut batch their early halves, then their late ones. */
 static struct dt_kernel_items samples_of(const struct dt_nn_call *c)
 {
-    return (struct dt_kernel_items){c->batch->n_sample, c->batch->dev.cu_sample, c->batch->rows};
+    int64_t n = c->s->cp ? 2 * c->batch->n_sample : c->batch->n_sample;
+
+    return (struct dt_kernel_items){n, c->batch->dev.cu_sample, c->batch->rows};
 }
 
 /* Uneven routing is a loss of the batch, also where the router is frozen. */
@@ -149,12 +152,30 @@ struct even { /* work areas */
 
 static struct even take_even(struct dt_nn_call *c, const struct dt_nn_experts *d)
 {
+    int64_t items = c->s->cp ? 2 * c->batch->n_sample : c->batch->n_seq;
     struct even v;
 
-    v.load = dt_nn_work(c, (size_t)(c->batch->n_seq * d->n) * 4);
-    v.sum = dt_nn_work(c, (size_t)c->batch->n_seq * 4);
+    v.load = dt_nn_work(c, (size_t)(items * d->n) * 4);
+    v.sum = dt_nn_work(c, (size_t)items * 4);
     v.total = dt_nn_work(c, sizeof(*v.total));
     return v;
+}
+
+/* Of every item that of its sample, of which other members have rows, too. */
+static void find_load(struct dt_nn_call *c, const struct dt_nn_experts *d,
+                      const struct dt_nn_order *o, const struct even *v)
+{
+    struct dt_kernel_route r = route_of(c, d);
+    struct dt_kernel_items items = samples_of(c);
+    int64_t half = items.n / 2 * d->n;
+
+    c->k->route_load(c->q, &r, &items, o->expert, v->load);
+    if (!c->s->cp)
+        return;
+    c->k->rows_weigh(c->q, DT_F32, items.n, d->n, c->batch->dev.sample_part, v->load, v->load);
+    c->k->add(c->q, DT_F32, half, v->load, v->load + half, v->load);
+    dt_tp_all_reduce(c->q, c->s->cp, DT_F32, half, v->load);
+    dt_nn_copy(c, v->load + half, v->load, (size_t)half * 4);
 }
 
 static void weigh_evenness(struct dt_nn_call *c, const struct dt_nn_experts *d,
@@ -163,10 +184,8 @@ static void weigh_evenness(struct dt_nn_call *c, const struct dt_nn_experts *d,
     struct dt_kernel_route r = route_of(c, d);
     struct dt_kernel_items items = samples_of(c);
 
-    *c->s->routing->balance = 0;
-    if (c->batch->cut.n > 1) /* samples are not whole here; balance_loss is 0 then */
-        return;
-    c->k->route_load(c->q, &r, &items, c->act.tf.prob, o->expert, v->load, v->sum);
+    find_load(c, d, o, v);
+    c->k->route_even(c->q, &r, &items, c->act.tf.prob, v->load, v->sum);
     c->k->sum(c->q, items.n, v->sum, v->total, false);
     c->s->dev->copy(c->q, c->s->routing->balance, v->total, sizeof(*v->total), DT_COPY_TO_HOST);
 }
@@ -509,7 +528,7 @@ static void router_back(struct dt_nn_call *c, const struct dt_nn_experts *d,
         dt_nn_experts_return(c, d, (char *)g->dtaken, (char *)g->dsorted, o->came, sizeof(float));
     c->k->rows_copy(c->q, DT_F32, d->choices, 1, g->dsorted, NULL, g->dweight, o->choice, false);
     if (even)
-        c->k->route_load(c->q, &r, &items, c->act.tf.prob, o->expert, v->load, NULL);
+        find_load(c, d, o, v);
     c->k->route_bwd(c->q, c->dtype, &r, c->act.tf.prob, o->expert, g->dweight, &items,
                     even ? v->load : NULL, c->batch->balance_scale, g->dlogit);
 }

@@ -36,6 +36,7 @@ struct dt_batch_limits {
     int64_t cond;    /* LLM: rows handed to generators */
     int64_t max_len; /* longest sequence in rows; 0 = rows */
     int64_t keys, keys_step, steps, gathered; /* context parallelism (dt_batch), else 0 */
+    int64_t samples;                          /* the same: samples that have rows at any member */
     int64_t routed;                           /* expert parallelism (dt_batch), else 0 */
 };
 
@@ -75,7 +76,8 @@ static inline void dt_batch_own(const struct dt_batch_cut *c, int64_t rows, int6
 struct dt_batch_arrays {
     int32_t *cu, *pos, *ids, *target, *in_row, *cond_row;
     int32_t *begin, *cu_keys, *key_at; /* of a cut batch, else NULL */
-    int32_t *cu_sample;                /* [seqs + 1], of an LLM with experts, else NULL */
+    int32_t *cu_sample; /* LLM with experts, else NULL: [seqs + 1]; cut: [2 samples + 1] */
+    float *sample_part; /* the same, cut: [2 samples] */
     uint64_t *
         stream; /* [seqs]: of what is drawn for an image or document, e.g. its sample number: noise of a
                        * generator, dropout elsewhere */
@@ -116,9 +118,11 @@ struct dt_batch {
     int64_t n_early, gathered;
     int64_t steps, keys, keys_step; /* keys: of all steps; of the step that has most */
     int64_t max_keys;               /* most that a sequence sees in a step */
-    /* LLM with experts: rows of this microbatch at all members of the expert group together (0: the same as here), and
-     * the samples, sample i being rows cu_sample[i] .. cu_sample[i + 1], in which routing is to be even:
-     * balance_scale times the sum over them of experts' loads times p (kernels.h, route_load) is a loss, too. */
+    /* LLM with experts: room for rows of this microbatch at all members of the expert group together (0: as many at each
+     * as here), and the samples, sample i being rows cu_sample[i] .. cu_sample[i + 1], in which routing is to be even:
+     * balance_scale times the sum over them of experts' loads times p (kernels.h, route_load) is a loss, too.  Of a cut
+     * batch these are the early halves of all samples, then the late ones, and sample_part says which part of the sample's
+     * rows, which are at all members, that is. */
     int64_t routed, n_sample;
     float balance_scale;
     int32_t *doc_of; /* host, [rows]: room for the caller, e.g. for dt_batch_documents */

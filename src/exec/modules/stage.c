@@ -288,7 +288,8 @@ static enum dt_status make_workspace(struct dt_stage *s, struct dt_error *err)
                             .keys_step = s->max.keys_step,
                             .steps = s->max.steps,
                             .gathered = s->max.gathered,
-                            .routed = s->max.routed};
+                            .routed = s->max.routed,
+                            .n_sample = s->max.samples};
     const struct dt_nn_shape_facts *f = &s->facts;
     size_t es = dt_dtype_bytes(s->dtype), at = 0, where[DT_MAX_SKIPS], g_time, g_context, saved;
     size_t chunk_rows = 0, chunk_part = 0;
@@ -415,11 +416,6 @@ static enum dt_status check_members(const struct dt_stage *s, struct dt_error *e
 {
     int n = dt_tp_size(s->tp), ep = dt_tp_size(s->ep);
 
-    if (s->facts.experts && s->cp && s->numbers.balance_loss > 0)
-        return dt_error_set(err, DT_ERR_INPUT,
-                            "module \"%s\": balance_loss is a loss of whole samples, which cp %d "
-                            "cuts; set balance_loss 0, or cp 1",
-                            s->module->name, dt_tp_size(s->cp));
     for (int i = 0; i < s->module->n_blocks; i++) {
         const struct dt_block *b = &s->module->blocks[i];
 

@@ -67,6 +67,7 @@ void dt_batching_limits_cut(const struct dt_model *m, const struct dt_sequence *
     for (int k = 0; k < n; k++) {
         struct dt_batching_chunks c;
 
+        out->samples += seqs[k]->n_tokens > 0;
         out->in += dt_batching_in_rows(seqs[k]);
         out->cond += dt_batching_cond_count(m, seqs[k]);
         for (int d = 0; d < seqs[k]->n_docs; d++)
@@ -135,6 +136,30 @@ static void add_half(const struct feed *f, int half)
                 add_stretch(f, &c, c.doc, own);
         own += f->seqs[k]->n_tokens;
     }
+}
+
+/* Own rows of every sample's halves, those without rows here too: members ask together whether routing is even. */
+static void add_samples(const struct feed *f)
+{
+    struct dt_batch *b = f->b;
+    int64_t n = 0;
+    int32_t row = 0;
+
+    b->n_sample = 0;
+    if (!b->host.cu_sample)
+        return;
+    for (int half = 0; half < 2; half++)
+        for (int k = 0; k < f->n; k++) {
+            int64_t rows = dt_batching_cut_rows(f->seqs[k], b->cut.n, b->cut.mine, half);
+
+            if (f->seqs[k]->n_tokens == 0)
+                continue;
+            b->host.sample_part[n] = (float)rows / (float)f->seqs[k]->n_tokens;
+            b->host.cu_sample[n++] = row;
+            row += (int32_t)rows;
+        }
+    b->host.cu_sample[n] = row;
+    b->n_sample = n / 2;
 }
 
 /* ---- filling: keys ---- */
@@ -275,7 +300,7 @@ static enum dt_status check_room(const struct dt_model *m, const struct feed *f,
     dt_batching_limits_cut(m, f->seqs, f->n, &f->b->cut, &need);
     if (need.rows > room->rows || need.seqs > room->seqs || need.in > room->in ||
         need.cond > room->cond || need.keys > room->keys || need.keys_step > room->keys_step ||
-        need.steps > room->steps || need.gathered > room->gathered)
+        need.steps > room->steps || need.gathered > room->gathered || need.samples > room->samples)
         return dt_error_set(err, DT_ERR_INTERNAL,
                             "module \"%s\": a microbatch is larger than the place made for it",
                             f->b->module->name);
@@ -309,7 +334,7 @@ enum dt_status dt_batching_fill_cut(const struct dt_model *m, const struct dt_se
 
     DT_TRY(check_room(m, &f, err));
     b->rows = b->n_seq = b->n_early = b->n_in = b->n_cond = b->n_cond_all = 0;
-    b->keys = b->keys_step = 0;
+    b->keys = b->keys_step = b->n_sample = 0;
     b->gathered = b->cut.n * f.most;
     if (b->gathered == 0)
         return DT_OK;
@@ -319,6 +344,7 @@ enum dt_status dt_batching_fill_cut(const struct dt_model *m, const struct dt_se
         add_half(&f, 0);
         add_half(&f, 1);
         b->host.cu[b->n_seq] = (int32_t)b->rows;
+        add_samples(&f);
         add_steps(&f);
         dt_batch_own(&b->cut, b->rows, &f.exchanged.first, &f.exchanged.end);
         add_items(m, &f);

@@ -39,11 +39,6 @@ static enum dt_status check_experts(const struct dt_exec_options *o, int m, stru
 
     if (l->ep <= 1)
         return DT_OK;
-    if (l->cp > 1)
-        return dt_error_set(err, DT_ERR_INPUT,
-                            "module %s: cp %d with ep %d is planned and simulated; training deals "
-                            "experts over replicas: cp 1",
-                            o->plan->module_names[m], l->cp, l->ep);
     if (o->plan->modules[m].zero_group > 0)
         return dt_error_set(
             err, DT_ERR_INPUT,

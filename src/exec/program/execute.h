@@ -36,7 +36,7 @@ struct dt_supervisor;
 struct dt_exec_options {
     const struct dt_device *device;
     const struct dt_model *model;   /* one encoder, one LLM, one generator at most */
-    const struct dt_plan *plan;     /* layouts without cp, ep, ip */
+    const struct dt_plan *plan;     /* layouts without ip; cp and ep of the LLM alone */
     struct dt_transport *transport; /* NULL = this process alone; else every rank calls with equal
                                        options */
     struct dt_transport *data;      /* between the same ranks, of the device's memory; NULL =
@@ -69,7 +69,7 @@ struct dt_exec_result {
     /* Experts, else 0.  A forward is that of one layer for one microbatch (of all members of an expert group). */
     double expert_forwards;
     double
-        balance; /* mean of experts * sum of (share of choices) * (mean p): 1 where all is even; 0 with cp */
+        balance; /* mean of experts * sum of (share of choices) * (mean p): 1 where all is even */
     double busiest
         [DT_LOAD_N]; /* rows of the busiest over the mean (modules/module.h), mean over forwards */
 };

@@ -318,19 +318,26 @@ static enum dt_status count_module(struct dt_exec_iteration *it, const struct dt
     return DT_OK;
 }
 
-/* Rows of the microbatches that the members of an expert group run together. */
-static void count_routed(struct dt_exec_iteration *it, const struct dt_exec_env *env, int m)
+/* Rows of the microbatches that the members of this rank's expert group run together; of those that a sequence is cut
+ * for, as many as the one that has most. */
+static void count_routed(struct dt_exec_iteration *it, const struct dt_exec_env *env,
+                         const struct dt_batch_cut *cut, int m)
 {
     const uint32_t *first = it->p->assignment->m[m].mb_first;
-    int ep = dt_exec_ep_size(env, m);
+    int ep = dt_exec_ep_size(env, m), cp = cut->n > 1 ? cut->n : 1;
 
     for (int r = 0; ep > 1 && r < env->dp[m]; r++)
         for (uint32_t mb = first[r]; mb < first[r + 1]; mb++) {
+            int group = (r * cp + cut->mine) / ep * ep;
             int64_t sum = 0;
 
-            for (int k = r / ep * ep; k < r / ep * ep + ep; k++)
-                if (first[k] + mb - first[r] < first[k + 1])
-                    sum += it->lim[m][first[k] + mb - first[r]].rows;
+            for (int copy = group; copy < group + ep; copy++) {
+                int k = copy / cp;
+                uint32_t same = first[k] + mb - first[r];
+
+                if (same < first[k + 1])
+                    sum += cp > 1 ? it->lim[m][same].gathered / cp : it->lim[m][same].rows;
+            }
             it->lim[m][mb].routed = sum;
         }
 }
@@ -349,7 +356,8 @@ struct dt_batch dt_exec_counts(const struct dt_exec_env *env, const struct dt_ex
                              .keys_step = l->keys_step,
                              .steps = l->steps,
                              .gathered = l->gathered,
-                             .routed = l->routed};
+                             .routed = l->routed,
+                             .n_sample = l->samples};
 }
 
 enum dt_status dt_exec_reserve(const struct dt_exec_stages *stages, struct dt_exec_iteration *it,
@@ -357,7 +365,7 @@ enum dt_status dt_exec_reserve(const struct dt_exec_stages *stages, struct dt_ex
 {
     for (int m = 0; m < stages->env->o.model->n_modules; m++) {
         DT_TRY(count_module(it, stages->env, &stages->ranks->cut[m], m, err));
-        count_routed(it, stages->env, m);
+        count_routed(it, stages->env, &stages->ranks->cut[m], m);
         for (int k = 0; k < stages->env->dp[m] * stages->env->n_v[m]; k++) {
             struct dt_exec_vstage *vs = &stages->vs[m][k];
             const uint32_t *first = &it->p->assignment->m[m].mb_first[vs->replica];
@@ -376,6 +384,7 @@ enum dt_status dt_exec_reserve(const struct dt_exec_stages *stages, struct dt_ex
                 grown |= grow_limit(&max.steps, need->steps);
                 grown |= grow_limit(&max.gathered, need->gathered);
                 grown |= grow_limit(&max.routed, need->routed);
+                grown |= grow_limit(&max.samples, need->samples);
                 if (need->gathered > 0) /* else the rows are enough for any document */
                     grown |= grow_limit(&max.max_len, need->max_len);
             }

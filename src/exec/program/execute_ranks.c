@@ -7,7 +7,8 @@
  *             groups, those of a group, and those of the same place in all groups
  *   tied      the two stages that share a table, per replica
  *   tp        members of a lane
- *   ep        members of an expert group: lanes of a stage, neighbours among its replicas
+ *   ep        members of an expert group: neighbours among those that hold the same dense parameters, which are the cp
+ *             members of a stage's replicas
  *   expert_peers  of what these hold: those of the same place in all groups
  *   training  all, where anything is trained: the norm
  * Of host memory:
@@ -196,19 +197,25 @@ static enum dt_status join_members(struct dt_exec_ranks *ranks, int m, bool *in,
     return DT_OK;
 }
 
-/* Replicas first, first + step, .. of a tensor-parallel member of a stage: n of them, a rank each (execute.c,
- * check_layout). */
-struct replicas {
+/* Copies first, first + step, .. of a tensor-parallel member of a stage: n of them, a rank each (placement.c,
+ * check_experts).  Copy k is context-parallel member k % cp of replica k / cp. */
+struct copies {
     int m, s, t;
     int first, step, n;
 };
 
-static enum dt_status join_replicas(const struct dt_exec_ranks *ranks, const struct replicas *r,
-                                    bool *in, struct dt_error *err, struct dt_comm **out)
+static enum dt_status join_copies(const struct dt_exec_ranks *ranks, const struct copies *r,
+                                  bool *in, struct dt_error *err, struct dt_comm **out)
 {
+    const struct dt_plan_layout *l = &ranks->env->o.plan->modules[r->m].layout;
+
     clear(ranks, in);
-    for (int k = 0; k < r->n; k++)
-        in[dt_placement_rank(&ranks->place, r->m, r->first + k * r->step, r->s, r->t)] = true;
+    for (int k = 0; k < r->n; k++) {
+        int copy = r->first + k * r->step;
+
+        in[dt_placement_rank(&ranks->place, r->m, copy / l->cp, r->s,
+                             copy % l->cp * l->tp + r->t)] = true;
+    }
     return comm_of(ranks, ranks->data, in, err, out);
 }
 
@@ -216,24 +223,25 @@ static enum dt_status join_replicas(const struct dt_exec_ranks *ranks, const str
 static enum dt_status join_stage_experts(struct dt_exec_ranks *ranks, int m, int s, bool *in,
                                          struct dt_error *err)
 {
-    int ep = dt_exec_ep_size(ranks->env, m), dp = ranks->env->dp[m];
+    const struct dt_plan_layout *l = &ranks->env->o.plan->modules[m].layout;
+    int ep = l->ep, copies = l->dp * l->cp;
     struct dt_exec_peers *p = &ranks->expert_peers[m][s];
     struct dt_comm *c;
 
     *p = (struct dt_exec_peers){
-        .n = dp / ep, .n_group = dp / ep, .leader = ranks->peers[m][s].leader};
-    for (int t = 0; t < ranks->env->o.plan->modules[m].layout.tp; t++) {
-        for (int g = 0; g < dp; g += ep) {
-            DT_TRY(join_replicas(ranks, &(struct replicas){m, s, t, g, 1, ep}, in, err, &c));
+        .n = copies / ep, .n_group = copies / ep, .leader = ranks->peers[m][s].leader};
+    for (int t = 0; t < l->tp; t++) {
+        for (int g = 0; g < copies; g += ep) {
+            DT_TRY(join_copies(ranks, &(struct copies){m, s, t, g, 1, ep}, in, err, &c));
             if (c)
-                ranks->ep[m][(g + dt_comm_member(c)) * ranks->env->pp[m] + s] =
+                ranks->ep[m][(g + dt_comm_member(c)) / l->cp * l->pp + s] =
                     (struct dt_tp){.comm = c,
                                    .rank = dt_comm_member(c),
                                    .size = ep,
                                    .limit_s = ranks->env->o.limit_s};
         }
         for (int e = 0; e < ep; e++) {
-            DT_TRY(join_replicas(ranks, &(struct replicas){m, s, t, e, ep, dp / ep}, in, err, &c));
+            DT_TRY(join_copies(ranks, &(struct copies){m, s, t, e, ep, copies / ep}, in, err, &c));
             if (c) {
                 p->comm = p->group = c;
                 p->me = dt_comm_member(c);

@@ -35,14 +35,15 @@ static enum dt_status used_gpus(struct dt_placement *p, struct dt_error *err)
     return DT_OK;
 }
 
-/* The replicas of an expert group wait for each other inside their ops. */
+/* The lanes of an expert group wait for each other inside their ops. */
 static enum dt_status check_experts(const struct dt_placement *p, int m, struct dt_error *err)
 {
     const struct dt_plan_layout *l = &p->plan->modules[m].layout;
+    int last = dt_plan_layout_lane_gpus(l) - 1;
 
     for (int s = 0; s < l->pp; s++)
         for (int r = 1; r < l->dp; r++)
-            if (dt_placement_rank(p, m, r, s, 0) == dt_placement_rank(p, m, r - 1, s, 0))
+            if (dt_placement_rank(p, m, r, s, 0) == dt_placement_rank(p, m, r - 1, s, last))
                 return dt_error_set(err, DT_ERR_INPUT,
                                     "module %s: with ep %d replicas need a rank each; the plan has "
                                     "%d GPUs, so start %d ranks, not %d",

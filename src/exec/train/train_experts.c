@@ -24,8 +24,7 @@ void dt_train_experts_json(struct dt_json *j, double balance, const double busie
                                                 "busiest_rank_ep4", "busiest_rank_ep8"};
 
     dt_json_begin_object(j);
-    if (balance > 0) /* not with context parallelism, which cuts samples */
-        dt_json_kv_double(j, "balance", balance);
+    dt_json_kv_double(j, "balance", balance);
     for (int i = 0; i < DT_LOAD_N; i++)
         if (busiest[i] > 0)
             dt_json_kv_double(j, keys[i], busiest[i]);

@@ -108,33 +108,49 @@ static void load_item(void *arg, int64_t i, int thread)
     int64_t begin = a->items->cu[i], end = a->items->cu[i + 1];
     int n = a->r.experts, k = a->r.top_k;
     float *load = a->loads + i * n;
-    double sum = 0;
 
     (void)thread;
     memset(load, 0, (size_t)n * sizeof(*load));
     for (int64_t c = begin * k; c < end * k; c++)
         load[a->chosen[c]] += 1; /* exact up to 2^24 rows */
-    for (int e = 0; e < n; e++) {
-        double p = 0;
-
+    for (int e = 0; e < n; e++)
         load[e] = end > begin ? load[e] * (float)n / (float)((end - begin) * k) : 0;
-        for (int64_t r = begin; a->sum && r < end; r++)
-            p += (double)a->prob[r * n + e];
-        sum += (double)load[e] * p;
-    }
-    if (a->sum)
-        a->sum[i] = (float)sum;
 }
 
 static void route_load(struct dt_device_queue *q, const struct dt_kernel_route *r,
-                       const struct dt_kernel_items *items, const float *prob,
-                       const int32_t *expert, float *load, float *sum)
+                       const struct dt_kernel_items *items, const int32_t *expert, float *load)
 {
-    struct route a = {
-        .r = *r, .items = items, .prob = prob, .chosen = expert, .loads = load, .sum = sum};
+    struct route a = {.r = *r, .items = items, .chosen = expert, .loads = load};
 
     if (q->status == DT_OK)
         dt_cpu_for(q, items->n, load_item, &a);
+}
+
+static void even_item(void *arg, int64_t i, int thread)
+{
+    const struct route *a = arg;
+    int n = a->r.experts;
+    double sum = 0;
+
+    (void)thread;
+    for (int e = 0; e < n; e++) {
+        double p = 0;
+
+        for (int64_t r = a->items->cu[i]; r < a->items->cu[i + 1]; r++)
+            p += (double)a->prob[r * n + e];
+        sum += (double)a->load[i * n + e] * p;
+    }
+    a->sum[i] = (float)sum;
+}
+
+static void route_even(struct dt_device_queue *q, const struct dt_kernel_route *r,
+                       const struct dt_kernel_items *items, const float *prob, const float *load,
+                       float *sum)
+{
+    struct route a = {.r = *r, .items = items, .prob = prob, .load = load, .sum = sum};
+
+    if (q->status == DT_OK)
+        dt_cpu_for(q, items->n, even_item, &a);
 }
 
 /* ---- gradient of the logits ---- */
@@ -314,6 +330,7 @@ void DT_SIMD(dt_cpu_route)(struct dt_kernels *k)
     k->route_choose = route_choose;
     k->route_sort = route_sort;
     k->route_load = route_load;
+    k->route_even = route_even;
     k->route_bwd = route_bwd;
     k->rows_weigh = rows_weigh;
     k->rows_weigh_bwd = rows_weigh_bwd;

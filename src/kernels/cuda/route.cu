@@ -103,7 +103,29 @@ static void route_sort(struct dt_device_queue *q, const struct dt_kernel_route *
 /* ---- balance: a block has an item, its threads take experts in turn ---- */
 
 __global__ void load_kernel(struct dt_kernel_route a, struct dt_kernel_items items,
-                            const float *prob, const int32_t *expert, float *load, float *sum)
+                            const int32_t *expert, float *load)
+{
+    int64_t begin = items.cu[blockIdx.x], end = items.cu[blockIdx.x + 1];
+
+    load += blockIdx.x * (int64_t)a.experts;
+    for (int e = threadIdx.x; e < a.experts; e += THREADS) {
+        int64_t n = 0;
+
+        for (int64_t c = begin * a.top_k; c < end * a.top_k; c++)
+            n += expert[c] == e;
+        load[e] = end > begin ? (float)n * (float)a.experts / (float)((end - begin) * a.top_k) : 0;
+    }
+}
+
+static void route_load(struct dt_device_queue *q, const struct dt_kernel_route *r,
+                       const struct dt_kernel_items *items, const int32_t *expert, float *load)
+{
+    if (items->n > 0)
+        DT_LAUNCH(q, (unsigned)items->n, THREADS, 0, load_kernel, *r, *items, expert, load);
+}
+
+__global__ void even_kernel(struct dt_kernel_route a, struct dt_kernel_items items,
+                            const float *prob, const float *load, float *sum)
 {
     DT_SHARED(double, room, 32);
     int64_t begin = items.cu[blockIdx.x], end = items.cu[blockIdx.x + 1];
@@ -111,28 +133,23 @@ __global__ void load_kernel(struct dt_kernel_route a, struct dt_kernel_items ite
 
     load += blockIdx.x * (int64_t)a.experts;
     for (int e = threadIdx.x; e < a.experts; e += THREADS) {
-        int64_t n = 0;
         double p = 0;
 
-        for (int64_t c = begin * a.top_k; c < end * a.top_k; c++)
-            n += expert[c] == e;
-        for (int64_t r = begin; sum && r < end; r++)
+        for (int64_t r = begin; r < end; r++)
             p += (double)prob[r * a.experts + e];
-        load[e] = end > begin ? (float)n * (float)a.experts / (float)((end - begin) * a.top_k) : 0;
         mine += (double)load[e] * p;
     }
     mine = dt_cu_block_sum(mine, room);
-    if (sum && threadIdx.x == 0)
+    if (threadIdx.x == 0)
         sum[blockIdx.x] = (float)mine;
 }
 
-static void route_load(struct dt_device_queue *q, const struct dt_kernel_route *r,
-                       const struct dt_kernel_items *items, const float *prob,
-                       const int32_t *expert, float *load, float *sum)
+static void route_even(struct dt_device_queue *q, const struct dt_kernel_route *r,
+                       const struct dt_kernel_items *items, const float *prob, const float *load,
+                       float *sum)
 {
     if (items->n > 0)
-        DT_LAUNCH(q, (unsigned)items->n, THREADS, 0, load_kernel, *r, *items, prob, expert, load,
-                  sum);
+        DT_LAUNCH(q, (unsigned)items->n, THREADS, 0, even_kernel, *r, *items, prob, load, sum);
 }
 
 /* ---- gradient of the logits: a thread has a row ---- */
@@ -280,6 +297,7 @@ void dt_cuda_route(struct dt_kernels *k)
     k->route_choose = route_choose;
     k->route_sort = route_sort;
     k->route_load = route_load;
+    k->route_even = route_even;
     k->route_bwd = route_bwd;
     k->rows_weigh = rows_weigh;
     k->rows_weigh_bwd = rows_weigh_bwd;
