@@ -184,6 +184,8 @@ libdtexec_a_SOURCES = \
 	src/exec/train/train.h \
 	src/exec/train/train_agree.c \
 	src/exec/train/train_agree.h \
+	src/exec/train/train_end.c \
+	src/exec/train/train_end.h \
 	src/exec/train/train_experts.c \
 	src/exec/train/train_experts.h \
 	src/exec/train/train_folder.c \
