@@ -23,9 +23,9 @@ struct train {
     const struct dt_setup *s;
     const struct dt_job_run_options *run;
     struct dt_exec *x;
-    struct dt_load_reference *reference; /* NULL = not asked for */
-    struct dt_feed_client *feed;         /* what the loader's documents come from; NULL = shards */
-    struct dt_feed_keys *keys;           /* of the feed */
+    struct dt_train_speed *speed; /* NULL = not asked for */
+    struct dt_feed_client *feed;  /* what the loader's documents come from; NULL = shards */
+    struct dt_feed_keys *keys;    /* of the feed */
     struct dt_loader *loader;
     struct dt_prefetch *prefetch; /* batches of the loader */
     struct dt_train_log *log;
@@ -144,19 +144,36 @@ static enum dt_status open_loader(struct train *t, struct dt_error *err)
     return dt_loader_open(&l, err, &t->loader);
 }
 
+/* Turns read batches again, and count all steps from the first. */
+static enum dt_status check_turns(const struct train *t, struct dt_error *err)
+{
+    if (!t->o->turns)
+        return DT_OK;
+    if (t->s->n_producers > 0)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "orders take turns on data that can be read again: shards, not "
+                            "producers");
+    if (dt_guard_rolls_back(&t->run->guard))
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "orders do not take turns in a training that may roll back "
+                            "(run.guard)");
+    return DT_OK;
+}
+
 static enum dt_status open_all(struct train *t, struct dt_error *err)
 {
     struct dt_exec_options x;
     struct dt_prefetch_data data;
     int64_t count;
 
+    DT_TRY(check_turns(t, err));
     DT_TRY(dt_setup_gemm_peak(t->s, err, &t->sum.gemm_peak_flops));
     dt_setup_exec_options(t->s, &x);
     x.transport = t->o->transport;
     x.supervisor = t->o->supervisor;
     x.clock_ahead_ns = t->o->supervisor ? dt_supervisor_clock(t->o->supervisor, NULL) : 0;
     DT_TRY(dt_exec_new(&x, err, &t->x));
-    DT_TRY(dt_train_speed_open(t->o, err, &t->reference));
+    DT_TRY(dt_train_speed_open(t->o, t->sum.ranks, err, &t->speed));
     t->save.x = t->x;
     if (t->first && *dt_exec_note(t->x))
         dt_warn(t->o->warn, "%s", dt_exec_note(t->x));
@@ -171,9 +188,12 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     count = t->run->steps > t->state.step ? t->run->steps - t->state.step + DT_PREFETCH_BATCHES : 0;
     if (count > 0 && dt_guard_rolls_back(&t->run->guard))
         count = INT64_MAX; /* steps are made again, of other batches */
-    data =
-        (struct dt_prefetch_data){t->loader, t->feed, t->o->transport ? t->o->transport->rank : 0,
-                                  t->sum.ranks, t->run->data_threads};
+    data = (struct dt_prefetch_data){t->loader,
+                                     t->feed,
+                                     t->o->transport ? t->o->transport->rank : 0,
+                                     t->sum.ranks,
+                                     t->run->data_threads,
+                                     t->o->turns};
     DT_TRY(dt_prefetch_open(t->s, &data, count, err, &t->prefetch));
     if (!t->first)
         return DT_OK;
@@ -199,7 +219,7 @@ static void close_all(struct train *t)
     dt_feed_client_close(t->feed);
     dt_free(t->keys);
     dt_exec_free(t->x);
-    dt_load_reference_free(t->reference);
+    dt_train_speed_close(t->speed);
     dt_train_log_close(t->log, NULL);
     dt_free(t->lane_bytes);
 }
@@ -450,12 +470,12 @@ static enum dt_status tell_mix(struct train *t, struct dt_prefetch_batch *b, int
 static enum dt_status timed(struct train *t, const struct dt_prefetch_batch *b,
                             struct dt_train_step *s, struct dt_error *err)
 {
-    bool due = dt_train_speed_due(t->reference, t->o, s->step);
+    bool due = dt_train_speed_due(t->speed, s->step);
 
     if (due)
-        dt_train_speed_before(t->reference, s);
+        dt_train_speed_before(t->speed);
     DT_TRY(execute(t, b, s, err));
-    return due ? dt_train_speed_after(t->reference, t->x, t->sum.ranks, err, s) : DT_OK;
+    return due ? dt_train_speed_after(t->speed, t->x, err, s) : DT_OK;
 }
 
 static enum dt_status one_step(struct train *t, struct dt_error *err)
@@ -478,6 +498,7 @@ static enum dt_status one_step(struct train *t, struct dt_error *err)
     s.trouble = t->sum.trouble;
     if (s.r.applied)
         t->sum.last = s;
+    t->sum.last.reference_rank_s = NULL; /* which belongs to the loop */
     t->stop = s.r.signal > 0;
     if (t->first && (s.step % t->run->log_interval == 0 || s.step == s.steps))
         DT_TRY(dt_train_log_step(t->log, &s, err));
