@@ -420,31 +420,40 @@ static void step_until(struct dt_prefetch *a, int64_t made)
     ck_assert_int_eq(dt_prefetch_made(a), made);
 }
 
-/* Of the batch that comes next, made here: its program. */
-static uint64_t digest_here(const struct dt_setup *s, struct dt_loader *l,
-                            struct dt_data_cursor *behind)
+/* Of the batch that comes next, made here: its program in each plan. */
+static void digests_here(const struct dt_setup *s, struct dt_loader *l, const struct dt_plan *plan,
+                         int plans, uint64_t *digest, struct dt_data_cursor *behind)
 {
     const struct dt_model *m = s->job->model;
     struct dt_sequence *seqs[4];
     struct dt_assignment *assignment;
     struct dt_samples *samples;
     struct dt_program *p;
-    uint64_t digest;
 
     for (int i = 0; i < 4; i++)
         dt_assert_ok(dt_loader_next(l, &err, &seqs[i]), err);
     dt_loader_cursor(l, behind);
     dt_assert_ok(dt_batching_samples((const struct dt_sequence *const *)seqs, 4, &err, &samples),
                  err);
-    dt_assert_ok(dt_assign(&s->plan, m, s->cost, samples, 0, &err, &assignment), err);
-    dt_assert_ok(dt_sched_compile(&s->plan, m, &s->job->cluster, assignment, s->cost, &err, &p),
-                 err);
-    digest = dt_program_digest(p);
-    dt_program_free(p);
-    dt_assign_free(assignment);
+    for (int k = 0; k < plans; k++) {
+        dt_assert_ok(dt_assign(&plan[k], m, s->cost, samples, 0, &err, &assignment), err);
+        dt_assert_ok(dt_sched_compile(&plan[k], m, &s->job->cluster, assignment, s->cost, &err, &p),
+                     err);
+        digest[k] = dt_program_digest(p);
+        dt_program_free(p);
+        dt_assign_free(assignment);
+    }
     dt_samples_free(samples);
     for (int i = 0; i < 4; i++)
         dt_sequence_free(seqs[i]);
+}
+
+static uint64_t digest_here(const struct dt_setup *s, struct dt_loader *l,
+                            struct dt_data_cursor *behind)
+{
+    uint64_t digest;
+
+    digests_here(s, l, &s->plan, 1, &digest, behind);
     return digest;
 }
 
@@ -501,6 +510,55 @@ START_TEST(batches_are_made_beside_the_steps)
     dt_loader_close(own);
     close_world(&w);
     close_world(&here);
+    remove_all();
+}
+END_TEST
+
+/* Orders in turn: each batch comes in all of them, and again in the next round. */
+START_TEST(orders_take_turns)
+{
+    enum { WARM_UP = 1, BATCHES = 2, ROUNDS = 3 };
+    static struct dt_train_turns t;
+    uint64_t digest[WARM_UP + BATCHES][DT_WAY_N];
+    struct dt_data_cursor behind[WARM_UP + BATCHES];
+    struct dt_loader *loader, *own;
+    struct dt_prefetch *a;
+    struct world w;
+
+    make_shard();
+    dt_assert_ok(open_world(&w, replicas, 3), err);
+    dt_train_turns_ways(&t, w.job->model, &w.setup.plan);
+    ck_assert_int_eq(t.n, 4); /* replicas differ: not Entrain's */
+    t.warm_up = WARM_UP;
+    t.batches = BATCHES;
+    t.rounds = ROUNDS;
+    dt_assert_ok(dt_loader_open(&w.setup.loader, &err, &own), err);
+    for (int i = 0; i < WARM_UP + BATCHES; i++)
+        digests_here(&w.setup, own, t.plan, t.n, digest[i], &behind[i]);
+    dt_assert_ok(dt_loader_open(&w.setup.loader, &err, &loader), err);
+    dt_assert_ok(dt_prefetch_open(&w.setup,
+                                  &(struct dt_prefetch_data){.loader = loader, .turns = &t},
+                                  dt_train_turns_steps(&t), &err, &a),
+                 err);
+    for (int64_t s = 0; s < dt_train_turns_steps(&t); s++) {
+        struct dt_prefetch_batch *b;
+        struct dt_train_turn now;
+
+        dt_train_turn(&t, s, &now);
+        dt_assert_ok(dt_prefetch_take(a, &err, &b), err);
+        if (s == 7) { /* made anew, as when an image cannot be decoded, from the middle of it all */
+            dt_assert_ok(dt_prefetch_again(a, b, NULL, 0, &err), err);
+            dt_assert_ok(dt_prefetch_take(a, &err, &b), err);
+        }
+        ck_assert_uint_eq(dt_program_digest(b->program), digest[now.batch][now.order]);
+        ck_assert_mem_eq(&b->cursor, &behind[now.batch], sizeof(b->cursor));
+        ck_assert(b->how.by_batch && b->how.way == t.way[now.order]);
+        dt_prefetch_batch_free(b);
+    }
+    dt_prefetch_close(a);
+    dt_loader_close(loader);
+    dt_loader_close(own);
+    close_world(&w);
     remove_all();
 }
 END_TEST
@@ -613,6 +671,7 @@ int main(void)
     tcase_add_test(tc, refuses);
     tcase_add_test(tc, run_map_errors_have_places);
     tcase_add_test(tc, batches_are_made_beside_the_steps);
+    tcase_add_test(tc, orders_take_turns);
     tcase_add_test(tc, errors_come_with_their_batch);
     tcase_add_test(tc, keeps_what_ran_beside_the_last_step);
     tcase_add_test(tc, predicts_memory_as_a_simulation_does);

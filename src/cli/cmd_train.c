@@ -32,6 +32,8 @@ static const struct dt_cli_option options[] = {
      "resume even if the data is not what the checkpoint was trained on"},
     {"reference", 0, DT_OPT_INT, "N",
      "time a reference kernel before and after every Nth step, as the machine's speed may change"},
+    {"orders", 0, DT_OPT_STRING, "W,B,R",
+     "train on each batch in every order of samples in turn: W batches, then B batches R times"},
     {"init-from", 0, DT_OPT_STRING, "PATH",
      "start with these weights: safetensors, a folder of them, or a checkpoint"},
     {"init-partial", 0, DT_OPT_FLAG, NULL,
@@ -115,7 +117,7 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
     int64_t id;
     enum dt_status st;
 
-    if (dt_cli_flag(cli, "no-runs") || !s->program)
+    if (dt_cli_flag(cli, "no-runs") || dt_cli_string(cli, "orders", NULL) || !s->program)
         return DT_OK;
     DT_TRY(dt_doc_to_json(setup->job->doc, err, &job));
     st = dt_cli_overrides_text(cli->args + 1, cli->n_args - 1, NULL, err, &overrides);
@@ -159,7 +161,8 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
 /* ---- running ---- */
 
 static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *setup,
-                            const struct dt_cli_ranks *ranks, struct dt_error *err)
+                            const struct dt_train_turns *turns, const struct dt_cli_ranks *ranks,
+                            struct dt_error *err)
 {
     bool drawn = false, first = !ranks->transport || ranks->transport->rank == 0;
     const struct dt_warn warn = {on_warning, &drawn};
@@ -168,6 +171,7 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
                                  .supervisor = ranks->supervisor,
                                  .from_scratch = dt_cli_flag(cli, "from-scratch"),
                                  .changed_data = dt_cli_flag(cli, "changed-data"),
+                                 .turns = turns,
                                  .run_id = dt_cli_string(cli, "run-id", NULL),
                                  .warn = &warn,
                                  .stop = &stop,
@@ -215,9 +219,44 @@ static enum dt_status agree_on_data(const struct dt_setup *setup, struct dt_supe
     return dt_supervisor_agree(supervisor, facts, 2, err);
 }
 
-static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *job,
+/* "W,B,R". */
+static enum dt_status read_turns(const char *text, struct dt_train_turns *t, struct dt_error *err)
+{
+    enum { MOST = 10000 };
+    int64_t *to[] = {&t->warm_up, &t->batches, &t->rounds};
+    const char *at = text;
+
+    for (int k = 0; k < 3; k++) {
+        char *end;
+        long v = strtol(at, &end, 10);
+
+        if (*at < '0' || *at > '9' || v < (k > 0) || v > MOST || *end != (k < 2 ? ',' : '\0'))
+            return dt_error_set(err, DT_ERR_USAGE,
+                                "--orders: '%s' is not W,B,R: batches of warm-up (0 to %d), "
+                                "batches and rounds (1 to %d)",
+                                text, MOST, MOST);
+        *to[k] = v;
+        at = end + 1;
+    }
+    return DT_OK;
+}
+
+/* As many steps as they take. */
+static enum dt_status take_turns(const struct dt_cli *cli, struct dt_job *job,
+                                 const struct dt_setup *setup, struct dt_train_turns *t,
+                                 struct dt_error *err)
+{
+    DT_TRY(read_turns(dt_cli_string(cli, "orders", NULL), t, err));
+    dt_train_turns_ways(t, job->model, &setup->plan);
+    job->run.steps = dt_train_turns_steps(t);
+    return DT_OK;
+}
+
+static enum dt_status with_job(const struct dt_cli *cli, struct dt_job *job,
                                const struct dt_cli_ranks *ranks, struct dt_error *err)
 {
+    const bool in_turn = dt_cli_string(cli, "orders", NULL);
+    struct dt_train_turns turns = {0};
     struct dt_device *device;
     struct dt_setup setup;
     enum dt_status st;
@@ -228,8 +267,10 @@ static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *jo
     if (st == DT_OK) {
         if (ranks->supervisor)
             st = agree_on_data(&setup, ranks->supervisor, err);
+        if (st == DT_OK && in_turn)
+            st = take_turns(cli, job, &setup, &turns, err);
         if (st == DT_OK)
-            st = train(cli, &setup, ranks, err);
+            st = train(cli, &setup, in_turn ? &turns : NULL, ranks, err);
         dt_setup_close(&setup);
     }
     device->close(device);
@@ -240,7 +281,7 @@ static enum dt_status with_job(const struct dt_cli *cli, const struct dt_job *jo
 
 struct task {
     const struct dt_cli *cli;
-    const struct dt_job *job;
+    struct dt_job *job;
 };
 
 static enum dt_status on_ranks(void *ctx, const struct dt_cli_ranks *r, struct dt_error *err)
@@ -323,12 +364,14 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 {
     const char *path = cli->args[0], *weights = dt_cli_string(cli, "init-from", NULL);
     const char *run_id = dt_cli_string(cli, "run-id", NULL);
+    const char *orders = dt_cli_string(cli, "orders", NULL);
     const char *overrides[DT_CLI_MAX_ARGS + 2];
     char found[4096], text[4096];
     int64_t ranks, restarts, every;
     int n = 0;
     struct dt_cli_ranks alone = {0};
     struct task task = {.cli = cli};
+    struct dt_train_turns turns;
     struct dt_job *job;
     enum dt_status st;
     bool launched;
@@ -337,6 +380,10 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(dt_cli_int(cli, "ranks", 1, 1 << 20, 0, &ranks, err));
     DT_TRY(dt_cli_int(cli, "reference", 1, INT64_MAX, 0, &every, err)); /* before ranks start */
     DT_TRY(dt_cli_int(cli, "max-restarts", 0, 1 << 20, 0, &restarts, err));
+    if (orders) /* before ranks start */
+        DT_TRY(read_turns(orders, &turns, err));
+    if (orders && !dt_cli_flag(cli, "from-scratch"))
+        return dt_error_set(err, DT_ERR_USAGE, "--orders goes with --from-scratch");
     if (!dt_cli_flag(cli, "no-runs"))
         DT_TRY(dt_file_check(dt_cli_runs_file(cli), err));
     DT_TRY(dt_cli_ranks_begin(path, ranks, err, &launched));

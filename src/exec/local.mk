@@ -184,6 +184,8 @@ libdtexec_a_SOURCES = \
 	src/exec/train/train.h \
 	src/exec/train/train_agree.c \
 	src/exec/train/train_agree.h \
+	src/exec/train/train_end.c \
+	src/exec/train/train_end.h \
 	src/exec/train/train_experts.c \
 	src/exec/train/train_experts.h \
 	src/exec/train/train_folder.c \
@@ -198,7 +200,9 @@ libdtexec_a_SOURCES = \
 	src/exec/train/train_speed.h \
 	src/exec/train/train_summary.c \
 	src/exec/train/train_trouble.c \
-	src/exec/train/train_trouble.h
+	src/exec/train/train_trouble.h \
+	src/exec/train/turns.c \
+	src/exec/train/turns.h
 if HAVE_ZMQ
 libdtexec_a_SOURCES += src/exec/feed/net_zmq.c
 else

@@ -10,6 +10,8 @@ libdtfit_a_SOURCES = \
 	src/fit/cost_curve_svg.c \
 	src/fit/drift.c \
 	src/fit/drift.h \
+	src/fit/gain.c \
+	src/fit/gain.h \
 	src/fit/kernel_dtype.c \
 	src/fit/kernel_dtype.h \
 	src/fit/kernel_import.c \

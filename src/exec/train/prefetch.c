@@ -27,6 +27,9 @@ struct dt_prefetch {
     /* the thread's; a ring, its work of a batch in turn */
     struct dt_prefetch_span span[DT_PREFETCH_SPANS];
     int64_t begun;                    /* batches; likewise */
+    struct dt_loader_mark *mark;      /* with turns, where batches of the data begin, */
+    int64_t marked;                   /* so many of them */
+    int64_t stands;                   /* the one that the loader stands before */
     struct dt_orch_mix *mix;          /* NULL: this rank does not look at what the data asks for */
     int mix_asks_for[DT_MAX_MODULES]; /* by the last window that was told of; of 0 GPUs: none */
     /* shared */
@@ -65,9 +68,27 @@ static bool stopped(struct dt_prefetch *a)
     return stop;
 }
 
-/* Nobody waits for what is made when told to stop: leaving early is no failure. */
-static enum dt_status load(struct dt_prefetch *a, struct dt_prefetch_batch *b, struct dt_error *err)
+/* With turns a batch may be one that was read before. */
+static enum dt_status go_to_batch(struct dt_prefetch *a, int64_t k, struct dt_error *err)
 {
+    struct dt_train_turn now;
+
+    if (!a->data.turns)
+        return DT_OK;
+    dt_train_turn(a->data.turns, k, &now);
+    if (now.batch != a->stands)
+        DT_TRY(dt_loader_return(a->data.loader, &a->mark[now.batch], NULL, 0, err));
+    if (now.batch == a->marked)
+        dt_loader_mark(a->data.loader, &a->mark[a->marked++]);
+    a->stands = now.batch + 1;
+    return DT_OK;
+}
+
+/* Nobody waits for what is made when told to stop: leaving early is no failure. */
+static enum dt_status load(struct dt_prefetch *a, struct dt_prefetch_batch *b, int64_t k,
+                           struct dt_error *err)
+{
+    DT_TRY(go_to_batch(a, k, err));
     dt_loader_mark(a->data.loader, &b->before);
     for (int64_t i = 0; i < b->n && !stopped(a); i++) {
         DT_TRY(dt_loader_next(a->data.loader, err, &b->seqs[i]));
@@ -109,29 +130,52 @@ static enum dt_status look_at_mix(struct dt_prefetch *a, struct dt_prefetch_batc
     return st;
 }
 
-static enum dt_status order(struct dt_prefetch *a, struct dt_prefetch_batch *b, bool first,
+/* The plan of batch k; one GPU has no order. */
+static const struct dt_plan *plan_of(const struct dt_prefetch *a, int64_t k)
+{
+    struct dt_train_turn now;
+
+    if (!a->data.turns || !a->s->cost)
+        return &a->s->plan;
+    dt_train_turn(a->data.turns, k, &now);
+    return &a->data.turns->plan[now.order];
+}
+
+static void say_turn(const struct dt_prefetch *a, int64_t k, struct dt_assign_choice *how)
+{
+    struct dt_train_turn now;
+
+    if (!a->data.turns)
+        return;
+    dt_train_turn(a->data.turns, k, &now);
+    how->by_batch = true;
+    how->way = a->data.turns->way[now.order];
+}
+
+static enum dt_status order(struct dt_prefetch *a, struct dt_prefetch_batch *b, int64_t k,
                             struct dt_error *err)
 {
     const struct dt_setup *s = a->s;
+    const struct dt_plan *plan = plan_of(a, k);
     const struct dt_model *m = s->job->model;
     double hardware;
     struct dt_samples *samples;
     enum dt_status st;
 
     DT_TRY(dt_batching_samples((const struct dt_sequence *const *)b->seqs, b->n, err, &samples));
-    st = dt_assign_choose(&s->plan, m, &s->job->cluster, s->cost, samples, 0, err, &b->assignment,
+    st = dt_assign_choose(plan, m, &s->job->cluster, s->cost, samples, 0, err, &b->assignment,
                           &b->how);
+    say_turn(a, k, &b->how);
     if (st == DT_OK)
-        st = dt_sched_compile(&s->plan, m, &s->job->cluster, b->assignment, s->cost, err,
-                              &b->program);
-    if (st == DT_OK && first)
+        st = dt_sched_compile(plan, m, &s->job->cluster, b->assignment, s->cost, err, &b->program);
+    if (st == DT_OK && k == 0)
         st = dt_program_check(b->program, m, err);
     if (st == DT_OK)
         st = look_at_mix(a, b, samples, err);
     b->samples_digest = dt_run_samples_digest(samples, 0, b->n);
     dt_samples_free(samples);
     DT_TRY(st);
-    dt_report_flops(&s->plan, m, b->assignment, b->flops, &hardware);
+    dt_report_flops(plan, m, b->assignment, b->flops, &hardware);
     for (int i = 0; i < s->plan.n_modules; i++)
         b->model_flops += b->flops[i];
     return DT_OK;
@@ -190,12 +234,12 @@ static enum dt_status make(struct dt_prefetch *a, int64_t k, struct dt_error *er
         st = dt_error_nomem(err, "a global batch");
     if (st == DT_OK) {
         s = begin(a, k, DT_DATA_LOAD);
-        st = load(a, b, err);
+        st = load(a, b, k, err);
         b->load_s = end(s);
     }
     if (st == DT_OK && !stopped(a)) {
         s = begin(a, k, DT_DATA_ORDER);
-        st = order(a, b, k == 0, err);
+        st = order(a, b, k, err);
         b->order_s = end(s);
         if (st == DT_OK && a->shares)
             st = fetch(a, b, err);
@@ -285,6 +329,15 @@ enum dt_status dt_prefetch_open(const struct dt_setup *s, const struct dt_prefet
     pthread_cond_init(&a->can_make, &clock);
     pthread_condattr_destroy(&clock);
     pthread_cond_init(&a->can_take, NULL);
+    if (data->turns) {
+        const struct dt_train_turns *t = data->turns;
+
+        a->mark = dt_calloc((size_t)(t->warm_up + t->batches), sizeof(*a->mark));
+        if (!a->mark) {
+            dt_prefetch_close(a);
+            return dt_error_nomem(err, "batches");
+        }
+    }
     if (a->shares) {
         enum dt_status st = dt_placement_init(&a->place, &s->plan, data->ranks, err);
 
@@ -381,6 +434,19 @@ void dt_prefetch_stop(struct dt_prefetch *a)
     a->has_thread = false;
 }
 
+/* The loader goes back to where batch number `made` begins; those behind it will begin elsewhere. */
+static void stand_again(struct dt_prefetch *a)
+{
+    struct dt_train_turn now;
+
+    if (!a->data.turns)
+        return;
+    dt_train_turn(a->data.turns, a->made, &now);
+    a->stands = now.batch;
+    if (a->marked > now.batch + 1)
+        a->marked = now.batch + 1;
+}
+
 enum dt_status dt_prefetch_again(struct dt_prefetch *a, struct dt_prefetch_batch *b,
                                  const int64_t *bad, int n, struct dt_error *err)
 {
@@ -395,6 +461,7 @@ enum dt_status dt_prefetch_again(struct dt_prefetch *a, struct dt_prefetch_batch
     a->stop = false;
     a->failed = DT_OK;
     memset(a->mix_asks_for, 0, sizeof(a->mix_asks_for)); /* what was found in them was not told */
+    stand_again(a);
     DT_TRY(dt_loader_return(a->data.loader, &before, bad, n, err));
     return begin_thread(a, err);
 }
@@ -424,6 +491,7 @@ void dt_prefetch_close(struct dt_prefetch *a)
         dt_prefetch_batch_free(a->ring[k % DT_PREFETCH_BATCHES]);
     dt_placement_free(&a->place);
     dt_orch_mix_free(a->mix);
+    dt_free(a->mark);
     pthread_mutex_destroy(&a->lock);
     pthread_cond_destroy(&a->can_make);
     pthread_cond_destroy(&a->can_take);

@@ -19,7 +19,7 @@
 #include "exec/train/prefetch_fetch.h"
 #include "core/orchestrate/orchestrate_mix.h"
 #include "exec/train/setup.h"
-#include "core/schedule/assign_choose.h"
+#include "exec/train/turns.h"
 
 enum { DT_PREFETCH_BATCHES = 2 };
 
@@ -72,6 +72,8 @@ struct dt_prefetch_data {
     struct dt_feed_client *feed; /* what the loader's documents come from; NULL = shards */
     int rank, ranks;             /* whose share is fetched or decoded of it */
     int threads;                 /* that decode it, if the loader leaves out pixels */
+    const struct dt_train_turns *
+        turns; /* orders take turns, of shards alone; programs point to its plans.  NULL: the setup's plan */
 };
 /* Makes `count` batches at most, the program of the first one checked. */
 enum dt_status dt_prefetch_open(const struct dt_setup *s, const struct dt_prefetch_data *data,

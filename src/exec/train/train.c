@@ -5,6 +5,7 @@
 #include "core/model/shape.h"
 #include "base/clock.h"
 #include "exec/train/train_agree.h"
+#include "exec/train/train_end.h"
 #include "exec/train/train_experts.h"
 #include "exec/train/train_folder.h"
 #include "exec/train/train_log.h"
@@ -22,9 +23,9 @@ struct train {
     const struct dt_setup *s;
     const struct dt_job_run_options *run;
     struct dt_exec *x;
-    struct dt_load_reference *reference; /* NULL = not asked for */
-    struct dt_feed_client *feed;         /* what the loader's documents come from; NULL = shards */
-    struct dt_feed_keys *keys;           /* of the feed */
+    struct dt_train_speed *speed; /* NULL = not asked for */
+    struct dt_feed_client *feed;  /* what the loader's documents come from; NULL = shards */
+    struct dt_feed_keys *keys;    /* of the feed */
     struct dt_loader *loader;
     struct dt_prefetch *prefetch; /* batches of the loader */
     struct dt_train_log *log;
@@ -143,19 +144,36 @@ static enum dt_status open_loader(struct train *t, struct dt_error *err)
     return dt_loader_open(&l, err, &t->loader);
 }
 
+/* Turns read batches again, and count all steps from the first. */
+static enum dt_status check_turns(const struct train *t, struct dt_error *err)
+{
+    if (!t->o->turns)
+        return DT_OK;
+    if (t->s->n_producers > 0)
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "orders take turns on data that can be read again: shards, not "
+                            "producers");
+    if (dt_guard_rolls_back(&t->run->guard))
+        return dt_error_set(err, DT_ERR_INPUT,
+                            "orders do not take turns in a training that may roll back "
+                            "(run.guard)");
+    return DT_OK;
+}
+
 static enum dt_status open_all(struct train *t, struct dt_error *err)
 {
     struct dt_exec_options x;
     struct dt_prefetch_data data;
     int64_t count;
 
+    DT_TRY(check_turns(t, err));
     DT_TRY(dt_setup_gemm_peak(t->s, err, &t->sum.gemm_peak_flops));
     dt_setup_exec_options(t->s, &x);
     x.transport = t->o->transport;
     x.supervisor = t->o->supervisor;
     x.clock_ahead_ns = t->o->supervisor ? dt_supervisor_clock(t->o->supervisor, NULL) : 0;
     DT_TRY(dt_exec_new(&x, err, &t->x));
-    DT_TRY(dt_train_speed_open(t->o, err, &t->reference));
+    DT_TRY(dt_train_speed_open(t->o, t->sum.ranks, err, &t->speed));
     t->save.x = t->x;
     if (t->first && *dt_exec_note(t->x))
         dt_warn(t->o->warn, "%s", dt_exec_note(t->x));
@@ -170,9 +188,12 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     count = t->run->steps > t->state.step ? t->run->steps - t->state.step + DT_PREFETCH_BATCHES : 0;
     if (count > 0 && dt_guard_rolls_back(&t->run->guard))
         count = INT64_MAX; /* steps are made again, of other batches */
-    data =
-        (struct dt_prefetch_data){t->loader, t->feed, t->o->transport ? t->o->transport->rank : 0,
-                                  t->sum.ranks, t->run->data_threads};
+    data = (struct dt_prefetch_data){t->loader,
+                                     t->feed,
+                                     t->o->transport ? t->o->transport->rank : 0,
+                                     t->sum.ranks,
+                                     t->run->data_threads,
+                                     t->o->turns};
     DT_TRY(dt_prefetch_open(t->s, &data, count, err, &t->prefetch));
     if (!t->first)
         return DT_OK;
@@ -198,7 +219,7 @@ static void close_all(struct train *t)
     dt_feed_client_close(t->feed);
     dt_free(t->keys);
     dt_exec_free(t->x);
-    dt_load_reference_free(t->reference);
+    dt_train_speed_close(t->speed);
     dt_train_log_close(t->log, NULL);
     dt_free(t->lane_bytes);
 }
@@ -449,12 +470,12 @@ static enum dt_status tell_mix(struct train *t, struct dt_prefetch_batch *b, int
 static enum dt_status timed(struct train *t, const struct dt_prefetch_batch *b,
                             struct dt_train_step *s, struct dt_error *err)
 {
-    bool due = dt_train_speed_due(t->reference, t->o, s->step);
+    bool due = dt_train_speed_due(t->speed, s->step);
 
     if (due)
-        dt_train_speed_before(t->reference, s);
+        dt_train_speed_before(t->speed);
     DT_TRY(execute(t, b, s, err));
-    return due ? dt_train_speed_after(t->reference, t->x, t->sum.ranks, err, s) : DT_OK;
+    return due ? dt_train_speed_after(t->speed, t->x, err, s) : DT_OK;
 }
 
 static enum dt_status one_step(struct train *t, struct dt_error *err)
@@ -477,6 +498,7 @@ static enum dt_status one_step(struct train *t, struct dt_error *err)
     s.trouble = t->sum.trouble;
     if (s.r.applied)
         t->sum.last = s;
+    t->sum.last.reference_rank_s = NULL; /* which belongs to the loop */
     t->stop = s.r.signal > 0;
     if (t->first && (s.step % t->run->log_interval == 0 || s.step == s.steps))
         DT_TRY(dt_train_log_step(t->log, &s, err));
@@ -543,107 +565,16 @@ static enum dt_status loop(struct train *t, struct dt_error *err)
     return st;
 }
 
-/* What each rank has, and the first member of each lane, each in its own place of a sum. */
-static enum dt_status read_memory(struct train *t, struct dt_error *err)
-{
-    int ranks = t->sum.ranks, lanes = t->sum.program ? t->sum.program->n_lanes : 0;
-    int own = t->o->transport ? t->o->transport->rank : 0;
-    size_t n = (size_t)ranks + (size_t)lanes;
-    double *of = dt_calloc(n, sizeof(*of));
-    enum dt_status st = DT_OK;
-
-    if (lanes > 0) {
-        t->sum.memory = dt_calloc((size_t)ranks, sizeof(*t->sum.memory));
-        t->sum.lanes = dt_calloc((size_t)lanes, sizeof(*t->sum.lanes));
-        st = t->sum.memory && t->sum.lanes
-                 ? dt_train_predict_memory(t->s, &t->seen, t->sum.program, ranks, err,
-                                           t->sum.memory, t->sum.lanes)
-                 : dt_error_nomem(err, "ranks");
-    }
-    if (st == DT_OK && !of)
-        st = dt_error_nomem(err, "ranks");
-    if (st == DT_OK) {
-        of[own] = (double)t->memory_bytes;
-        for (int i = 0; i < lanes; i++)
-            if (t->sum.lanes[i].rank == own)
-                of[ranks + i] = (double)t->lane_bytes[i];
-        st = dt_exec_sum(t->x, of, n, err);
-    }
-    for (int r = 0; st == DT_OK && r < ranks; r++) {
-        if ((int64_t)of[r] > t->sum.memory_max_bytes)
-            t->sum.memory_max_bytes = (int64_t)of[r];
-        if (lanes > 0)
-            t->sum.memory[r].allocated_bytes = (int64_t)of[r];
-    }
-    for (int i = 0; st == DT_OK && i < lanes; i++)
-        t->sum.lanes[i].allocated_bytes = (int64_t)of[ranks + i];
-    dt_free(of);
-    return st;
-}
-
-/* On rank 0: what the ranks did for batches while the last iteration ran. */
-static enum dt_status keep_data(struct train *t, const double (*v)[4], struct dt_error *err)
-{
-    const struct dt_timeline *tl = &t->sum.timeline;
-    int64_t n = (int64_t)t->sum.ranks * DT_PREFETCH_SPANS;
-
-    t->sum.beside = dt_calloc((size_t)n, sizeof(*t->sum.beside));
-    if (!t->sum.beside)
-        return dt_error_nomem(err, "batches");
-    for (int64_t i = 0; i < n; i++) {
-        int64_t begin = (int64_t)v[i][2] - tl->origin_ns, end = (int64_t)v[i][3] - tl->origin_ns;
-
-        if (v[i][0] > 0 && begin < tl->makespan_ns && end > 0)
-            t->sum.beside[t->sum.n_beside++] =
-                (struct dt_run_data){(int)(i / DT_PREFETCH_SPANS), (int64_t)v[i][0],
-                                     (enum dt_run_data_work)v[i][1], begin, end};
-    }
-    return DT_OK;
-}
-
-/* Each rank's in its own places of a sum, on the clock of rank 0: nanoseconds of 100 days are whole
- * numbers of doubles. */
-static enum dt_status read_data(struct train *t, struct dt_error *err)
-{
-    int own = t->o->transport ? t->o->transport->rank : 0;
-    int64_t ahead_ns = t->o->supervisor ? dt_supervisor_clock(t->o->supervisor, NULL) : 0;
-    size_t n = (size_t)t->sum.ranks * DT_PREFETCH_SPANS;
-    struct dt_prefetch_span s[DT_PREFETCH_SPANS];
-    double(*v)[4] = dt_calloc(n, sizeof(*v)); /* batch, work, begin, end */
-    enum dt_status st;
-    int k;
-
-    if (!v)
-        return dt_error_nomem(err, "batches");
-    dt_prefetch_stop(t->prefetch);
-    k = dt_prefetch_spans(t->prefetch, s);
-    for (int i = 0; i < k; i++) {
-        double *to = v[own * DT_PREFETCH_SPANS + i];
-
-        to[0] = (double)(t->state.step - t->executed + s[i].batch + 1);
-        to[1] = s[i].work;
-        to[2] = (double)((int64_t)s[i].begin_ns - ahead_ns);
-        to[3] = (double)((int64_t)s[i].end_ns - ahead_ns);
-    }
-    st = dt_exec_sum(t->x, v[0], 4 * n, err);
-    if (st == DT_OK && own == 0)
-        st = keep_data(t, (const double(*)[4])v, err);
-    dt_free(v);
-    return st;
-}
-
-/* Of every rank. */
-static enum dt_status read_decoded(struct train *t, struct dt_error *err)
-{
-    t->sum.decoded = dt_calloc((size_t)t->sum.ranks, sizeof(*t->sum.decoded));
-    if (!t->sum.decoded)
-        return dt_error_nomem(err, "what ranks have decoded");
-    t->sum.decoded[t->o->transport ? t->o->transport->rank : 0] = (double)t->sum.loading.decoded;
-    return dt_exec_sum(t->x, t->sum.decoded, (size_t)t->sum.ranks, err);
-}
-
 static enum dt_status finish(struct train *t, struct dt_error *err)
 {
+    const struct dt_train_end e = {.o = t->o,
+                                   .x = t->x,
+                                   .prefetch = t->prefetch,
+                                   .seen = &t->seen,
+                                   .memory_bytes = t->memory_bytes,
+                                   .lane_bytes = t->lane_bytes,
+                                   .steps_before = t->state.step - t->executed,
+                                   .sum = &t->sum};
     double steps = (double)t->executed;
 
     t->sum.last_step = t->state.step;
@@ -656,12 +587,7 @@ static enum dt_status finish(struct train *t, struct dt_error *err)
     t->sum.share_outside = t->step_s > 0 ? 1 - t->compute_s / t->step_s : 0;
     t->sum.share_waited = t->step_s > 0 ? t->waited_s / t->step_s : 0;
     dt_prefetch_report(t->prefetch, &t->sum.loading);
-    DT_TRY(read_decoded(t, err));
-    DT_TRY(read_memory(t, err));
-    if (!t->sum.program)
-        return DT_OK;
-    DT_TRY(dt_exec_timeline(t->x, t->sum.program, err, &t->sum.timeline));
-    return read_data(t, err);
+    return dt_train_end(&e, err);
 }
 
 enum dt_status dt_train(const struct dt_train_options *o, struct dt_error *err,

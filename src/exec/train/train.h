@@ -17,6 +17,8 @@ struct dt_train_step { /* what is known after a step */
     const char *order;     /* of its samples, where each batch has its own; NULL: the plan's */
     double reference_s[2]; /* the reference kernel before and after, means of ranks; 0 = not run */
     bool reference_steady; /* these were the same */
+    int reference_ranks;   /* so many, of each the geometric mean of both; until the next step */
+    const double *reference_rank_s;
     double tokens_per_s, samples_per_s; /* of both together */
     double mfu;                         /* model FLOPs over step_s and the measured GEMM peak */
     double eta_s;
@@ -34,7 +36,10 @@ struct dt_train_options {
     struct dt_supervisor *supervisor; /* of its ranks; NULL = nobody watches */
     bool from_scratch;                /* do not go on from a checkpoint */
     bool changed_data;                /* go on although the data is not what it was */
-    int64_t reference_every;    /* iterations between runs of the reference kernel; 0 = never */
+    int64_t reference_every; /* iterations between runs of the reference kernel; 0 = never */
+    const struct dt_train_turns
+        *turns; /* orders of samples that take turns, for all steps of the job, which are as many,
+                                          from scratch; NULL = none; stays the caller's, longer than the summary */
     const char *run_id;         /* go on from this run's checkpoints only, or begin it; NULL =
                                           from what is there */
     const struct dt_warn *warn; /* of rank 0; NULL = nobody listens */

@@ -169,6 +169,11 @@ static enum dt_status write_json(struct dt_train_log *l, const struct dt_train_s
         dt_json_kv_double(&j, "reference_before_s", s->reference_s[0]);
         dt_json_kv_double(&j, "reference_after_s", s->reference_s[1]);
         dt_json_kv_bool(&j, "reference_steady", s->reference_steady);
+        dt_json_key(&j, "reference_ranks_s");
+        dt_json_begin_array(&j);
+        for (int r = 0; r < s->reference_ranks; r++)
+            dt_json_double(&j, s->reference_rank_s[r]);
+        dt_json_end_array(&j);
     }
     dt_json_kv_double(&j, "tokens_per_s", s->tokens_per_s);
     dt_json_kv_double(&j, "samples_per_s", s->samples_per_s);

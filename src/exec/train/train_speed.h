@@ -4,18 +4,18 @@
 #ifndef DT_EXEC_TRAIN_TRAIN_SPEED_H
 #define DT_EXEC_TRAIN_TRAIN_SPEED_H
 
-#include "comm/reference.h"
 #include "exec/train/train.h"
 
+struct dt_train_speed;
 /* NULL in *out where o does not ask for it; DT_ERR_INPUT on a card. */
-enum dt_status dt_train_speed_open(const struct dt_train_options *o, struct dt_error *err,
-                                   struct dt_load_reference **out);
+enum dt_status dt_train_speed_open(const struct dt_train_options *o, int ranks,
+                                   struct dt_error *err, struct dt_train_speed **out);
+void dt_train_speed_close(struct dt_train_speed *p);
 /* Does the iteration have one?  Then both others are called around it, by all ranks. */
-bool dt_train_speed_due(const struct dt_load_reference *r, const struct dt_train_options *o,
-                        int64_t step);
-void dt_train_speed_before(struct dt_load_reference *r, struct dt_train_step *s);
-/* Collective. */
-enum dt_status dt_train_speed_after(struct dt_load_reference *r, struct dt_exec *x, int ranks,
+bool dt_train_speed_due(const struct dt_train_speed *p, int64_t step);
+void dt_train_speed_before(struct dt_train_speed *p);
+/* Collective.  What it says of ranks stays until the next one. */
+enum dt_status dt_train_speed_after(struct dt_train_speed *p, struct dt_exec *x,
                                     struct dt_error *err, struct dt_train_step *s);
 
 #endif
