@@ -40,6 +40,8 @@ static void modules(struct dt_cli_rows *o, const struct dt_plan *p, const struct
         dt_cli_row_int(o, "zero", "ZeRO", p->modules[m].zero);
         if (p->modules[m].zero_group > 0)
             dt_cli_row_int(o, "zero_group", NULL, p->modules[m].zero_group);
+        if (p->modules[m].offload != DT_OFFLOAD_NONE)
+            dt_cli_row_text(o, "offload", NULL, dt_plan_offload_names[p->modules[m].offload]);
         if (!r)
             continue;
         dt_cli_row_number(o, NULL, "model FLOPs [PFLOP]", "%.3f", 1e-15, r->model_flops[m]);

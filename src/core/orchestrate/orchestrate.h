@@ -143,6 +143,7 @@ struct dt_search_input {
     bool frozen[DT_MAX_MODULES];
     enum dt_block_recompute recompute[DT_MAX_MODULES];
     int zero[DT_MAX_MODULES];
+    enum dt_plan_offload offload[DT_MAX_MODULES];
     struct dt_search_options opt;
     const struct dt_plan *manual; /* DT_STRATEGY_MANUAL: the plan to cost */
     /* disttrain: look only near the plans of this result, found in a wider space, and those of a quick search; NULL: look
