@@ -23,11 +23,30 @@ struct dt_optimizer_chunk {
 
 /* ---- the rank's part ---- */
 
-static enum dt_status open_room(const struct dt_device *dev, struct dt_optimizer_room *r,
+/* Page-locked; where the device's memory is the host's, of the CPU that has the state. */
+static enum dt_status room_new(struct dt_optimizer_host *h, size_t bytes, struct dt_error *err,
+                               void **out)
+{
+    if (!h->dev->info.host_memory)
+        return h->dev->host_alloc(h->dev, bytes, err, out);
+    return h->cpu->alloc(h->cpu, bytes, err, out);
+}
+
+static void room_free(struct dt_optimizer_host *h, void *p)
+{
+    if (!h->dev->info.host_memory)
+        h->dev->host_free(h->dev, p);
+    else if (h->cpu)
+        h->cpu->free(h->cpu, p);
+}
+
+static enum dt_status open_room(struct dt_optimizer_host *h, struct dt_optimizer_room *r,
                                 struct dt_error *err)
 {
-    DT_TRY(dev->host_alloc(dev, GRADS_BYTES, err, (void **)&r->grads));
-    DT_TRY(dev->host_alloc(dev, OUT_BYTES, err, &r->out));
+    const struct dt_device *dev = h->dev;
+
+    DT_TRY(room_new(h, GRADS_BYTES, err, (void **)&r->grads));
+    DT_TRY(room_new(h, OUT_BYTES, err, &r->out));
     DT_TRY(dev->event_new(dev, err, &r->down));
     DT_TRY(dev->event_new(dev, err, &r->stepped));
     return dev->event_new(dev, err, &r->up);
@@ -54,7 +73,7 @@ enum dt_status dt_optimizer_host_open(struct dt_optimizer_host *h, const struct 
     DT_TRY(dev->event_new(dev, err, &h->ready));
     DT_TRY(dev->event_new(dev, err, &h->arrived));
     for (int i = 0; i < DT_OPTIMIZER_ROOMS; i++)
-        DT_TRY(open_room(dev, &h->room[i], err));
+        DT_TRY(open_room(h, &h->room[i], err));
     return DT_OK;
 }
 
@@ -69,8 +88,8 @@ void dt_optimizer_host_close(struct dt_optimizer_host *h)
         h->dev->event_free(r->down);
         h->dev->event_free(r->stepped);
         h->dev->event_free(r->up);
-        h->dev->host_free(h->dev, r->grads);
-        h->dev->host_free(h->dev, r->out);
+        room_free(h, r->grads);
+        room_free(h, r->out);
     }
     h->dev->event_free(h->ready);
     h->dev->event_free(h->arrived);
@@ -91,7 +110,8 @@ int64_t dt_optimizer_host_bytes(const struct dt_optimizer_host *h)
     if (!h->dev)
         return 0;
     h->cpu->memory_used(h->cpu, &now, &max);
-    return now + DT_OPTIMIZER_ROOMS * (int64_t)(GRADS_BYTES + OUT_BYTES);
+    return now +
+           (h->dev->info.host_memory ? 0 : DT_OPTIMIZER_ROOMS * (int64_t)(GRADS_BYTES + OUT_BYTES));
 }
 
 enum dt_status dt_optimizer_host_sync(struct dt_optimizer_host *h, struct dt_error *err)

@@ -548,7 +548,8 @@ static enum dt_status read_memory(struct train *t, struct dt_error *err)
 {
     int ranks = t->sum.ranks, lanes = t->sum.program ? t->sum.program->n_lanes : 0;
     int own = t->o->transport ? t->o->transport->rank : 0;
-    size_t n = (size_t)ranks + (size_t)lanes;
+    size_t n = 2 * (size_t)ranks + (size_t)lanes;
+    const double *host = NULL;
     double *of = dt_calloc(n, sizeof(*of));
     enum dt_status st = DT_OK;
 
@@ -563,7 +564,9 @@ static enum dt_status read_memory(struct train *t, struct dt_error *err)
     if (st == DT_OK && !of)
         st = dt_error_nomem(err, "ranks");
     if (st == DT_OK) {
+        host = of + ranks + lanes;
         of[own] = (double)t->memory_bytes;
+        of[ranks + lanes + own] = (double)dt_exec_host_memory(t->x);
         for (int i = 0; i < lanes; i++)
             if (t->sum.lanes[i].rank == own)
                 of[ranks + i] = (double)t->lane_bytes[i];
@@ -574,6 +577,8 @@ static enum dt_status read_memory(struct train *t, struct dt_error *err)
             t->sum.memory_max_bytes = (int64_t)of[r];
         if (lanes > 0)
             t->sum.memory[r].allocated_bytes = (int64_t)of[r];
+        if (lanes > 0)
+            t->sum.memory[r].allocated_host_bytes = (int64_t)host[r];
     }
     for (int i = 0; st == DT_OK && i < lanes; i++)
         t->sum.lanes[i].allocated_bytes = (int64_t)of[ranks + i];
