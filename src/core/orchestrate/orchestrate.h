@@ -237,6 +237,7 @@ enum dt_orch_advice_key {
     DT_ADVICE_CP,
     DT_ADVICE_EP,
     DT_ADVICE_TP,
+    DT_ADVICE_OFFLOAD, /* where no plan fits */
     DT_ADVICE_GPUS,
     DT_ADVICE_MEMORY,
     DT_ADVICE_N
