@@ -41,6 +41,7 @@ struct exec_fixture {
     struct dt_cost *cost;      /* NULL: the order of samples stays */
     struct dt_exec_options opt;
     struct dt_timeline timeline;
+    const struct dt_device *host; /* of what is offloaded; NULL: the executor opens one */
     double dropout;
     enum dt_dtype dtype;
     bool no_clip; /* of gradients */
@@ -89,6 +90,8 @@ static inline void ef_init(struct exec_fixture *f, const char *modules, int thre
                                      .nic_bytes_per_s = 1e9,
                                      .nic_efficiency = 1,
                                      .nic_latency_s = 1e-6,
+                                     .host_bytes_per_s = 1e9,
+                                     .host_mem_bytes_per_s = 1e10,
                                      .fabric_oversubscription = 1};
     snprintf(f->cluster.name, sizeof(f->cluster.name), "here");
     dt_assert_ok(dt_test_device_open(&o, &f->err, &f->dev), f->err);
@@ -263,6 +266,8 @@ static inline void ef_open(struct exec_fixture *f)
                                       .image_weight = 1,
                                       .dropout = f->dropout,
                                       .seed = 42,
+                                      .host = f->host,
+                                      .host_threads = 1,
                                       .ferry_bytes = 4096}; /* a tensor is several */
     dt_optimizer_defaults(&f->opt.optimizer);
     f->opt.optimizer.decay = DT_LR_CONSTANT;

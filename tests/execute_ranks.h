@@ -31,6 +31,7 @@ struct ranks_case {
     enum dt_block_recompute recompute[MODULES];
     int zero[MODULES], zero_group[MODULES];
     char frozen[MODULES + 1]; /* 't' trained, 'f' frozen */
+    bool offload[MODULES];    /* the optimizer's state is in the host's memory */
     bool apart;               /* no overlap with compute */
     int chunks;               /* of collectives of tensor parallelism and their products */
     bool reorder;
@@ -96,10 +97,12 @@ void unshare_device(struct world *w);
 
 /* execute_ranks_bf16.c: can this machine train in bf16? */
 bool bf16_here(void);
-/* execute_ranks_bf16.c, execute_ranks_comm.c, execute_ranks_nonfinite.c, execute_ranks_whole.c */
+/* execute_ranks_bf16.c, execute_ranks_comm.c, execute_ranks_nonfinite.c, execute_ranks_offload.c,
+ * execute_ranks_whole.c */
 void add_bf16_tests(TCase *t);
 void add_ring_tests(TCase *t);
 void add_nonfinite_tests(TCase *t);
+void add_offload_tests(TCase *t);
 void add_comm_tests(TCase *t);
 void add_whole_tests(TCase *t);
 

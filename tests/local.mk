@@ -249,6 +249,7 @@ tests_test_execute_ranks_SOURCES = \
 	tests/execute_ranks_comm.c \
 	tests/execute_ranks_life.c \
 	tests/execute_ranks_nonfinite.c \
+	tests/execute_ranks_offload.c \
 	tests/execute_ranks_whole.c \
 	tests/nccl_fixture.h \
 	tests/test_execute_ranks.c

@@ -6,12 +6,11 @@
 
 #include "exec_fixture.h"
 
-/* The scratch of kernels serves all lanes; *scratch (may be NULL) is it. */
-static inline double mf_predicted(struct exec_fixture *f, enum dt_memory_device device,
-                                  double *scratch_out)
+/* Of each module's largest microbatch, in its first stage. */
+static inline void mf_stages(struct exec_fixture *f, enum dt_memory_device device,
+                             struct dt_memory mem[DT_MAX_MODULES])
 {
     const struct dt_sequence *seqs[EF_SEQS_MAX];
-    double sum = 0, scratch = 0;
     struct dt_assignment *a;
     struct dt_samples *samples;
 
@@ -22,20 +21,43 @@ static inline double mf_predicted(struct exec_fixture *f, enum dt_memory_device 
     for (int m = 0; m < f->model->n_modules; m++) {
         const struct dt_assignment_module *x = &a->m[m];
         struct dt_work most = {0};
-        struct dt_memory mem;
 
         for (uint32_t i = 0; i < x->mb_first[x->n_replicas]; i++)
             dt_work_most(&most, &x->work[i]);
         dt_memory_stage_on(device, &f->plan, f->model, &f->cluster, m, 0, &most, x->mb_first[1],
-                           &mem);
-        sum += mem.total - mem.logits_workspace;
-        scratch = mem.logits_workspace > scratch ? mem.logits_workspace : scratch;
+                           &mem[m]);
     }
     dt_assign_free(a);
     dt_samples_free(samples);
+}
+
+/* The scratch of kernels serves all lanes; *scratch (may be NULL) is it. */
+static inline double mf_predicted(struct exec_fixture *f, enum dt_memory_device device,
+                                  double *scratch_out)
+{
+    struct dt_memory mem[DT_MAX_MODULES];
+    double sum = 0, scratch = 0;
+
+    mf_stages(f, device, mem);
+    for (int m = 0; m < f->model->n_modules; m++) {
+        sum += mem[m].total - mem[m].logits_workspace;
+        scratch = mem[m].logits_workspace > scratch ? mem[m].logits_workspace : scratch;
+    }
     if (scratch_out)
         *scratch_out = scratch;
     return sum + scratch;
+}
+
+/* In the host's memory, with the rooms of a rank that offloads. */
+static inline double mf_predicted_host(struct exec_fixture *f, enum dt_memory_device device)
+{
+    struct dt_memory mem[DT_MAX_MODULES];
+    double sum = 0;
+
+    mf_stages(f, device, mem);
+    for (int m = 0; m < f->model->n_modules; m++)
+        sum += mem[m].host;
+    return sum > 0 ? sum + DT_MEMORY_HOST_ROOM : 0;
 }
 
 #endif

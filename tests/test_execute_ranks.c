@@ -342,6 +342,8 @@ int main(int argc, char **argv)
     add_bf16_tests(t);
     add_nonfinite_tests(t);
     add_whole_tests(t);
+    t = dt_test_case(s, "offload", 120); /* alone: CK_RUN_CASE=offload */
+    add_offload_tests(t);
     t = dt_test_case(s, "ring", 120); /* alone: CK_RUN_CASE=ring */
     add_ring_tests(t);
     t = dt_test_case(s, "messages", 120);

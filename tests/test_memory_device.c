@@ -82,14 +82,23 @@ struct memory_case {
     enum dt_block_recompute recompute;
     int ranks, tp; /* replicas, which share the moments, or members of tensor parallelism */
     const char *model;
+    bool offload;       /* of all modules */
+    const char *frozen; /* of each: 'f' */
 };
 static const struct memory_case cases[] = {
-    {"fp32", DT_F32, DT_RECOMPUTE_NONE, 1, 1, WIDE},
-    {"bf16", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WIDE},
-    {"bf16, full recompute", DT_BF16, DT_RECOMPUTE_FULL, 1, 1, WIDE},
-    {"bf16, two replicas with ZeRO-1", DT_BF16, DT_RECOMPUTE_NONE, 2, 1, WIDE},
-    {"bf16, merged patches", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, MERGED},
-    {"bf16, merged patches, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, MERGED},
+    {"fp32", DT_F32, DT_RECOMPUTE_NONE, 1, 1, WIDE, false, NULL},
+    {"bf16", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WIDE, false, NULL},
+    {"bf16, full recompute", DT_BF16, DT_RECOMPUTE_FULL, 1, 1, WIDE, false, NULL},
+    {"bf16, two replicas with ZeRO-1", DT_BF16, DT_RECOMPUTE_NONE, 2, 1, WIDE, false, NULL},
+    {"bf16, merged patches", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, MERGED, false, NULL},
+    {"bf16, merged patches, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, MERGED, false, NULL},
+    {"fp32, offloaded", DT_F32, DT_RECOMPUTE_NONE, 1, 1, WIDE, true, "ttt"},
+    {"bf16, offloaded", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WIDE, true, "ttt"},
+    {"bf16, offloaded, two replicas with ZeRO-1", DT_BF16, DT_RECOMPUTE_NONE, 2, 1, WIDE, true,
+     "ttt"},
+    {"bf16, offloaded, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, WIDE, true, "ttt"},
+    {"bf16, offloaded, frozen encoder, two replicas", DT_BF16, DT_RECOMPUTE_NONE, 2, 1, WIDE, true,
+     "ftt"},
 };
 enum { CASES = sizeof(cases) / sizeof(cases[0]) };
 
@@ -97,7 +106,7 @@ struct rank {
     const struct memory_case *c;
     struct dt_transport *t; /* NULL: alone */
     struct keeper *keeper;
-    double measured, predicted;
+    double measured, predicted, host, predicted_host;
 };
 
 static void *run_rank(void *arg)
@@ -124,13 +133,18 @@ static void *run_rank(void *arg)
     ef_plan(f, 2, l, true, DT_SCHED_1F1B);
     f->plan.policy.fp32 = r->c->dtype == DT_F32;
     fx_modes(&f->plan, r->c->recompute, 1);
-    for (int m = 0; m < 3; m++)
+    for (int m = 0; m < 3; m++) {
         f->plan.modules[m].layout.tp = r->c->tp;
+        f->plan.modules[m].offload = r->c->offload ? DT_OFFLOAD_OPTIMIZER : DT_OFFLOAD_NONE;
+        f->plan.modules[m].frozen = r->c->frozen && r->c->frozen[m] == 'f';
+    }
     dt_assert_ok(dt_plan_place(&f->plan, &f->cluster, &f->err), f->err);
     ef_open(f);
     for (int step = 1; step <= 2; step++)
         ef_step(f, step);
     r->predicted = mf_predicted(f, DT_MEMORY_EXECUTOR, NULL);
+    r->predicted_host = mf_predicted_host(f, DT_MEMORY_EXECUTOR);
+    r->host = (double)dt_exec_host_memory(f->x);
     r->measured = measured(k);
     ef_free(f); /* closes the copy of the device, and so the device */
     free(f);
@@ -160,7 +174,15 @@ START_TEST(what_a_gpu_keeps)
     for (int r = 0; r < n; r++) {
         printf("%s, rank %d: predicted %.2f MiB, allocated %.2f MiB\n", cases[_i].name, r,
                ranks[r].predicted / 0x1p20, ranks[r].measured / 0x1p20);
-        ck_assert_double_gt(ranks[r].measured, 4e6);
+        if (cases[_i].offload)
+            printf("%s, rank %d: host: predicted %.2f MiB, allocated %.2f MiB\n", cases[_i].name, r,
+                   ranks[r].predicted_host / 0x1p20, ranks[r].host / 0x1p20);
+        ck_assert_double_gt(ranks[r].measured, cases[_i].offload ? 2e6 : 4e6);
+        if (cases[_i].offload)
+            ck_assert_double_lt(fabs(ranks[r].predicted_host / ranks[r].host - 1), 0.1);
+        else
+            ck_assert(ranks[r].host == 0 && ranks[r].predicted_host == 0);
+
         ck_assert_double_lt(fabs(ranks[r].predicted / ranks[r].measured - 1), 0.1);
     }
 }

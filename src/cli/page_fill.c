@@ -122,7 +122,8 @@ static bool same_layouts(const struct dt_plan *a, const struct dt_plan *b)
 
         same = memcmp(&x->layout, &y->layout, sizeof x->layout) == 0 && x->with == y->with &&
                x->recompute == y->recompute && x->zero == y->zero &&
-               x->zero_group == y->zero_group && x->phases == y->phases && x->window == y->window;
+               x->zero_group == y->zero_group && x->offload == y->offload &&
+               x->phases == y->phases && x->window == y->window;
     }
     return same;
 }

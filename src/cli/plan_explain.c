@@ -92,7 +92,7 @@ static enum dt_status largest(const struct dt_session *s, struct dt_error *err, 
 }
 
 static void stage(struct dt_cli_rows *r, const struct dt_cluster *c, const struct dt_plan *p,
-                  int module, int stage, const struct dt_memory *mem)
+                  int module, int stage, bool offloads, const struct dt_memory *mem)
 {
     const uint16_t *split = p->modules[module].split;
     bool mib = dt_cluster_is_cpu(c);
@@ -113,6 +113,9 @@ static void stage(struct dt_cli_rows *r, const struct dt_cluster *c, const struc
     dt_cli_row_number(r, "activations_bytes", mib ? "activ. [MiB]" : "activ. [GiB]", "%.2f", unit,
                       mem->activations);
     dt_cli_row_int(r, "in_flight", "x in flight", mem->in_flight);
+    if (offloads)
+        dt_cli_row_number(r, "host_bytes", mib ? "host [MiB]" : "host [GiB]", "%.2f", unit,
+                          mem->host);
     dt_cli_row_number(r, "other_bytes", mib ? "other [MiB]" : "other [GiB]", "%.2f", unit, other);
     dt_cli_row_number(r, "total_bytes", mib ? "total [MiB]" : "total [GiB]", "%.2f", unit,
                       mem->total);
@@ -128,7 +131,7 @@ static void stages(struct dt_cli_rows *r, const struct dt_session *s, const stru
         for (int k = 0; k < p->modules[m].layout.pp; k++) {
             dt_memory_stage(p, s->job->model, c, m, k, &x->work[m],
                             dt_plan_microbatches(p, s->job->model->llm, m), &mem);
-            stage(r, c, p, m, k, &mem);
+            stage(r, c, p, m, k, dt_plan_offloads(p, s->job->model), &mem);
         }
 }
 
@@ -141,6 +144,43 @@ static void print_memory(const struct dt_session *s, const struct charged *x)
     dt_cli_rows_end(&r, stdout);
 }
 
+/* What is offloaded, against what the cluster says that a node has. */
+static enum dt_status print_hosts(const struct dt_session *s, const struct charged *x,
+                                  struct dt_error *err)
+{
+    const struct dt_plan *p = x->ahead ? x->ahead : &s->search.plans[0];
+    const struct dt_cluster *c = &s->job->cluster;
+    struct dt_memory_host h;
+
+    DT_TRY(dt_memory_host(p, s->job->model, c, x->work, err, &h));
+    if (h.node_bytes <= 0)
+        return DT_OK;
+    printf("memory of hosts, for what is offloaded: at most %.2f GiB of a GPU, %.2f of a node",
+           h.gpu_bytes / 1073741824.0, h.node_bytes / 1073741824.0);
+    if (c->host_mem_bytes > 0)
+        printf(", which has %.2f\n", c->host_mem_bytes / 1073741824.0);
+    else
+        printf("; what a node has is not known: state cluster.host_memory\n");
+    return DT_OK;
+}
+
+static enum dt_status json_hosts(const struct dt_session *s, const struct charged *x,
+                                 struct dt_json *j, struct dt_error *err)
+{
+    const struct dt_plan *p = x->ahead ? x->ahead : &s->search.plans[0];
+    const struct dt_cluster *c = &s->job->cluster;
+    struct dt_memory_host h;
+
+    DT_TRY(dt_memory_host(p, s->job->model, c, x->work, err, &h));
+    if (h.node_bytes <= 0)
+        return DT_OK;
+    dt_json_kv_double(j, "host_gpu_bytes", h.gpu_bytes);
+    dt_json_kv_double(j, "host_node_bytes", h.node_bytes);
+    if (c->host_mem_bytes > 0)
+        dt_json_kv_double(j, "host_memory_bytes", c->host_mem_bytes);
+    return DT_OK;
+}
+
 /* ---- all of it ---- */
 
 enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s,
@@ -150,6 +190,7 @@ enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s,
     const struct dt_plan *p = &s->search.plans[0];
     const struct dt_plan_prediction *q = &p->predicted;
     struct charged x = {.ahead = NULL};
+    enum dt_status st;
 
     printf("\nbest plan: formula %.3f s = warm-up %.3f s + steady %.3f s", q->total_s, q->warmup_s,
            q->steady_s);
@@ -170,7 +211,9 @@ enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s,
            dt_memory_limit(&s->job->cluster) / (1024.0 * 1024 * 1024));
     DT_TRY(largest(s, err, &x));
     print_memory(s, &x);
+    st = print_hosts(s, &x, err);
     dt_free(x.ahead);
+    DT_TRY(st);
     DT_TRY(dt_cli_plan_entrain_print(s, err));
     dt_cli_plan_decisions_print(s, decided);
     return DT_OK;
@@ -204,7 +247,9 @@ enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s,
     dt_cli_rows_json(&r, j, "memory");
     stages(&r, s, &x);
     dt_cli_rows_end(&r, NULL);
+    st = json_hosts(s, &x, j, err);
     dt_free(x.ahead);
+    DT_TRY(st);
     dt_cli_plan_decisions_json(s, decided, j);
     dt_json_end_object(j);
     return DT_OK;

@@ -78,6 +78,7 @@ void dt_session_search_input(const struct dt_session *s, struct dt_search_input 
     in->cost = s->cost;
     in->policy = s->job->policy;
     memcpy(in->frozen, s->job->frozen, sizeof in->frozen);
+    memcpy(in->offload, s->job->offload, sizeof in->offload);
     memcpy(in->recompute, s->job->recompute, sizeof in->recompute);
     memcpy(in->zero, s->job->zero, sizeof in->zero);
     in->opt = s->job->search;

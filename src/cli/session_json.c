@@ -40,6 +40,8 @@ static void modules(struct dt_cli_rows *o, const struct dt_plan *p, const struct
         dt_cli_row_int(o, "zero", "ZeRO", p->modules[m].zero);
         if (p->modules[m].zero_group > 0)
             dt_cli_row_int(o, "zero_group", NULL, p->modules[m].zero_group);
+        if (p->modules[m].offload != DT_OFFLOAD_NONE)
+            dt_cli_row_text(o, "offload", NULL, dt_plan_offload_names[p->modules[m].offload]);
         if (!r)
             continue;
         dt_cli_row_number(o, NULL, "model FLOPs [PFLOP]", "%.3f", 1e-15, r->model_flops[m]);
@@ -79,6 +81,20 @@ void dt_cli_json_notes(struct dt_json *j, const struct dt_session *s)
         dt_json_kv_string(j, "profile_note", note);
 }
 
+/* What is offloaded. */
+static void host_facts(const struct dt_cli_facts *f, const struct dt_cluster *c,
+                       const struct dt_memory_host *h)
+{
+    dt_cli_fact_number(f, "host_gpu_bytes", "host memory", "%10.2f GiB of a GPU at most, ",
+                       1 / 1073741824.0, h->gpu_bytes);
+    dt_cli_fact_number(f, "host_node_bytes", "", "%.2f of a node", 1 / 1073741824.0, h->node_bytes);
+    if (c->host_mem_bytes > 0)
+        dt_cli_fact_number(f, "host_memory_bytes", "", ", which has %.2f\n", 1 / 1073741824.0,
+                           c->host_mem_bytes);
+    else
+        dt_cli_fact_note(f, "; what a node has is not known: state cluster.host_memory\n");
+}
+
 void dt_cli_report_facts(const struct dt_cli_facts *f, const struct dt_session *s,
                          const struct dt_sim_result *res)
 {
@@ -114,6 +130,8 @@ void dt_cli_report_facts(const struct dt_cli_facts *f, const struct dt_session *
                        r->bubble_fraction);
     dt_cli_fact_number(f, "exposed_comm_s", "exposed comm.",
                        "%10.3f s   mean over GPUs, outside kernels\n", 1, r->exposed_comm_s);
+    if (r->host.node_bytes > 0)
+        host_facts(f, &s->job->cluster, &r->host);
     if (s->job->sim.preprocess.mode != DT_SCHED_SUPPLY_NONE)
         dt_cli_data_facts(f, s, &res->data);
     if (s->job->sim.failures) /* the last line, an earlier member */

@@ -177,6 +177,10 @@ static void print_memory(const struct dt_train_summary *s, const struct dt_model
                dt_cli_format_bytes((double)s->memory[r].allocated_bytes, a, sizeof a),
                dt_cli_format_bytes((double)s->memory[r].predicted_bytes, b, sizeof b),
                f->host ? " on " : "", f->host ? f->host[r] : "", lanes[0] ? ":" : "", lanes);
+        if (s->memory[r].allocated_host_bytes > 0)
+            printf("%-16s %10s   of its host, offloaded (predicted %s)\n", "",
+                   dt_cli_format_bytes((double)s->memory[r].allocated_host_bytes, a, sizeof a),
+                   dt_cli_format_bytes((double)s->memory[r].predicted_host_bytes, b, sizeof b));
     }
 }
 
@@ -360,6 +364,10 @@ enum dt_status dt_cli_train_json(const struct dt_setup *setup, const struct dt_t
             dt_json_kv_string(&j, "host", f->host[r]);
         dt_json_kv_int(&j, "allocated_bytes", s->memory[r].allocated_bytes);
         dt_json_kv_int(&j, "predicted_bytes", s->memory[r].predicted_bytes);
+        if (s->memory[r].allocated_host_bytes > 0) {
+            dt_json_kv_int(&j, "allocated_host_bytes", s->memory[r].allocated_host_bytes);
+            dt_json_kv_int(&j, "predicted_host_bytes", s->memory[r].predicted_host_bytes);
+        }
         dt_json_end_object(&j);
     }
     dt_json_end_array(&j);

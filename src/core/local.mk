@@ -19,6 +19,7 @@ libdtcore_a_SOURCES = \
 	src/core/cost/memory_ahead.c \
 	src/core/cost/memory_card.c \
 	src/core/cost/memory_cpu.c \
+	src/core/cost/memory_host.c \
 	src/core/cost/memory_impl.h \
 	src/core/cost/memory_stage.c \
 	src/core/job/guard.c \

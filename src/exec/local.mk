@@ -157,6 +157,8 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_whole.h \
 	src/exec/program/optimizer.c \
 	src/exec/program/optimizer.h \
+	src/exec/program/optimizer_host.c \
+	src/exec/program/optimizer_host.h \
 	src/exec/program/placement.c \
 	src/exec/program/placement.h \
 	src/exec/train/prefetch.c \

@@ -191,7 +191,7 @@ struct dt_device {
      * device memory and outlive it).  It keeps what else the kernels want of it: rounded, packed, per use.
      * Packing happens at first use after weight_changed, so a frozen weight is packed once and a trained one
      * once per optimizer step, for all microbatches.  Who keeps a copy writes it whenever he writes the
-     * master, or instead: with it nothing reads the master. */
+     * master, or instead: with it nothing reads the master, which may be NULL then. */
     enum dt_status (*weight_new)(const struct dt_device *dev,
                                  const struct dt_device_weight_shape *shape, const float *master,
                                  const void *rounded, struct dt_error *err,

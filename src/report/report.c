@@ -101,7 +101,7 @@ static double memory_of_stages(const struct dt_program *prog, const struct dt_mo
         dt_memory_stage(prog->plan, m, c, module, s, &most, n, &mem);
         max = mem.total > max ? mem.total : max;
         if (of_stage) /* lanes of a process share one scratch */
-            of_stage[s] = mem.total - (dt_cluster_is_cpu(c) ? mem.logits_workspace : 0);
+            of_stage[s] = mem.total - (dt_cluster_is_cpu(c) ? mem.logits_workspace + mem.host : 0);
     }
     return max;
 }
@@ -140,7 +140,7 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
     const struct dt_assignment *a = prog->assignment;
     struct dt_report r = {0};
     double model = 0, tokens = 0, peak;
-    struct dt_work llm = {0};
+    struct dt_work llm = {0}, most[DT_MAX_MODULES];
 
     if (t->n_ops != prog->n_ops || t->makespan_ns <= 0)
         return dt_error_set(err, DT_ERR_INTERNAL,
@@ -156,7 +156,9 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
     for (int i = 0; i < m->n_modules; i++) {
         model += r.model_flops[i];
         r.mem_bytes_max[i] = memory_of_stages(prog, m, c, i, NULL);
+        dt_report_largest(prog->plan, c, a, i, &most[i]);
     }
+    DT_TRY(dt_memory_host(prog->plan, m, c, most, err, &r.host));
     peak = r.gpus_used * c->peak_flops * r.iteration_s;
     if (peak > 0) {
         r.mfu = model / peak;

@@ -4,6 +4,7 @@
 #ifndef DT_REPORT_REPORT_H
 #define DT_REPORT_REPORT_H
 
+#include "core/cost/memory.h"
 #include "core/schedule/timeline.h"
 
 struct dt_report {
@@ -19,6 +20,7 @@ struct dt_report {
     double hardware_flops;
     struct dt_timeline_summary timeline;
     double mem_bytes_max[DT_MAX_MODULES];
+    struct dt_memory_host host;   /* of what is offloaded */
     double prov_share[DT_PROV_N]; /* sums to 1 */
     uint64_t ops;
 };
@@ -38,7 +40,7 @@ void dt_report_set_gpus(struct dt_report *r, int gpus);
 int64_t dt_report_largest(const struct dt_plan *p, const struct dt_cluster *c,
                           const struct dt_assignment *a, int module, struct dt_work *most);
 /* out[n_lanes]: bytes per GPU that the memory model charges each lane, for the largest microbatch of its module; of a
- * process without the scratch of kernels, which its lanes share. */
+ * process without the scratch of kernels, which its lanes share, and what they have offloaded. */
 enum dt_status dt_report_lane_memory(const struct dt_program *prog, const struct dt_model *m,
                                      const struct dt_cluster *c, struct dt_error *err, double *out);
 

@@ -3,6 +3,7 @@
  * The time of one kernel: units of work / efficiency from the profile, never below the device's
  * roofline. Constants: doc/calibration.md. */
 #include "core/cost/cost_internal.h"
+#include "core/model/plan.h"
 
 const char *const dt_cost_prov_names[DT_PROV_N + 1] = {"measured", "interpolated", "extrapolated",
                                                        "computed", "assumed",      NULL};
@@ -286,6 +287,53 @@ void dt_cost_kernel(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phas
     dt_cost_kernel_one(c, op, phase, NULL, &one);
     *out = (struct dt_cost_time){0};
     dt_cost_time_add(out, &one, op->count);
+}
+
+/* Of a chunk's three parts the longest sets the pace; the others are seen once. */
+static double in_chunks(const double part[3], double chunks)
+{
+    double sum = part[0] + part[1] + part[2], most = fmax(part[0], fmax(part[1], part[2]));
+
+    return sum / chunks + most * (chunks - 1) / chunks;
+}
+
+/* A CPU copies gradients to a room and from there what was stepped: reads and writes each. */
+static void step_on_cpus(struct dt_cost *c, double params, struct dt_cost_time *out)
+{
+    const double copied_bytes = 2 * 4 + 2 * 4 + 2 * 4;
+    struct dt_cost_time copies = {0};
+
+    dt_cost_optimizer(c, params, out);
+    dt_cost_time_set(&copies, copied_bytes * params / c->cluster->hbm_bytes_per_s * 1e9,
+                     DT_PROV_COMPUTED);
+    dt_cost_time_add(out, &copies, 1);
+}
+
+void dt_cost_optimizer_host(struct dt_cost *c, double params, double grad_bytes, double elem_bytes,
+                            struct dt_cost_time *out)
+{
+    const struct dt_cluster *cl = c->cluster;
+    /* What the host's memory carries of a parameter: the gradient arrives, is read, master, m and v are read and written,
+     * and the parameter is written and fetched.  The GPUs of a node step at the same time. */
+    double bytes = 2 * grad_bytes + 24 + 2 * elem_bytes;
+    double part[3], sum, ns;
+
+    *out = (struct dt_cost_time){0};
+    if (params <= 0)
+        return;
+    if (dt_cluster_is_cpu(cl)) {
+        step_on_cpus(c, params, out);
+        return;
+    }
+    part[0] = 1e9 * grad_bytes * params / cl->host_bytes_per_s;
+    part[1] = 1e9 * bytes * params * cl->gpus_per_node / cl->host_mem_bytes_per_s;
+    part[2] = 1e9 * elem_bytes * params / cl->host_bytes_per_s;
+    ns = in_chunks(part, ceil(params / DT_PLAN_OFFLOAD_CHUNK));
+    sum = part[0] + part[1] + part[2];
+    out->ns = ns;
+    out->prov[DT_PROV_COMPUTED] = ns * (part[0] + part[2]) / sum;
+    out->prov[DT_PROV_ASSUMED] = ns * part[1] / sum;
+    dt_cost_scale(c, DT_KOP_ADAMW, out);
 }
 
 void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_cost_time *out)

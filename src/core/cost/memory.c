@@ -278,6 +278,11 @@ static void remedies(const struct dt_plan *p, const struct dt_model *m, const st
         snprintf(what, sizeof(what), "zero %d", zero);
         k += try_change(&q, m, c, at, what, text + k, size - (size_t)k);
     }
+    if (p->modules[at->module].offload == DT_OFFLOAD_NONE && !dt_cluster_is_cpu(c)) {
+        q = *p;
+        q.modules[at->module].offload = DT_OFFLOAD_OPTIMIZER;
+        k += try_change(&q, m, c, at, "offload optimizer", text + k, size - (size_t)k);
+    }
     q = *p;
     if (l->tp * 2 <= c->gpus_per_node) {
         l->tp *= 2;
@@ -419,6 +424,25 @@ static enum dt_status check_stages(struct dt_memory_memo *memo, const struct dt_
     return DT_OK;
 }
 
+/* Nothing is held against what the cluster does not say. */
+static enum dt_status check_hosts(const struct dt_plan *p, const struct dt_model *m,
+                                  const struct dt_cluster *c, const struct dt_work *work,
+                                  struct dt_error *err)
+{
+    struct dt_memory_host h;
+
+    if (c->host_mem_bytes <= 0)
+        return DT_OK;
+    DT_TRY(dt_memory_host(p, m, c, work, err, &h));
+    if (h.node_bytes <= c->host_mem_bytes)
+        return DT_OK;
+    return dt_error_set(err, DT_ERR_INFEASIBLE,
+                        "offload: masters and moments of a node's GPUs need %.1f GiB of its host's "
+                        "memory, cluster %s has %.1f GiB; fewer modules with offload: optimizer, "
+                        "or more replicas that share them (zero), would help",
+                        gib(h.node_bytes), c->name, gib(c->host_mem_bytes));
+}
+
 enum dt_status dt_memory_check_again(struct dt_memory_memo *memo, const struct dt_plan *p,
                                      const struct dt_model *m, const struct dt_cluster *c,
                                      const struct dt_work *work, double *max_bytes,
@@ -442,6 +466,8 @@ enum dt_status dt_memory_check_again(struct dt_memory_memo *memo, const struct d
     st = check_stages(memo, p, m, c, work, share, &most, err);
     if (st == DT_OK && dt_plan_shares(p))
         st = check_shared(p, c, share, &most, err);
+    if (st == DT_OK)
+        st = check_hosts(p, m, c, work, err);
     dt_free(all);
     if (st == DT_OK && max_bytes)
         *max_bytes = most;

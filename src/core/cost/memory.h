@@ -18,7 +18,13 @@ struct dt_memory {
     double
         whole; /* of params and grads: the buckets that are whole for a time under ZeRO 2 and 3 */
     int in_flight; /* microbatches whose activations are held at once (per chunk sum for vpp) */
+    /* in the host's memory: masters and moments of a module that offloads them, which `optimizer` is without.  Where
+     * devices are CPUs it is the same memory, and in `total`, too */
+    double host;
 };
+/* Page-locked room of a rank that copies what is offloaded (exec/program/optimizer_host.h), beside `host`. */
+#define DT_MEMORY_HOST_ROOM                                                                        \
+    ((double)DT_PLAN_OFFLOAD_ROOMS * DT_PLAN_OFFLOAD_CHUNK * DT_PLAN_OFFLOAD_BYTES)
 /* The lane of (module, stage) with n microbatches per replica as the plan's schedule sees it. */
 struct dt_pipe_lane dt_memory_pipe_lane(const struct dt_plan *p, const struct dt_model *m,
                                         int module, int stage, int64_t n);
@@ -76,10 +82,19 @@ enum dt_memory_device {
 void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
                         const struct dt_model *m, const struct dt_cluster *c, int module, int stage,
                         const struct dt_work *work, int64_t n_microbatches, struct dt_memory *out);
-/* Checks every stage; DT_ERR_INFEASIBLE with module, stage, breakdown and what would help. */
+/* Checks every stage, and the hosts of what is offloaded, where the cluster says what a node has; DT_ERR_INFEASIBLE
+ * with module, stage, breakdown and what would help. */
 enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m,
                                const struct dt_cluster *c, const struct dt_work *work /*[modules]*/,
                                double *max_bytes, struct dt_error *err);
+/* What a plan has in the memory of hosts, with that `work`: of the GPU that has most there, and of all GPUs of the node
+ * that has most; 0 where nothing is offloaded, and where devices are CPUs.  O(stages * nodes). */
+struct dt_memory_host {
+    double gpu_bytes, node_bytes;
+};
+enum dt_status dt_memory_host(const struct dt_plan *p, const struct dt_model *m,
+                              const struct dt_cluster *c, const struct dt_work *work,
+                              struct dt_error *err, struct dt_memory_host *out);
 /* The same for one who asks often; `memo` may be NULL. */
 enum dt_status dt_memory_check_again(struct dt_memory_memo *memo, const struct dt_plan *p,
                                      const struct dt_model *m, const struct dt_cluster *c,

@@ -179,6 +179,20 @@ static double wire_vectors(const struct dt_memory_lane *s, int i)
     return gathered(s, i, 0, MASTER_BYTES);
 }
 
+/* What kernels read in fp32 beside the rounded copies: vectors, and the table that is looked up by rows. */
+static double exact(const struct dt_memory_lane *s, int i)
+{
+    const struct dt_block *b = &s->mod->blocks[i];
+    struct dt_block_param_counts p = dt_block_param_count(b);
+    double all = (double)(p.matrices + p.vectors), matrices = (double)p.matrices;
+
+    if (b->kind != DT_BLOCK_EMBEDDING)
+        matrices = 0;
+    return all > 0 ? MASTER_BYTES * (matrices + (double)p.vectors) *
+                         dt_memory_params(b, &s->mp->layout) / all
+                   : 0;
+}
+
 /* What no backward or recompute keeps out of the activations, and gradients inside the block. */
 static double working(const struct dt_memory_lane *s, int i, bool above)
 {
@@ -209,10 +223,10 @@ static double rounded(const struct dt_memory_lane *s, int i, bool above)
 }
 
 #define EXECUTOR                                                                                   \
-    .param = MASTER_BYTES, .grad = MASTER_BYTES, .optimizer = MOMENT_BYTES, .grads_of_all = true,  \
-    .messages = 2, .working = working, .beside = beside, .states = states_bytes,                   \
-    .batch = batch_bytes
-#define UNPACKED EXECUTOR, .packed = rounded, .wire = wire_vectors, .spare = 1
+    .param = MASTER_BYTES, .grad = MASTER_BYTES, .optimizer = MOMENT_BYTES,                        \
+    .master = MASTER_BYTES, .grads_of_all = true, .messages = 2, .working = working,               \
+    .beside = beside, .states = states_bytes, .batch = batch_bytes
+#define UNPACKED EXECUTOR, .packed = rounded, .exact = exact, .wire = wire_vectors, .spare = 1
 const struct dt_memory_row dt_memory_row_cpu = {EXECUTOR, .packed = packed, .wire = wire,
                                                 .scratch = scratch};
 const struct dt_memory_row dt_memory_row_executor = {UNPACKED, .scratch = scratch};

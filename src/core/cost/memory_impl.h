@@ -39,6 +39,7 @@ struct dt_memory_lane { /* a stage, and the block that is looked at */
 struct dt_memory_row {
     /* bytes per parameter: as the device keeps it, its gradient, what the optimizer has besides */
     int param, grad, optimizer;
+    int master;        /* of param, what goes to the host with the optimizer's */
     bool grads_of_all; /* of every parameter of a chunk that trains any, else of those trained */
     int act_elem;      /* bytes of an element of activations; 0 = of the job's precision */
     int messages;      /* copies of what enters and leaves: 2 = gradients have their own */
@@ -46,6 +47,8 @@ struct dt_memory_row {
     bool reserve; /* the device's reserve is charged to a stage (else taken off the limit) */
     /* Of block i.  `above`: it runs a backward. */
     double (*packed)(const struct dt_memory_lane *s, int i, bool above); /* copies of weights */
+    /* What is left of `param` where the masters are the host's; NULL: all, they are copies of the host's */
+    double (*exact)(const struct dt_memory_lane *s, int i);
     double (*wire)(const struct dt_memory_lane *s, int i); /* gathered, of a trained one */
     double (*working)(const struct dt_memory_lane *s, int i, bool above);
     double (*scratch)(const struct dt_memory_lane *s, int i, bool trained);

@@ -10,6 +10,8 @@
  *   optimizer   of those trained,    12 B: master, m, v            8 B: m, v; without ZeRO-1 also of
  *                                                                  frozen ones beside them
  *               over the replicas under ZeRO-1
+ *   offloaded   in the host's memory 12 B: master, m, v            12 B; the device keeps the parameters, in
+ *               instead              of those trained              bf16 where it need not pack them from fp32
  *   ZeRO 2      grads over the       the share of a rank, and the  as ZeRO-1 (such plans are not run)
  *               replicas             buckets that are not reduced
  *   ZeRO 3      params as well       the share, and the buckets    as ZeRO-1
@@ -247,6 +249,21 @@ static double grad_bytes(const struct dt_memory_lane *s)
     return s->row == &gpu && s->p->policy.bf16_grads ? 2 : s->row->grad;
 }
 
+/* What the host holds of a chunk that offloads its optimizer's state: that, which leaves the device, and the masters, of all
+ * parameters. */
+static void offload(const struct dt_memory_lane *s, double optimizer, double all, double with_grads,
+                    double exact, struct dt_memory *out)
+{
+    const struct dt_memory_row *row = s->row;
+
+    out->optimizer -= optimizer;
+    out->host += optimizer * (row->optimizer + row->master) / row->optimizer;
+    if (row->grads_of_all && s->replicas > 1)
+        out->host += row->master * (all - with_grads);
+    if (row->exact && s->elem < row->param)
+        out->params += exact - row->param * all;
+}
+
 /* Returns what it keeps of a microbatch in flight; *workspace: for the time of a block; *stash: added to, of a
  * microbatch whose weight gradients are put off. */
 static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, int module,
@@ -255,6 +272,7 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
 {
     const struct dt_memory_row *row = s->row;
     double kept = 0, all = 0, with_grads = 0, all_before = 0, grads_before = 0;
+    double exact = 0, before = out->optimizer;
     bool above = dt_plan_upstream_trained(s->p, m, module, first), any = false;
     int n = last - first, buckets = n < DT_PLAN_BUCKETS ? n : DT_PLAN_BUCKETS, bucket = 0;
 
@@ -277,6 +295,7 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
             out->wire += row->wire && s->replicas > 1 ? row->wire(s, i) : 0;
         }
         out->params += row->packed ? row->packed(s, i, above) : 0;
+        exact += row->exact ? row->exact(s, i) : 0;
         kept += above ? s->kept : 0; /* below the first trained block nothing is kept */
         *stash += above ? s->stash : 0;
         *workspace = fmax(*workspace, row->working(s, i, above));
@@ -294,6 +313,8 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
     /* the executor lays moments out as it does parameters, unless it has a share of them only */
     if (row->grads_of_all && any && s->replicas <= 1)
         out->optimizer += row->optimizer * (all - with_grads);
+    if (any && s->mp->offload == DT_OFFLOAD_OPTIMIZER)
+        offload(s, out->optimizer - before, all, with_grads, exact, out);
     *workspace += row->beside ? row->beside(s, module, m, first, last) : 0;
     return kept + (row->states ? row->states(s, first, last) : 0);
 }
@@ -393,7 +414,7 @@ static struct sums *sums_of(const struct dt_memory_lane *s, const struct dt_mode
     mix(of, frozen);
     mix(of, (uint64_t)(uint32_t)l->dp << 32 | (uint32_t)l->ip << 16 | (uint32_t)l->ep);
     mix(of, (uint64_t)(uint32_t)l->tp << 32 | (uint32_t)l->cp << 16 | (l->pp * l->vpp > 1));
-    mix(of, (uint64_t)s->mp->zero_group);
+    mix(of, (uint64_t)s->mp->offload << 32 | (uint32_t)s->mp->zero_group);
     mix(of, (uint64_t)s->work->n);
     mix(of, (uint64_t)s->work->tokens);
     mix(of, (uint64_t)s->work->tokens_sq);
@@ -436,7 +457,8 @@ static void stage_on(enum dt_memory_device device, struct dt_memory_memo *memo,
     out->params += out->wire;
     out->broker = row->messages * x->messages + batches(&s, out->in_flight, n_microbatches);
     out->total = out->params + out->grads + out->optimizer + out->activations +
-                 out->logits_workspace + out->broker + out->reserve;
+                 out->logits_workspace + out->broker + out->reserve +
+                 (device == DT_MEMORY_CPU ? out->host : 0);
 }
 
 void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,

@@ -313,6 +313,7 @@ enum dt_status dt_job_as_searched(const struct dt_job *j, struct dt_error *err,
         memcpy(in->frozen, s->frozen, sizeof(in->frozen));
         memcpy(in->recompute, s->recompute, sizeof(in->recompute));
         memcpy(in->zero, s->zero, sizeof(in->zero));
+        memcpy(in->offload, s->offload, sizeof(in->offload));
         in->opt = s->search;
     }
     s->doc = NULL;

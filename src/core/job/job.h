@@ -95,6 +95,7 @@ struct dt_job {
     bool frozen[DT_MAX_MODULES];
     enum dt_block_recompute recompute[DT_MAX_MODULES];
     int zero[DT_MAX_MODULES];
+    enum dt_plan_offload offload[DT_MAX_MODULES];
     enum dt_plan_strategy strategy;
     struct dt_search_options search;
     struct dt_cost_options cost_opt;

@@ -53,6 +53,7 @@ void dt_job_open_search(struct dt_node train, struct dt_job *j)
 const char *const dt_job_assignment_help[DT_ASSIGNMENT_N + 1] = {DT_ASSIGNMENTS(HELP)};
 const char *const dt_job_warmup_help[DT_WARMUP_N + 1] = {DT_WARMUPS(HELP)};
 const char *const dt_job_cp_comm_help[DT_CP_COMM_N + 1] = {DT_CP_COMMS(HELP)};
+const char *const dt_job_offload_help[DT_OFFLOAD_N + 1] = {DT_OFFLOADS(HELP)};
 #undef HELP
 
 /* Keys of `search` that strategy entrain does nothing with, and those that nothing else does. */

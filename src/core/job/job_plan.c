@@ -31,6 +31,7 @@ static void from_plan(struct dt_job *j, int module)
     j->frozen[module] = j->plan.modules[module].frozen;
     j->recompute[module] = j->plan.modules[module].recompute;
     j->zero[module] = j->plan.modules[module].zero;
+    j->offload[module] = j->plan.modules[module].offload;
 }
 
 static void into_plan(const struct dt_job *j, int module, struct dt_plan *p)
@@ -38,6 +39,7 @@ static void into_plan(const struct dt_job *j, int module, struct dt_plan *p)
     p->modules[module].frozen = j->frozen[module];
     p->modules[module].recompute = j->recompute[module];
     p->modules[module].zero = j->zero[module];
+    p->modules[module].offload = j->offload[module];
 }
 
 /* What names the file, for messages: the job's node, or (beside it) the file alone. */
@@ -140,6 +142,8 @@ static void compare_layouts(struct dt_job *j, const struct dt_plan *stated, int 
     snprintf(key, sizeof(key), "plan.%s.recompute", j->model->modules[m].name);
     tell_word(j, key, dt_block_recompute_names[is->recompute],
               dt_block_recompute_names[was->recompute]);
+    snprintf(key, sizeof(key), "plan.%s.offload", j->model->modules[m].name);
+    tell_word(j, key, dt_plan_offload_names[is->offload], dt_plan_offload_names[was->offload]);
     snprintf(key, sizeof(key), "plan.%s.frozen", j->model->modules[m].name);
     tell_bool(j, key, is->frozen, was->frozen);
     snprintf(key, sizeof(key), "plan.%s.with", j->model->modules[m].name);
@@ -233,6 +237,8 @@ static void compare_modules(struct dt_job *j)
               dt_plan_recompute_text(&j->plan, b, sizeof(b)));
     tell_word(j, "train.zero", dt_plan_zero_text(&used, a, sizeof(a)),
               dt_plan_zero_text(&j->plan, b, sizeof(b)));
+    tell_word(j, "train.offload", dt_plan_offload_text(&used, a, sizeof(a)),
+              dt_plan_offload_text(&j->plan, b, sizeof(b)));
 }
 
 static const char *reorder_word(const struct dt_plan_policy *y)
@@ -297,6 +303,8 @@ static void keep_changes(struct dt_node n, struct dt_job *j)
             j->recompute[m] = j->plan.modules[m].recompute;
         if (dt_node_present(dt_map_get(of, "zero")))
             j->zero[m] = j->plan.modules[m].zero;
+        if (dt_node_present(dt_map_get(of, "offload")))
+            j->offload[m] = j->plan.modules[m].offload;
     }
 }
 

@@ -189,6 +189,22 @@ static enum dt_status read_zero(struct dt_node map, const struct dt_key *key, vo
     return of_modules(map, key, into, one_zero, err);
 }
 
+static enum dt_status one_offload(struct dt_node map, const char *name, struct dt_job *j,
+                                  int module, struct dt_error *err)
+{
+    int v = (int)j->offload[module];
+
+    DT_TRY(dt_get_enum(map, name, dt_plan_offload_names, &v, err));
+    j->offload[module] = (enum dt_plan_offload)v;
+    return DT_OK;
+}
+
+static enum dt_status read_offload(struct dt_node map, const struct dt_key *key, void *into,
+                                   struct dt_error *err)
+{
+    return of_modules(map, key, into, one_offload, err);
+}
+
 static const char *const grads[] = {"fp32", "bf16", NULL};      /* false, true of bf16_grads */
 static const char *const precisions[] = {"bf16", "fp16", NULL}; /* false, true of half_grads */
 /* true, false or auto, which is true while layouts are compared. */
@@ -323,6 +339,14 @@ const struct dt_key dt_job_train_keys[] = {
      .read = read_zero,
      .fallback = "auto where plans are searched for on GPUs, else 1",
      .help = "what replicas shard: 1 optimizer states, 2 gradients too, 3 parameters too"},
+    {.name = "offload",
+     .type = DT_KEY_OWN,
+     .form = "map of modules",
+     .words = dt_plan_offload_names,
+     .glosses = dt_job_offload_help,
+     .read = read_offload,
+     .fallback = "none",
+     .help = "what of a module lies in the host's memory"},
     {.name = "cp_comm",
      .type = DT_KEY_WORD,
      DT_KEY_INTO(struct dt_job, policy.cp_comm),

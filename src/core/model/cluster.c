@@ -53,6 +53,7 @@ static enum dt_status read_device(struct dt_node n, const struct dt_key *key, vo
         c->mem_bytes = d->mem_bytes;
         c->hbm_bytes_per_s = d->hbm_bytes_per_s;
         c->nvlink_bytes_per_s = d->link_bytes_per_s;
+        c->host_bytes_per_s = d->host_bytes_per_s;
         c->nvlink_latency_s = -1;
     }
     memcpy(c->device, name, sizeof(c->device));
@@ -186,6 +187,29 @@ const struct dt_key dt_cluster_keys[] = {
      .min = 1,
      .max = 1000,
      .help = "of the fabric; 1: full bisection"},
+    {.name = "host_memory",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_cluster, host_mem_bytes),
+     .min = 1e6,
+     .max = 1e16,
+     .unit = "bytes",
+     .fallback = "not known",
+     .help = "of a node's CPUs, for what is offloaded from its GPUs"},
+    {.name = "host_bandwidth",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_cluster, host_bytes_per_s),
+     .min = 1e3,
+     .max = 1e16,
+     .unit = "bytes/s",
+     .fallback = "of a known device, of its data sheet",
+     .help = "between a GPU and its node's memory, per direction, usable"},
+    {.name = "host_memory_bandwidth",
+     .type = DT_KEY_QUANTITY,
+     DT_KEY_INTO(struct dt_cluster, host_mem_bytes_per_s),
+     .min = 1e6,
+     .max = 1e16,
+     .unit = "bytes/s",
+     .help = "between a node's cores and its memory, usable; its GPUs share it"},
     {.name = "mtbf_gpu_hours",
      .type = DT_KEY_NUMBER,
      DT_KEY_INTO(struct dt_cluster, mtbf_gpu_hours),
@@ -222,11 +246,14 @@ const struct dt_key dt_cluster_keys[] = {
      .help = "carbon dioxide in grams emitted for a kilowatt hour"},
     {.name = NULL},
 };
+/* assumed: half the 409.6 GB/s of two sockets of 8 channels of DDR4-3200 */
+#define HOST_MEM_BYTES_PER_S 204.8e9
 const struct dt_cluster dt_cluster_defaults = {.name = "cluster",
                                                .nvlink_latency_s = -1,
                                                .nic_efficiency = 1,
                                                .nic_latency_s = -1,
-                                               .fabric_oversubscription = 1};
+                                               .fabric_oversubscription = 1,
+                                               .host_mem_bytes_per_s = HOST_MEM_BYTES_PER_S};
 
 static enum dt_status read_node(struct dt_node node, int depth, struct dt_cluster *c,
                                 struct dt_error *err);
@@ -292,9 +319,13 @@ bool dt_cluster_is_cpu(const struct dt_cluster *c)
 enum dt_status dt_cluster_read(struct dt_node node, struct dt_error *err, struct dt_cluster *out)
 {
     struct dt_cluster c = dt_cluster_defaults;
+    const struct dt_cluster_gpu *d;
 
     DT_TRY(read_node(node, 0, &c, err));
     DT_TRY(check(node, &c, err));
+    d = dt_cluster_gpu_find(c.device);
+    if (c.host_bytes_per_s == 0 && d)
+        c.host_bytes_per_s = d->host_bytes_per_s;
     *out = c;
     return DT_OK;
 }

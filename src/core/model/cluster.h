@@ -26,6 +26,10 @@ struct dt_cluster {
     double nic_latency_s;           /* as nvlink_latency_s */
     double fabric_oversubscription; /* 1 = full bisection */
     double mtbf_gpu_hours;          /* 0 = failures not modelled */
+    /* what is offloaded lies there; 0 = not stated */
+    double host_mem_bytes;       /* of a node, for training */
+    double host_bytes_per_s;     /* between a GPU and it, per direction, usable */
+    double host_mem_bytes_per_s; /* of a node's memory to its cores, usable; shared by its GPUs */
     /* what it costs: 0 = not stated, and nothing is taken for it (pue: 1, the GPUs' own share) */
     double price_per_gpu_hour; /* in whatever currency */
     double watts_per_gpu;      /* while it trains, with its share of the node */

@@ -9,17 +9,20 @@
  * and A40: recalled.  NVLink per direction: links x 20.0 GB/s of NVLink 3 and 20.6 GB/s of NVLink 4, which is what
  * NCCL counts on (src/graph, published): 12 links (A100), 8 (A800), 18 (H100, H200; H20: recalled), 8 (H800).  L40S
  * has PCIe 4 x16 only, and A40's NVLink bridges pairs only, so both are given the 25.6 GB/s that SimAI takes for
- * PCIe 4 x16 (published). */
+ * PCIe 4 x16 (published).  To the host: that, where the card is of PCIe 4, and twice as much where it is of PCIe 5
+ * (derived). */
+#define PCIE4 25.6e9
+#define PCIE5 51.2e9
 static const struct dt_cluster_gpu devices[] = {
-    {"A100-SXM4-80GB", "GA100", 312e12, 80e9, 2.0e12, 240e9},
-    {"A800-SXM4-80GB", "GA100", 312e12, 80e9, 2.0e12, 160e9},
-    {"H100-SXM5-80GB", "GH100", 989e12, 80e9, 3.35e12, 371e9},
-    {"H800-SXM5-80GB", "GH100", 989e12, 80e9, 3.35e12, 165e9},
+    {"A100-SXM4-80GB", "GA100", 312e12, 80e9, 2.0e12, 240e9, PCIE4},
+    {"A800-SXM4-80GB", "GA100", 312e12, 80e9, 2.0e12, 160e9, PCIE4},
+    {"H100-SXM5-80GB", "GH100", 989e12, 80e9, 3.35e12, 371e9, PCIE5},
+    {"H800-SXM5-80GB", "GH100", 989e12, 80e9, 3.35e12, 165e9, PCIE5},
     /* the same die as H100 with other memory, or fewer units: rows of one do not hold for the other */
-    {"H200-SXM5-141GB", "GH100 with HBM3e", 989e12, 141e9, 4.8e12, 371e9},
-    {"H20-SXM5-96GB", "GH100 cut down", 148e12, 96e9, 4.0e12, 371e9},
-    {"L40S-48GB", "AD102", 362e12, 48e9, 0.864e12, 25.6e9},
-    {"A40-48GB", "GA102", 149.7e12, 48e9, 0.696e12, 25.6e9},
+    {"H200-SXM5-141GB", "GH100 with HBM3e", 989e12, 141e9, 4.8e12, 371e9, PCIE5},
+    {"H20-SXM5-96GB", "GH100 cut down", 148e12, 96e9, 4.0e12, 371e9, PCIE5},
+    {"L40S-48GB", "AD102", 362e12, 48e9, 0.864e12, 25.6e9, PCIE4},
+    {"A40-48GB", "GA102", 149.7e12, 48e9, 0.696e12, 25.6e9, PCIE4},
 };
 
 const struct dt_cluster_gpu *dt_cluster_gpu_at(int i)

@@ -12,6 +12,7 @@ struct dt_cluster_gpu {
     double mem_bytes;
     double hbm_bytes_per_s;
     double link_bytes_per_s; /* to the other GPUs of a node, per direction, usable */
+    double host_bytes_per_s; /* to the host's memory, likewise */
 };
 
 /* By its name or the part before the first '-' ("h800"), whatever the case; NULL if it is none of them. */

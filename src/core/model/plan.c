@@ -239,6 +239,19 @@ static enum dt_status check_in_step(const struct dt_plan *p, int m, int llm, str
     return DT_OK;
 }
 
+/* How long it takes is known only where the way to the host is. */
+static enum dt_status check_offload(const struct dt_plan *p, int m, const struct dt_cluster *c,
+                                    struct dt_error *err)
+{
+    if (p->modules[m].offload == DT_OFFLOAD_NONE || dt_cluster_is_cpu(c) || c->host_bytes_per_s > 0)
+        return DT_OK;
+    return dt_error_set(err, DT_ERR_INPUT,
+                        "plan, module %s: offload %s: the cluster does not say how fast a GPU's "
+                        "copies to and from the host are; state cluster.host_bandwidth (such as "
+                        "25 GB/s for PCIe 4 x16)",
+                        p->module_names[m], dt_plan_offload_names[p->modules[m].offload]);
+}
+
 static enum dt_status check_modes(const struct dt_plan *p, int m, int llm,
                                   const struct dt_cluster *c, struct dt_error *err)
 {
@@ -247,6 +260,9 @@ static enum dt_status check_modes(const struct dt_plan *p, int m, int llm,
 
     if ((unsigned)mp->recompute > DT_RECOMPUTE_FULL || mp->zero < 0 || mp->zero > DT_ZERO_MAX)
         return bad(err, p, m, "unknown recompute or zero");
+    if ((unsigned)mp->offload >= DT_OFFLOAD_N)
+        return bad(err, p, m, "unknown offload");
+    DT_TRY(check_offload(p, m, c, err));
     DT_TRY(check_zero_group(p, m, err));
     if (mp->zero < 2 || dt_plan_layout_copies(&mp->layout) == 1)
         return DT_OK;
@@ -327,6 +343,7 @@ bool dt_plan_splits_backward(const struct dt_plan *p, const struct dt_model *m, 
 
 #define NAME(id, name, help) name,
 const char *const dt_plan_cp_comm_names[DT_CP_COMM_N + 1] = {DT_CP_COMMS(NAME) NULL};
+const char *const dt_plan_offload_names[DT_OFFLOAD_N + 1] = {DT_OFFLOADS(NAME) NULL};
 #undef NAME
 
 typedef const char *text_of(const struct dt_plan_module *mp, char *buf, size_t size);
@@ -345,6 +362,13 @@ static const char *zero_of(const struct dt_plan_module *mp, char *buf, size_t si
     else
         snprintf(buf, size, "%d", mp->zero);
     return buf;
+}
+
+static const char *offload_of(const struct dt_plan_module *mp, char *buf, size_t size)
+{
+    (void)buf;
+    (void)size;
+    return dt_plan_offload_names[mp->offload];
 }
 
 /* One word if all modules have the same, else each with its name. */
@@ -377,6 +401,11 @@ const char *dt_plan_zero_text(const struct dt_plan *p, char *buf, size_t size)
     return of_modules(p, zero_of, buf, size);
 }
 
+const char *dt_plan_offload_text(const struct dt_plan *p, char *buf, size_t size)
+{
+    return of_modules(p, offload_of, buf, size);
+}
+
 void dt_plan_trainable(const struct dt_plan *p, const struct dt_model *m, int module,
                        unsigned char *out)
 {
@@ -388,6 +417,15 @@ static bool any_trained(const struct dt_plan *p, const struct dt_model *m, int m
 {
     for (int b = 0; b < n_blocks; b++)
         if (dt_plan_trained(p, m, module, b))
+            return true;
+    return false;
+}
+
+bool dt_plan_offloads(const struct dt_plan *p, const struct dt_model *m)
+{
+    for (int i = 0; i < p->n_modules; i++)
+        if (p->modules[i].offload != DT_OFFLOAD_NONE &&
+            any_trained(p, m, i, m->modules[i].n_blocks))
             return true;
     return false;
 }

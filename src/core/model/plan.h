@@ -84,6 +84,23 @@ enum dt_plan_warmup {
 };
 extern const char *const dt_plan_warmup_names[DT_WARMUP_N + 1]; /* ended by NULL */
 
+/* What of a module lies in the host's memory: X(ENUMERATOR, name in files, one line for people). */
+#define DT_OFFLOADS(X)                                                                             \
+    X(NONE, "none", "nothing")                                                                     \
+    X(OPTIMIZER, "optimizer", "masters and moments, which the host's cores step")
+
+/* What is offloaded goes through rooms of so many parameters, which take turns (exec/program/optimizer_host.h). */
+enum { DT_PLAN_OFFLOAD_CHUNK = 1 << 18, DT_PLAN_OFFLOAD_ROOMS = 3, DT_PLAN_OFFLOAD_BYTES = 4 + 6 };
+
+enum dt_plan_offload {
+#define ENUMERATOR(id, name, help) DT_OFFLOAD_##id,
+    DT_OFFLOADS(ENUMERATOR)
+#undef ENUMERATOR
+    /* not a way */
+    DT_OFFLOAD_N
+};
+extern const char *const dt_plan_offload_names[DT_OFFLOAD_N + 1]; /* ended by NULL */
+
 /* Of an iteration, of a microbatch, of a sample in tokens. */
 enum { DT_BATCH_MAX = 1 << 18, DT_MICROBATCH_MAX = 1 << 12, DT_SEQ_MAX = 1 << 20 };
 enum {
@@ -130,6 +147,8 @@ struct dt_plan_module {
     /* Of so many of these ranks at a time, neighbours, with ZeRO 1: each group has the whole of the optimizer's states, and
      * gradients are summed over groups, too (optimizer instances of Megatron Core); 0: of all of them */
     int zero_group;
+    /* The optimizer's state of what is trained in it (of a frozen module: its projector): where it lies and is stepped */
+    enum dt_plan_offload offload;
     bool frozen; /* body frozen; projector blocks stay trained */
     bool pinned; /* layout.first_gpu is stated: dt_plan_place leaves it as it is */
     /* 1 + the module on whose GPUs this one lies, as a guest that takes turns with it; 0: it has its own */
@@ -315,6 +334,9 @@ bool dt_plan_splits_backward(const struct dt_plan *p, const struct dt_model *m, 
 /* What the modules have, for people: "selective", or "encoder full, llm none" where they differ.  Each returns buf. */
 const char *dt_plan_recompute_text(const struct dt_plan *p, char *buf, size_t size);
 const char *dt_plan_zero_text(const struct dt_plan *p, char *buf, size_t size);
+const char *dt_plan_offload_text(const struct dt_plan *p, char *buf, size_t size);
+/* Does any module keep its optimizer's state in host memory, and train anything? */
+bool dt_plan_offloads(const struct dt_plan *p, const struct dt_model *m);
 /* trainable flag per block of a module, for dt_cost_stage (array of n_blocks bytes). */
 void dt_plan_trainable(const struct dt_plan *p, const struct dt_model *m, int module,
                        unsigned char *out);
@@ -329,7 +351,7 @@ enum dt_status dt_plan_read(const char *path, struct dt_error *err, struct dt_pl
 /* The keys of a job's `plan:` map; MODULE stands for each module of the model. */
 extern const struct dt_key dt_plan_map_keys[];
 /* The same from a node: the `plan:` map of a job for strategy manual (module name -> {tp, cp, ep, ip, pp, vpp, dp,
- * first_gpu, frozen, recompute, zero, split}); every module of the model must be named.  `base`: the plan without the
+ * first_gpu, frozen, recompute, zero, offload, split}); every module of the model must be named.  `base`: the plan without the
  * map.  Without `split` the blocks are divided by forward FLOPs of a nominal sample. */
 enum dt_status dt_plan_from_node(struct dt_node node, const struct dt_model *m,
                                  const struct dt_plan *base, struct dt_error *err,

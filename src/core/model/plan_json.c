@@ -101,6 +101,12 @@ static const struct dt_key module_keys[] = {
      .min = 0,
      .max = DT_PLAN_GPUS_MAX,
      .help = "ranks that shard optimizer states together, with zero 1; 0: all that hold the same"},
+    {.name = "offload",
+     .type = DT_KEY_WORD,
+     DT_KEY_INTO(struct dt_plan_module, offload),
+     .words = dt_plan_offload_names,
+     .fallback = "as train.offload says",
+     .help = "what of it lies in the host's memory: nothing, or what its optimizer keeps"},
     {.name = "split",
      .type = DT_KEY_OWN,
      .form = "list of blocks",
@@ -414,7 +420,7 @@ static bool is_later(const char *name) /* keys that came with version 2 and may 
 {
     return strcmp(name, "with") == 0 || strcmp(name, "window") == 0 ||
            strcmp(name, "phases") == 0 || strcmp(name, "ahead") == 0 ||
-           strcmp(name, "zero_group") == 0;
+           strcmp(name, "zero_group") == 0 || strcmp(name, "offload") == 0;
 }
 
 static bool of_all_modules(const char *name)

@@ -44,6 +44,8 @@ static void put_module(struct dt_json *j, const char *name, const char *host,
     dt_json_kv_int(j, "zero", mp->zero);
     if (mp->zero_group > 0)
         dt_json_kv_int(j, "zero_group", mp->zero_group);
+    if (mp->offload != DT_OFFLOAD_NONE)
+        dt_json_kv_string(j, "offload", dt_plan_offload_names[mp->offload]);
     dt_json_key(j, "split");
     dt_json_begin_array(j);
     for (int v = 0; v <= l->pp * l->vpp; v++)

@@ -24,6 +24,7 @@ void dt_search_plan_init(const struct dt_search_input *in, struct dt_plan *p)
     dt_plan_init(p, in->model, &in->policy);
     for (int m = 0; m < p->n_modules; m++) {
         p->modules[m].frozen = in->frozen[m];
+        p->modules[m].offload = in->offload[m];
         p->modules[m].recompute = in->recompute[m];
         p->modules[m].zero = in->zero[m];
     }

@@ -145,6 +145,7 @@ struct dt_search_input {
     bool frozen[DT_MAX_MODULES];
     enum dt_block_recompute recompute[DT_MAX_MODULES];
     int zero[DT_MAX_MODULES];
+    enum dt_plan_offload offload[DT_MAX_MODULES];
     struct dt_search_options opt;
     const struct dt_plan *manual; /* DT_STRATEGY_MANUAL: the plan to cost */
     /* disttrain: look only near the plans of this result, found in a wider space, and those of a quick search; NULL: look
@@ -238,6 +239,7 @@ enum dt_orch_advice_key {
     DT_ADVICE_CP,
     DT_ADVICE_EP,
     DT_ADVICE_TP,
+    DT_ADVICE_OFFLOAD, /* where no plan fits */
     DT_ADVICE_GPUS,
     DT_ADVICE_MEMORY,
     DT_ADVICE_N

@@ -39,6 +39,7 @@ const char *const dt_orch_advice_names[DT_ADVICE_N + 1] = {
     [DT_ADVICE_CP] = "cp",
     [DT_ADVICE_EP] = "ep",
     [DT_ADVICE_TP] = "tp",
+    [DT_ADVICE_OFFLOAD] = "offload",
     [DT_ADVICE_GPUS] = "gpus",
     [DT_ADVICE_MEMORY] = "memory",
 };
@@ -158,6 +159,7 @@ static bool open_key(struct asked *a, enum dt_orch_advice_key key)
         o->tp_mask |= all;
         return narrow;
     case DT_ADVICE_STRATEGY:
+    case DT_ADVICE_OFFLOAD:
     case DT_ADVICE_GPUS:
     case DT_ADVICE_MEMORY:
     case DT_ADVICE_N:
@@ -225,6 +227,7 @@ static void note_open(struct advisor *v, const struct asked *a, enum dt_orch_adv
         note(v, key, best, "search.tp=[%s]", text);
         break;
     case DT_ADVICE_STRATEGY:
+    case DT_ADVICE_OFFLOAD:
     case DT_ADVICE_GPUS:
     case DT_ADVICE_MEMORY:
     case DT_ADVICE_N:
@@ -284,6 +287,7 @@ static void state_value(struct asked *a, const struct dt_search_input *stated,
         break;
     case DT_ADVICE_TP: /* the list is the value */
     case DT_ADVICE_STRATEGY:
+    case DT_ADVICE_OFFLOAD:
     case DT_ADVICE_GPUS:
     case DT_ADVICE_MEMORY:
     case DT_ADVICE_N:
@@ -321,6 +325,38 @@ static enum dt_status advise_open(struct advisor *v, enum dt_orch_advice_key key
     DT_TRY(ask(v, &a, err, &fits, &best));
     if (fits)
         note_open(v, &a, key, &best);
+    return DT_OK;
+}
+
+/* ---- masters and moments in the host's memory ---- */
+
+/* Of the LLM alone if that is enough, else of all modules.  Where hosts lack the memory nothing fits, either. */
+static enum dt_status advise_offload(struct advisor *v, struct dt_error *err)
+{
+    const struct dt_model *m = v->in->model;
+    struct dt_plan best;
+    struct asked a;
+    bool fits = false, all = false;
+
+    if (dt_cluster_is_cpu(v->in->cluster) || v->in->cluster->host_bytes_per_s <= 0)
+        return DT_OK;
+    for (int tries = 0; tries < 2 && !fits; tries++) {
+        bool narrow = false;
+
+        start(v, &a);
+        all = tries > 0;
+        for (int i = 0; i < m->n_modules; i++)
+            if (all || i == m->llm) {
+                narrow |= a.in.offload[i] == DT_OFFLOAD_NONE;
+                a.in.offload[i] = DT_OFFLOAD_OPTIMIZER;
+            }
+        if (narrow)
+            DT_TRY(ask(v, &a, err, &fits, &best));
+    }
+    if (fits && !all)
+        note(v, DT_ADVICE_OFFLOAD, &best, "train.offload={%s: optimizer}", m->modules[m->llm].name);
+    else if (fits)
+        note(v, DT_ADVICE_OFFLOAD, &best, "train.offload=optimizer");
     return DT_OK;
 }
 
@@ -447,9 +483,10 @@ enum dt_status dt_orch_advise(enum dt_plan_strategy strategy, const struct dt_se
     }
     if (stated)
         DT_TRY(advise_search(&v, err));
-    for (int key = 0; !stated && key < DT_ADVICE_GPUS; key++)
+    for (int key = 0; !stated && key < DT_ADVICE_OFFLOAD; key++)
         DT_TRY(advise_open(&v, (enum dt_orch_advice_key)key, now, (double)layouts, err));
     if (!now) {
+        DT_TRY(advise_offload(&v, err));
         DT_TRY(advise_gpus(&v, err));
         DT_TRY(advise_amount(&v, DT_ADVICE_MEMORY, (int)(in->cluster->mem_bytes / GIB), 1,
                              MEMORY_MOST_GIB, err));

@@ -150,7 +150,8 @@ static bool are_same(const struct dt_plan *p, const struct dt_plan *q)
 
         same = memcmp(&a->layout, &b->layout, sizeof(a->layout)) == 0 && a->with == b->with &&
                a->recompute == b->recompute && a->zero == b->zero &&
-               a->zero_group == b->zero_group && a->window == b->window && a->phases == b->phases;
+               a->zero_group == b->zero_group && a->offload == b->offload &&
+               a->window == b->window && a->phases == b->phases;
     }
     return same;
 }

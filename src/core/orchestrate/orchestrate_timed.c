@@ -99,7 +99,7 @@ static void mix_module(struct print *x, const struct dt_plan_module *m)
     mix(x, (uint64_t)m->recompute << 32 | (uint32_t)m->zero << 16 | (uint32_t)m->frozen << 8 |
                m->with);
     mix(x, (uint64_t)(int64_t)m->window);
-    mix(x, (uint64_t)m->zero_group);
+    mix(x, (uint64_t)m->offload << 32 | (uint32_t)m->zero_group);
     for (int v = 0; v <= l->pp * l->vpp; v++)
         mix(x, m->split[v]);
     for (int s = 0; s < l->pp && m->ahead[0] > 0; s++)

@@ -39,7 +39,7 @@ float *dt_nn_master_of(const struct dt_nn_call *c, int role)
 {
     const struct dt_nn_weight *s = dt_nn_weight_of(c, role);
 
-    return s ? c->s->master + s->at : NULL;
+    return s ? dt_nn_weight_exact(c->s, s) : NULL;
 }
 
 float *dt_nn_grad_of(const struct dt_nn_call *c, int role)

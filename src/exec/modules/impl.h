@@ -24,6 +24,7 @@ struct dt_nn_weight {
     bool decay;
     bool product;               /* has a device weight */
     bool rounded, looked_up;    /* dt_param's */
+    size_t exact_at;            /* in stage->exact */
     bool dealt;                 /* tensor parallelism: a slice; else the members hold the same */
     bool dealt_in;              /* a slice of its inputs, not of its outputs */
     bool expert;                /* a routed expert's: not every rank of an expert group has it */
@@ -230,6 +231,9 @@ struct dt_stage {
     size_t cap_weights, cap_params;
     size_t floats;
     float *master, *grads;
+    bool masters_away; /* there are none; what kernels read in fp32 is in `exact`, tables last */
+    float *exact;
+    size_t exact_floats;
     uint16_t *rounded;                       /* dt_stage_rounded */
     struct dt_stage_memory gathered, summed; /* alloc is NULL: the device's */
     float *ones;                             /* host memory */
@@ -363,6 +367,8 @@ static inline bool dt_nn_counting(const struct dt_nn_call *c)
 
 struct dt_nn_weight *dt_nn_weight_of(const struct dt_nn_call *c, int role); /* NULL = absent */
 float *dt_nn_master_of(const struct dt_nn_call *c, int role);
+/* params.c: where it is in fp32; NULL: nowhere. */
+float *dt_nn_weight_exact(const struct dt_stage *s, const struct dt_nn_weight *w);
 float *dt_nn_grad_of(const struct dt_nn_call *c, int role);
 void dt_nn_linear(struct dt_nn_call *c, int64_t rows, const void *x, int w, int b,
                   const void *residual, void *y);

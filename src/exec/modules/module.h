@@ -254,14 +254,25 @@ struct dt_stage;
 const struct dt_param *dt_stage_params(const struct dt_stage *s, int *n);
 struct dt_param_range dt_stage_range(const struct dt_stage *s, int block); /* index in the module */
 size_t dt_stage_param_floats(const struct dt_stage *s); /* of the flat buffers, padding included */
-float *dt_stage_master(struct dt_stage *s); /* device memory; the padding is zero and stays so */
-float *dt_stage_grads(struct dt_stage *s);  /* NULL when nothing in the stage is trained */
+/* Device memory; the padding is zero and stays so.  NULL: the stage keeps none (dt_stage_spec.masters_away). */
+float *dt_stage_master(struct dt_stage *s);
+/* A parameter in fp32 as kernels read it, where they do; NULL where a stage without masters has it rounded alone. */
+float *dt_stage_exact(struct dt_stage *s, const struct dt_param *p);
+float *dt_stage_grads(struct dt_stage *s); /* NULL when nothing in the stage is trained */
 bool dt_stage_trained(const struct dt_stage *s, int block);
 /* A copy of the masters in bf16, laid out like them, that products read and AdamW writes: on a device that does
  * not pack weights, in a stage that computes in bf16.  Else NULL. */
 void *dt_stage_rounded(struct dt_stage *s);
 /* Sets all parameters by name; equal for every layout. */
 void dt_stage_init(struct dt_device_queue *q, struct dt_stage *s, uint64_t seed);
+/* Behind it on the queue: where all parameters are, in fp32 and laid out like the masters, until the first backward. */
+const float *dt_stage_initial(struct dt_stage *s);
+/* What was written of [at, at + n) are the rounded copies: in a stage without masters, the tables that are looked up by rows
+ * follow them. */
+void dt_stage_look_up(struct dt_device_queue *q, struct dt_stage *s, size_t at, size_t n);
+/* Parameters [at, at + n) of another stage of the same layout and kind. */
+void dt_stage_copy(struct dt_device_queue *q, struct dt_stage *to, struct dt_stage *from, size_t at,
+                   size_t n);
 /* The masters of blocks [first, last) were written; or they and their rounded copies were. */
 void dt_stage_changed(struct dt_device_queue *q, struct dt_stage *s, int first, int last);
 void dt_stage_stepped(struct dt_device_queue *q, struct dt_stage *s, int first, int last);
@@ -318,6 +329,9 @@ struct dt_stage_spec {
     /* Where members have their own rows, a gather and the product behind it, or a product and the sum behind it, go
      * in that many chunks, at most DT_STAGE_CHUNKS_MAX, and no more than a member has rows; 0, 1: whole. */
     int chunks;
+    /* Somebody else keeps the masters of a stage that trains something (exec/program/optimizer_host.h): where products
+     * read rounded copies, the stage has these, and in fp32 what kernels read so, and no masters. */
+    bool masters_away;
     const struct dt_stage_memory *gathered; /* of parameters, where replicas gather them in place */
     const struct dt_stage_memory *summed;   /* of gradients; NULL: the device's, as above */
     bool

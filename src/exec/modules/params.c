@@ -12,6 +12,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { ALIGN_FLOATS = 16 }; /* 64 bytes */
@@ -200,7 +201,7 @@ static enum dt_status make_weight(struct dt_stage *s, struct dt_nn_weight *p, st
 
     if (!p->product || p->n == 0) /* fewer heads or groups than members */
         return DT_OK;
-    return s->dev->weight_new(s->dev, &shape, s->master + p->at,
+    return s->dev->weight_new(s->dev, &shape, s->master ? s->master + p->at : NULL,
                               s->rounded ? s->rounded + p->at : NULL, err, &p->w);
 }
 
@@ -216,6 +217,43 @@ void dt_params_place(struct dt_stage *s)
         s->params[i].looked_up = t->looked_up;
         s->params[i].block = t->block;
     }
+}
+
+static bool in_fp32(const struct dt_nn_weight *p)
+{
+    return !p->rounded || p->looked_up;
+}
+
+static int by_kind_and_place(const void *a, const void *b)
+{
+    const struct dt_nn_weight *x = *(struct dt_nn_weight *const *)a,
+                              *y = *(struct dt_nn_weight *const *)b;
+
+    if (x->looked_up != y->looked_up)
+        return x->looked_up ? 1 : -1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* What is kept in fp32 where there are no masters: vectors in their order, then tables.  *floats: of all of it. */
+static enum dt_status place_exact(struct dt_stage *s, struct dt_error *err, size_t *floats)
+{
+    struct dt_nn_weight **w = dt_malloc(((size_t)s->n_weights + 1) * sizeof(*w));
+    size_t at = 0;
+    int n = 0;
+
+    if (!w)
+        return dt_error_nomem(err, "parameters");
+    for (int i = 0; i < s->n_weights; i++)
+        if (in_fp32(&s->weights[i]))
+            w[n++] = &s->weights[i];
+    qsort((void *)w, (size_t)n, sizeof(struct dt_nn_weight *), by_kind_and_place);
+    for (int i = 0; i < n; i++) {
+        w[i]->exact_at = at;
+        at += (w[i]->n + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
+    }
+    dt_free((void *)w);
+    *floats = at;
+    return DT_OK;
 }
 
 /* NULL: the device's. */
@@ -242,11 +280,12 @@ static void memory_free(const struct dt_stage *s, const struct dt_stage_memory *
 enum dt_status dt_params_allocate(struct dt_stage *s, struct dt_error *err)
 {
     bool trained = false;
-    size_t ones = 0;
+    size_t ones = 0, exact = 0;
     void *p = NULL;
 
     for (int i = s->first; i < s->last; i++)
         trained |= s->nodes[i - s->first].trained;
+    s->masters_away &= trained && s->dtype == DT_BF16 && !s->dev->info.packs;
     for (int i = 0; i < s->n_params; i++)
         if (s->params[i].init == DT_INIT_ONE && s->params[i].n > ones)
             ones = s->params[i].n;
@@ -255,9 +294,15 @@ enum dt_status dt_params_allocate(struct dt_stage *s, struct dt_error *err)
         return dt_error_nomem(err, "parameters");
     for (size_t i = 0; i < ones; i++)
         s->ones[i] = 1.0f;
-    DT_TRY(
-        memory_new(s, gathered(s, s->dtype == DT_F32), (s->floats + 1) * sizeof(float), err, &p));
-    s->master = p;
+    if (s->masters_away) {
+        DT_TRY(place_exact(s, err, &exact));
+        DT_TRY(s->dev->alloc(s->dev, (exact + 1) * sizeof(float), err, (void **)&s->exact));
+        s->exact_floats = exact;
+    } else {
+        DT_TRY(memory_new(s, gathered(s, s->dtype == DT_F32), (s->floats + 1) * sizeof(float), err,
+                          &p));
+        s->master = p;
+    }
     if (s->dtype == DT_BF16 && !s->dev->info.packs) {
         DT_TRY(memory_new(s, &s->gathered, (s->floats + 1) * sizeof(*s->rounded), err, &p));
         s->rounded = p;
@@ -279,6 +324,7 @@ void dt_params_free(struct dt_stage *s)
     for (int i = 0; i < s->n_weights; i++)
         s->dev->weight_free(s->weights[i].w);
     memory_free(s, gathered(s, s->dtype == DT_F32), s->master);
+    s->dev->free(s->dev, s->exact);
     memory_free(s, &s->gathered, s->rounded);
     memory_free(s, &s->summed, s->grads);
     dt_free(s->weights);
@@ -308,6 +354,26 @@ float *dt_stage_master(struct dt_stage *s)
     return s->master;
 }
 
+float *dt_nn_weight_exact(const struct dt_stage *s, const struct dt_nn_weight *w)
+{
+    if (s->master)
+        return s->master + w->at;
+    return s->exact && in_fp32(w) ? s->exact + w->exact_at : NULL;
+}
+
+float *dt_stage_exact(struct dt_stage *s, const struct dt_param *p)
+{
+    if (s->master)
+        return s->master + p->at;
+    for (int i = 0; i < s->n_weights; i++) /* a parameter is one, or some rows of one */
+        if (p->at >= s->weights[i].at && p->at < s->weights[i].at + s->weights[i].n) {
+            float *w = dt_nn_weight_exact(s, &s->weights[i]);
+
+            return w ? w + (p->at - s->weights[i].at) : NULL;
+        }
+    return NULL;
+}
+
 float *dt_stage_grads(struct dt_stage *s)
 {
     return s->grads;
@@ -327,7 +393,7 @@ void dt_stage_changed(struct dt_device_queue *q, struct dt_stage *s, int first, 
 {
     int lo = first > s->first ? first : s->first, hi = last < s->last ? last : s->last;
 
-    if (s->rounded && lo < hi) {
+    if (s->master && s->rounded && lo < hi) {
         const struct dt_param_range *a = &s->nodes[lo - s->first].range,
                                     *z = &s->nodes[hi - 1 - s->first].range;
 
@@ -347,6 +413,59 @@ void dt_stage_stepped(struct dt_device_queue *q, struct dt_stage *s, int first, 
     }
 }
 
+/* The part of a weight that lies in [at, at + n), counted from its own beginning. */
+static size_t overlap(const struct dt_nn_weight *w, size_t at, size_t n, size_t *first)
+{
+    size_t lo = w->at > at ? w->at : at;
+    size_t end = w->at + w->n < at + n ? w->at + w->n : at + n;
+
+    *first = lo - w->at;
+    return end > lo ? end - lo : 0;
+}
+
+void dt_stage_look_up(struct dt_device_queue *q, struct dt_stage *s, size_t at, size_t n)
+{
+    for (int i = 0; s->exact && i < s->n_weights; i++) {
+        const struct dt_nn_weight *w = &s->weights[i];
+        size_t first, count = overlap(w, at, n, &first);
+
+        if (w->looked_up && count > 0)
+            s->dev->k->cast(q, (int64_t)count, DT_BF16, s->rounded + w->at + first, DT_F32,
+                            s->exact + w->exact_at + first);
+    }
+}
+
+void dt_stage_copy(struct dt_device_queue *q, struct dt_stage *to, struct dt_stage *from, size_t at,
+                   size_t n)
+{
+    const struct dt_device *dev = to->dev;
+
+    if (to->master)
+        dev->copy(q, to->master + at, from->master + at, n * sizeof(float), DT_COPY_ON_DEVICE);
+    if (to->rounded)
+        dev->copy(q, to->rounded + at, from->rounded + at, n * sizeof(*to->rounded),
+                  DT_COPY_ON_DEVICE);
+    for (int i = 0; to->exact && i < to->n_weights; i++) {
+        const struct dt_nn_weight *w = &to->weights[i];
+        size_t first, count = in_fp32(w) ? overlap(w, at, n, &first) : 0;
+
+        if (count > 0)
+            dev->copy(q, to->exact + w->exact_at + first, from->exact + w->exact_at + first,
+                      count * sizeof(float), DT_COPY_ON_DEVICE);
+    }
+}
+
+/* Of a stage without masters its gradients' memory is as large. */
+static float *room_of_all(struct dt_stage *s)
+{
+    return s->master ? s->master : s->grads;
+}
+
+const float *dt_stage_initial(struct dt_stage *s)
+{
+    return room_of_all(s);
+}
+
 /* A slice has the values that it has in the whole tensor. */
 static void init_normal(struct dt_device_queue *q, struct dt_stage *s, const struct dt_param *p,
                         uint64_t seed, uint64_t stream)
@@ -356,25 +475,44 @@ static void init_normal(struct dt_device_queue *q, struct dt_stage *s, const str
 
         if (r.n > 0)
             s->dev->k->normal(q, DT_F32, (int64_t)r.n, seed, stream, r.whole, p->std,
-                              s->master + p->at + r.at);
+                              room_of_all(s) + p->at + r.at);
+    }
+}
+
+/* There are no masters: what kernels read, from where they were made. */
+static void take_initial(struct dt_device_queue *q, struct dt_stage *s)
+{
+    const float *from = room_of_all(s);
+
+    s->dev->zero(q, s->exact, s->exact_floats * sizeof(float));
+    s->dev->k->cast(q, (int64_t)s->floats, DT_F32, from, DT_BF16, s->rounded);
+    for (int i = 0; i < s->n_weights; i++) {
+        const struct dt_nn_weight *w = &s->weights[i];
+
+        if (in_fp32(w))
+            s->dev->copy(q, s->exact + w->exact_at, from + w->at, w->n * sizeof(float),
+                         DT_COPY_ON_DEVICE);
     }
 }
 
 void dt_stage_init(struct dt_device_queue *q, struct dt_stage *s, uint64_t seed)
 {
     const struct dt_device *dev = s->dev;
+    float *all = room_of_all(s);
     char name[DT_NAME_MAX + sizeof(s->params[0].name) + 1];
 
-    dev->zero(q, s->master, s->floats * sizeof(float));
+    dev->zero(q, all, s->floats * sizeof(float));
     for (int i = 0; i < s->n_params; i++) {
         const struct dt_param *p = &s->params[i];
 
         snprintf(name, sizeof(name), "%s/%s", s->module->name, p->name);
         if (p->init == DT_INIT_ONE)
-            dev->copy(q, s->master + p->at, s->ones, p->n * sizeof(float), DT_COPY_TO_DEVICE);
+            dev->copy(q, all + p->at, s->ones, p->n * sizeof(float), DT_COPY_TO_DEVICE);
         else if (p->init == DT_INIT_NORMAL)
             init_normal(q, s, p, seed, dt_hash_text(DT_HASH_START, name));
     }
+    if (s->masters_away)
+        take_initial(q, s);
     dt_stage_changed(q, s, s->first, s->last);
 }
 

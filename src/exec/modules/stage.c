@@ -507,6 +507,7 @@ enum dt_status dt_stage_new(const struct dt_device *dev, const struct dt_stage_s
     s->ep = dt_tp_size(spec->ep) > 1 ? spec->ep : NULL;
     s->upstream = spec->upstream_trained;
     s->split = spec->split_backward;
+    s->masters_away = spec->masters_away;
     s->dropout = spec->dropout;
     s->chunks = spec->chunks < DT_STAGE_CHUNKS_MAX ? spec->chunks : DT_STAGE_CHUNKS_MAX;
     set_limits(s, &spec->max);

@@ -84,16 +84,33 @@ static enum dt_status open_env(struct dt_exec_env *env, const struct dt_exec_opt
         env->dp[m] = l->dp;
         env->n_v[m] = l->pp * l->vpp;
     }
+    env->offloads = dt_plan_offloads(o->plan, o->model);
     DT_TRY(env->dev->queue_new(env->dev, false, err, &env->q));
     return env->dev->queue_new(env->dev, true, err, &env->uploads);
+}
+
+static enum dt_status open_host(struct dt_exec *x, struct dt_error *err)
+{
+    const struct dt_exec_options *o = &x->env.o;
+    const struct dt_device_info *info = &o->device->info;
+
+    x->env.host = &x->host;
+    if (!x->env.offloads)
+        return DT_OK;
+    return dt_optimizer_host_open(&x->host, o->device, o->host,
+                                  info->host_memory ? info->threads : o->host_threads, err);
 }
 
 enum dt_status dt_exec_env_sync(const struct dt_exec_env *env, struct dt_error *err)
 {
     enum dt_status st = env->dev->queue_sync(env->q, err);
-    enum dt_status uploads = env->dev->queue_sync(env->uploads, st == DT_OK ? err : NULL);
+    enum dt_status uploads = env->dev->queue_sync(env->uploads, st == DT_OK ? err : NULL), host;
 
-    return st == DT_OK ? uploads : st;
+    st = st == DT_OK ? uploads : st;
+    if (!env->offloads)
+        return st;
+    host = dt_optimizer_host_sync(env->host, st == DT_OK ? err : NULL);
+    return st == DT_OK ? host : st;
 }
 
 enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *err,
@@ -107,6 +124,8 @@ enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *e
     x->ranks.env = x->stages.env = &x->env;
     x->stages.ranks = &x->ranks;
     st = open_env(&x->env, opt, err);
+    if (st == DT_OK)
+        st = open_host(x, err);
     if (st == DT_OK)
         st = find_edges(&x->it, &x->env, err);
     if (st == DT_OK)
@@ -151,6 +170,7 @@ void dt_exec_free(struct dt_exec *x)
     dt_exec_events_free(&x->events, x->env.dev);
     dt_exec_losses_free(&x->losses, x->env.dev);
     dt_exec_norm_free(&x->norm, x->env.dev);
+    dt_optimizer_host_close(&x->host);
     free_iteration(&x->it);
     x->env.dev->queue_free(x->env.uploads);
     x->env.dev->queue_free(x->env.q);
@@ -349,13 +369,16 @@ static enum dt_status decide(struct dt_exec *x, struct dt_error *err)
 
 static enum dt_status step(struct dt_exec *x, const struct dt_op *op, struct dt_error *err)
 {
-    DT_TRY(decide(x, err));
+    struct dt_optimizer_coef coef = {x->norm.coef, 0};
+
+    DT_TRY(decide(x, err)); /* the norm, and what clips, have come to the host */
+    coef.host = x->norm.host[1];
     for (int v = op->stage; x->it.result.applied && v < x->env.n_v[op->module];
          v += x->env.pp[op->module]) {
         struct dt_exec_vstage *vs = dt_exec_vs(&x->stages, op->module, op->replica, v);
 
-        dt_optimizer_step(x->env.q, &vs->opt, &x->env.o.optimizer, x->it.in->step, x->norm.coef,
-                          vs->first, vs->last);
+        dt_optimizer_step(x->env.q, &vs->opt, &x->env.o.optimizer, x->it.in->step, &coef, vs->first,
+                          vs->last);
     }
     return DT_OK;
 }
@@ -619,19 +642,24 @@ struct dt_optimizer *dt_exec_optimizer(const struct dt_exec *x, int module, int 
     return &dt_exec_vs(&x->stages, module, replica, v)->opt;
 }
 
-/* What the lowest replica here holds goes to the others here. */
+/* What the lowest replica here holds goes to the others here.  Nothing is under way. */
 static void copy_to_replica(const struct dt_exec_env *env, const struct dt_exec_vstage *from,
                             struct dt_exec_vstage *to)
 {
-    size_t bytes = dt_stage_param_floats(to->stage) * sizeof(float);
-    size_t moments = to->opt.moments * sizeof(float);
+    const struct dt_optimizer *o = &to->opt;
+    size_t moments = o->moments * sizeof(float);
 
-    env->dev->copy(env->q, dt_stage_master(to->stage), dt_stage_master(from->stage), bytes,
-                   DT_COPY_ON_DEVICE);
-    if (!to->opt.exp_avg || to->opt.sharded)
+    dt_stage_copy(env->q, to->stage, from->stage, 0, dt_stage_param_floats(to->stage));
+    if (!o->exp_avg || o->sharded)
         return;
-    env->dev->copy(env->q, to->opt.exp_avg, from->opt.exp_avg, moments, DT_COPY_ON_DEVICE);
-    env->dev->copy(env->q, to->opt.exp_avg_sq, from->opt.exp_avg_sq, moments, DT_COPY_ON_DEVICE);
+    if (o->host) {
+        memcpy(o->master, from->opt.master, o->masters * sizeof(float));
+        memcpy(o->exp_avg, from->opt.exp_avg, moments);
+        memcpy(o->exp_avg_sq, from->opt.exp_avg_sq, moments);
+        return;
+    }
+    env->dev->copy(env->q, o->exp_avg, from->opt.exp_avg, moments, DT_COPY_ON_DEVICE);
+    env->dev->copy(env->q, o->exp_avg_sq, from->opt.exp_avg_sq, moments, DT_COPY_ON_DEVICE);
 }
 
 enum dt_status dt_exec_changed(struct dt_exec *x, struct dt_error *err)
@@ -658,6 +686,11 @@ enum dt_status dt_exec_sum(struct dt_exec *x, double *v, size_t n, struct dt_err
 void dt_exec_memory(const struct dt_exec *x, int64_t *now_bytes, int64_t *max_bytes)
 {
     x->env.dev->memory_used(x->env.dev, now_bytes, max_bytes);
+}
+
+int64_t dt_exec_host_memory(const struct dt_exec *x)
+{
+    return dt_optimizer_host_bytes(&x->host);
 }
 
 int64_t dt_exec_lane_memory(const struct dt_exec *x, int module, int replica, int stage)

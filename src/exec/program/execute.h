@@ -50,6 +50,9 @@ struct dt_exec_options {
     const struct dt_diffusion *diffusion; /* NULL without a generator */
     double text_weight, image_weight;     /* of the two losses in the sum */
     double dropout;                       /* of transformer layers; modules/module.h */
+    const struct dt_device
+        *host; /* a CPU whose kernels and memory serve what is offloaded; NULL: opened here */
+    int host_threads;   /* then, where the device is no CPU itself; 0 = one per core */
     size_t ferry_bytes; /* of a stretch that checkpoints copy, equal on all ranks; 0 = ferry.h's */
     uint64_t seed;      /* of parameters, timesteps, noise and dropout */
 };
@@ -174,7 +177,9 @@ enum dt_status dt_exec_put_end(struct dt_exec *x, struct dt_error *err);
 enum dt_status dt_exec_sum(struct dt_exec *x, double *v, size_t n, struct dt_error *err);
 /* Bytes in use on the device, now and at most. */
 void dt_exec_memory(const struct dt_exec *x, int64_t *now_bytes, int64_t *max_bytes);
-/* Of them, those of a lane (of this rank's member) now: all but the workspaces of kernels and buffers
+/* Bytes in the host's memory of what is offloaded. */
+int64_t dt_exec_host_memory(const struct dt_exec *x);
+/* Of dt_exec_memory, those of a lane (of this rank's member) now: all but the workspaces of kernels and buffers
  * that are between two messages.  0 when it is elsewhere. */
 int64_t dt_exec_lane_memory(const struct dt_exec *x, int module, int replica, int stage);
 /* Microbatches of a virtual stage in use at once, at most so far: its microbatches in flight. */

@@ -62,14 +62,15 @@ static enum dt_status find_spans(const struct dt_stage *member, const struct dt_
     return DT_OK;
 }
 
-/* Of the moments that an optimizer keeps: its segments ascend, as the masters' spans do. */
-static enum dt_status find_moments(const struct dt_optimizer *o, const struct spans *masters,
-                                   struct dt_error *err, struct spans *out)
+/* Of what an optimizer keeps: segments ascend, as the masters' spans do. */
+static enum dt_status find_kept(const struct dt_optimizer_segment *kept, int n,
+                                const struct spans *masters, struct dt_error *err,
+                                struct spans *out)
 {
     size_t k = 0;
 
-    for (int i = 0; i < o->n_segments; i++) {
-        const struct dt_optimizer_segment *s = &o->segments[i];
+    for (int i = 0; i < n; i++) {
+        const struct dt_optimizer_segment *s = &kept[i];
 
         while (k < masters->n && masters->s[k].at + masters->s[k].n <= s->at)
             k++;
@@ -81,6 +82,25 @@ static enum dt_status find_moments(const struct dt_optimizer *o, const struct sp
             DT_TRY(add_span(out, s->moment + lo - s->at, m->to + lo - m->at, hi - lo, err));
         }
     }
+    return DT_OK;
+}
+
+static enum dt_status find_moments(const struct dt_optimizer *o, const struct spans *masters,
+                                   struct dt_error *err, struct spans *out)
+{
+    return find_kept(o->segments, o->n_segments, masters, err, out);
+}
+
+/* Of the masters that it keeps on the host, what is not trained among them. */
+static enum dt_status find_masters(const struct dt_optimizer *o, const struct spans *masters,
+                                   struct dt_error *err, struct spans *out)
+{
+    DT_TRY(find_moments(o, masters, err, out));
+    for (int i = 0; i < o->n_kept;
+         i++) /* in the order of their blocks, which is another one inside */
+        DT_TRY(find_kept(&o->kept[i], 1, masters, err, out));
+    if (out->n > 1)
+        qsort(out->s, out->n, sizeof(*out->s), by_place);
     return DT_OK;
 }
 
@@ -131,30 +151,44 @@ static enum dt_status send_stretch(void *arg, size_t at, const void *p, size_t b
     return dt_transport_wait(t, req, s->ranks->env->o.limit_s, "parameters", err);
 }
 
+/* `host`: they are in the host's memory. */
 static enum dt_status give(struct dt_exec_whole_impl *impl, int to, int tag, const float *p,
-                           size_t n, struct dt_error *err)
+                           size_t n, bool host, struct dt_error *err)
 {
     struct sending s = {&impl->x->ranks, to, tag};
+    size_t bytes = n * sizeof(*p), most = impl->ferry.bytes;
 
-    return dt_ferry_out(&impl->ferry, p, n * sizeof(*p), send_stretch, &s, err);
+    if (!host)
+        return dt_ferry_out(&impl->ferry, p, bytes, send_stretch, &s, err);
+    for (size_t at = 0; at < bytes; at += most)
+        DT_TRY(
+            send_stretch(&s, at, (const char *)p + at, bytes - at < most ? bytes - at : most, err));
+    return DT_OK;
 }
 
-/* From a rank, or with `here` from this one's device. */
-static enum dt_status take(struct dt_exec_whole_impl *impl, int from, int tag, const float *here,
-                           size_t n, struct putting *to, struct dt_error *err)
+struct source { /* floats on their way to this rank */
+    int from, tag;
+    const float *here; /* NULL: of another rank */
+    bool host;         /* here, in the host's memory */
+};
+
+static enum dt_status take(struct dt_exec_whole_impl *impl, const struct source *f, size_t n,
+                           struct putting *to, struct dt_error *err)
 {
     const struct dt_exec_ranks *ranks = &impl->x->ranks;
     size_t bytes = n * sizeof(float);
 
-    if (here)
-        return dt_ferry_out(&impl->ferry, here, bytes, put_away, to, err);
+    if (f->here && f->host)
+        return put_away(to, 0, f->here, bytes, err);
+    if (f->here)
+        return dt_ferry_out(&impl->ferry, f->here, bytes, put_away, to, err);
     for (size_t at = 0; at < bytes; at += impl->ferry.bytes) {
         size_t some = bytes - at < impl->ferry.bytes ? bytes - at : impl->ferry.bytes;
         struct dt_req *req;
         void *room;
 
         DT_TRY(dt_ferry_room(&impl->ferry, err, &room));
-        DT_TRY(ranks->t->post_recv(ranks->t, from, tag, room, some, NULL, err, &req));
+        DT_TRY(ranks->t->post_recv(ranks->t, f->from, f->tag, room, some, NULL, err, &req));
         DT_TRY(dt_transport_wait(ranks->t, req, ranks->env->o.limit_s, "parameters", err));
         DT_TRY(put_away(to, at, room, some, err));
     }
@@ -197,9 +231,12 @@ static enum dt_status like_peer(const struct dt_exec_ranks *ranks, const struct 
     st = dt_exec_make_regions(ranks, &vs, err);
     if (st == DT_OK)
         st = dt_exec_owned(ranks, &vs, k, true, err, &owned, &n);
-    if (st == DT_OK)
-        st = dt_optimizer_layout(out, &ranks->env->o.model->modules[p->module], member, t, owned, n,
-                                 err);
+    if (st == DT_OK) {
+        struct dt_optimizer_spec spec =
+            dt_exec_optimizer_spec(ranks->env, p->module, member, t, owned, n);
+
+        st = dt_optimizer_layout(out, &spec, err);
+    }
     dt_free(owned);
     dt_free(vs.regions);
     return st;
@@ -219,16 +256,21 @@ static enum dt_status give_part(struct dt_exec_whole_impl *impl, int m, int v, i
     const struct dt_exec_stages *stages = &impl->x->stages;
     const struct dt_exec_peers *p = &stages->ranks->peers[m][v % stages->env->pp[m]];
     struct dt_exec_vstage *vs = dt_exec_held(stages, m, v);
+    const struct dt_optimizer *o;
 
     if (!vs)
         return DT_OK;
-    if (p->me < dt_exec_ep_size(stages->env, m)) /* of an expert group each, else the first */
+    o = &vs->opt;
+    if (!o->offloaded &&
+        p->me < dt_exec_ep_size(stages->env, m)) /* of an expert group each, else the first */
         DT_TRY(give(impl, to, DT_EXEC_TAG_MASTER, dt_stage_master(vs->stage),
-                    dt_stage_param_floats(vs->stage), err));
+                    dt_stage_param_floats(vs->stage), false, err));
     if (p->me >= givers(stages->ranks, m, v % stages->env->pp[m]))
         return DT_OK;
-    DT_TRY(give(impl, to, DT_EXEC_TAG_AVG, vs->opt.exp_avg, vs->opt.moments, err));
-    return give(impl, to, DT_EXEC_TAG_AVG_SQ, vs->opt.exp_avg_sq, vs->opt.moments, err);
+    if (o->offloaded)
+        DT_TRY(give(impl, to, DT_EXEC_TAG_MASTER, o->master, o->masters, true, err));
+    DT_TRY(give(impl, to, DT_EXEC_TAG_AVG, o->exp_avg, o->moments, o->offloaded, err));
+    return give(impl, to, DT_EXEC_TAG_AVG_SQ, o->exp_avg_sq, o->moments, o->offloaded, err);
 }
 
 /* ---- taking ---- */
@@ -242,27 +284,59 @@ struct member { /* of a part's tensor-parallel ones or of its expert group's, on
     int k, ep; /* of the peers k, k + ep, ... */
 };
 
-/* The moments of the k-th rank of the replicas. */
-static enum dt_status take_moments(const struct member *m, int k, int from, struct dt_error *err)
+/* This rank's, where it is the one that they come from. */
+static const struct dt_exec_vstage *held_by(const struct member *m, int from)
 {
-    const struct dt_exec_vstage *vs =
-        from == m->impl->x->ranks.rank
-            ? dt_exec_held(&m->impl->x->stages, m->part->module, m->part->v)
-            : NULL;
-    struct dt_optimizer o = {0};
-    struct spans spans = {NULL, 0, 0};
-    enum dt_status st = like_peer(&m->impl->x->ranks, m->part, m->layout, m->t, k, err, &o);
-    struct putting avg = {&spans, 0, m->part->exp_avg}, avg_sq = {&spans, 0, m->part->exp_avg_sq};
+    const struct dt_exec_stages *stages = &m->impl->x->stages;
 
-    if (st == DT_OK)
-        st = find_moments(&o, &m->masters, err, &spans);
-    if (st == DT_OK)
-        st =
-            take(m->impl, from, DT_EXEC_TAG_AVG, vs ? vs->opt.exp_avg : NULL, o.moments, &avg, err);
-    if (st == DT_OK)
-        st = take(m->impl, from, DT_EXEC_TAG_AVG_SQ, vs ? vs->opt.exp_avg_sq : NULL, o.moments,
-                  &avg_sq, err);
-    dt_free(spans.s);
+    return from == stages->ranks->rank ? dt_exec_held(stages, m->part->module, m->part->v) : NULL;
+}
+
+/* What the optimizer of the k-th rank of the replicas keeps. */
+static enum dt_status take_kept(const struct member *m, int from, const struct dt_optimizer *o,
+                                struct dt_error *err)
+{
+    const struct dt_exec_vstage *vs = held_by(m, from);
+    const struct source of[] = {
+        {from, DT_EXEC_TAG_MASTER, vs ? vs->opt.master : NULL, true},
+        {from, DT_EXEC_TAG_AVG, vs ? vs->opt.exp_avg : NULL, o->offloaded},
+        {from, DT_EXEC_TAG_AVG_SQ, vs ? vs->opt.exp_avg_sq : NULL, o->offloaded}};
+    float *const to[] = {m->part->master, m->part->exp_avg, m->part->exp_avg_sq};
+    enum dt_status st = DT_OK;
+
+    for (int i = o->offloaded ? 0 : 1; st == DT_OK && i < 3; i++) {
+        struct spans spans = {NULL, 0, 0};
+        struct putting put = {&spans, 0, to[i]};
+
+        st = i == 0 ? find_masters(o, &m->masters, err, &spans)
+                    : find_moments(o, &m->masters, err, &spans);
+        if (st == DT_OK)
+            st = take(m->impl, &of[i], i == 0 ? o->masters : o->moments, &put, err);
+        dt_free(spans.s);
+    }
+    return st;
+}
+
+static enum dt_status take_all_masters(const struct member *m, int from, struct dt_error *err)
+{
+    const struct dt_exec_vstage *vs = held_by(m, from);
+    const struct source of = {from, DT_EXEC_TAG_MASTER, vs ? dt_stage_master(vs->stage) : NULL,
+                              false};
+    struct putting masters = {&m->masters, 0, m->part->master};
+
+    return take(m->impl, &of, dt_stage_param_floats(m->layout), &masters, err);
+}
+
+static enum dt_status take_from(const struct member *m, int k, int from, int givers,
+                                struct dt_error *err)
+{
+    struct dt_optimizer o = {0};
+    enum dt_status st = like_peer(&m->impl->x->ranks, m->part, m->layout, m->t, k, err, &o);
+
+    if (st == DT_OK && k == m->k && !o.offloaded)
+        st = take_all_masters(m, from, err);
+    if (st == DT_OK && k < givers)
+        st = take_kept(m, from, &o, err);
     dt_optimizer_free(&o);
     return st;
 }
@@ -272,20 +346,10 @@ static enum dt_status take_member(const struct member *m, struct dt_error *err)
     const struct dt_exec_stages *stages = &m->impl->x->stages;
     int from, module = m->part->module, stage = m->part->v % stages->env->pp[module];
     int n = givers(stages->ranks, module, stage);
-    struct putting masters = {&m->masters, 0, m->part->master};
 
-    for (int k = 0; (from = peer_rank(stages->ranks, module, stage, m->t, k)) >= 0; k++) {
-        const struct dt_exec_vstage *vs =
-            from == stages->ranks->rank ? dt_exec_held(stages, module, m->part->v) : NULL;
-
-        if (k % m->ep != m->k)
-            continue;
-        if (k == m->k)
-            DT_TRY(take(m->impl, from, DT_EXEC_TAG_MASTER, vs ? dt_stage_master(vs->stage) : NULL,
-                        dt_stage_param_floats(m->layout), &masters, err));
-        if (k < n)
-            DT_TRY(take_moments(m, k, from, err));
-    }
+    for (int k = 0; (from = peer_rank(stages->ranks, module, stage, m->t, k)) >= 0; k++)
+        if (k % m->ep == m->k && (k == m->k || k < n))
+            DT_TRY(take_from(m, k, from, n, err));
     return DT_OK;
 }
 

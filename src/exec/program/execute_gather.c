@@ -16,7 +16,8 @@
  *
  * A stage that keeps its masters rounded beside them (dt_stage_rounded) has matrices as they travel: they
  * are gathered where they lie, the wire has vectors alone, and others' masters of matrices stay behind.
- * Only tables that are looked up by rows come to the masters, too.
+ * Only tables that are looked up by rows come to the masters, too.  Where the host has the masters (plan.MODULE.offload) the
+ * same holds for what the stage keeps in fp32 instead.
  *
  * In fp32 masters are gathered where they lie, and the gaps between tensors with them. */
 #include "exec/program/execute_impl.h"
@@ -76,10 +77,11 @@ static void convert(const struct dt_exec_env *env, struct dt_device_queue *q, st
     for (int i = 0; i < n_params; i++) {
         size_t first, count = overlap(&p[i], at, n, &first);
         size_t bytes = count * elem_bytes(s, &p[i]);
-        float *m = dt_stage_master(s) + first;
+        float *m = dt_stage_exact(s, &p[i]);
 
         if (count == 0)
             continue;
+        m = m ? m + (first - p[i].at) : NULL; /* rounded ones alone of a stage without masters */
         if (!p[i].rounded)
             env->dev->copy(q, pack ? (void *)wire : (void *)m, pack ? (void *)m : (void *)wire,
                            bytes, DT_COPY_ON_DEVICE);
@@ -232,6 +234,12 @@ void dt_exec_gather_complete(struct dt_exec *x, uint32_t i)
     }
 }
 
+/* The truth is with the owners, on their hosts, from where execute_collect.c takes it. */
+static bool offloaded(const struct dt_exec *x, int module)
+{
+    return x->env.o.plan->modules[module].offload == DT_OFFLOAD_OPTIMIZER;
+}
+
 enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)
 {
     for (int m = 0; x->ranks.t && m < x->env.o.model->n_modules; m++)
@@ -243,7 +251,7 @@ enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)
                                  .chunk = (uint8_t)(v / x->env.pp[m]),
                                  .stage = (uint16_t)(v % x->env.pp[m])};
 
-            if (!vs || !p->group)
+            if (!vs || !p->group || offloaded(x, m))
                 continue;
             for (int k = 0; k < vs->n_regions; k++) {
                 struct dt_req *req;

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "exec/program/execute.h"
 #include "exec/program/execute_edge.h"
+#include "exec/program/optimizer_host.h"
 #include "exec/program/placement.h"
 #include "core/schedule/program_partners.h"
 #include "comm/supervisor.h"
@@ -234,6 +235,8 @@ struct dt_exec_env {
     struct dt_device_queue *q;                                       /* the main thread's */
     struct dt_device_queue *uploads;                                 /* the same, of batches */
     int pp[DT_MAX_MODULES], dp[DT_MAX_MODULES], n_v[DT_MAX_MODULES]; /* n_v = pp * vpp */
+    bool offloads;                                                   /* some module does */
+    struct dt_optimizer_host *host;                                  /* open where it does */
 };
 
 /* Ranks and groups of them (execute_ranks.c).  Lanes are [replica * pp + stage]. */
@@ -295,8 +298,9 @@ struct dt_exec_iteration {
 struct dt_exec_norm {
     double *sq;          /* device: of this rank, then of all */
     float *value, *coef; /* device */
-    float *host;         /* host memory of the device: `value` */
-    bool known;          /* in this iteration */
+    float *
+        host; /* host memory of the device: `value`, and behind it `coef` where that is asked for */
+    bool known; /* in this iteration */
 };
 
 /* Losses of the iteration (execute_loss.c). */
@@ -323,6 +327,7 @@ struct dt_exec_events {
 
 struct dt_exec {
     struct dt_exec_env env;
+    struct dt_optimizer_host host;
     struct dt_exec_ranks ranks;
     struct dt_exec_stages stages;
     struct dt_exec_iteration it;
@@ -346,6 +351,20 @@ static inline struct dt_exec_vstage *dt_exec_op_vs(const struct dt_exec_stages *
 static inline uint32_t dt_exec_global_mb(const struct dt_program *p, const struct dt_op *op)
 {
     return p->assignment->m[op->module].mb_first[op->replica] + op->mb;
+}
+
+/* What a member steps of a stage: owned[n], NULL: all. */
+static inline struct dt_optimizer_spec
+dt_exec_optimizer_spec(const struct dt_exec_env *env, int module, struct dt_stage *stage,
+                       int member, const struct dt_optimizer_owned *owned, int n)
+{
+    return (struct dt_optimizer_spec){.module = &env->o.model->modules[module],
+                                      .stage = stage,
+                                      .member = member,
+                                      .owned = owned,
+                                      .n_owned = n,
+                                      .offloaded = env->o.plan->modules[module].offload ==
+                                                   DT_OFFLOAD_OPTIMIZER};
 }
 
 /* Ranks of a lane: member c tp + t is t of tensor and c of context parallelism. */
@@ -423,7 +442,7 @@ static inline struct dt_device_memory_owner *dt_exec_for_vs(const struct dt_exec
     return dt_exec_for(stages, vs->module, vs->replica, vs->v % stages->env->pp[vs->module]);
 }
 
-/* execute.c: the host waits for both queues of the main thread; the first error. */
+/* execute.c: the host waits for both queues of the main thread, and for those of what is offloaded; the first error. */
 enum dt_status dt_exec_env_sync(const struct dt_exec_env *env, struct dt_error *err);
 
 /* execute_lane.c */

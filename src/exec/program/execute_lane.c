@@ -38,6 +38,7 @@ static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_
         .chunks = env->o.plan->policy.stepccl ? env->o.plan->policy.stepccl_chunks : 0,
         .gathered = gathered,
         .summed = summed,
+        .masters_away = env->o.plan->modules[vs->module].offload == DT_OFFLOAD_OPTIMIZER,
         .layout_only = layout_only,
     };
     enum dt_status st;
@@ -99,6 +100,7 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
     bool gives = data && data->memory_new;
     size_t blocks = (size_t)(vs->last - vs->first) + 1;
     struct dt_optimizer_owned *owned;
+    struct dt_optimizer_spec spec;
     enum dt_status st;
     int n;
 
@@ -114,8 +116,9 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
     dt_stage_init(stages->env->q, vs->stage, stages->env->o.seed);
     DT_TRY(
         dt_exec_owned(stages->ranks, vs, peers->me, vs->replica == peers->leader, err, &owned, &n));
-    st = dt_optimizer_init(&vs->opt, stages->env->dev, &stages->env->o.model->modules[vs->module],
-                           vs->stage, dt_tp_rank(tp), owned, n, err);
+    spec = dt_exec_optimizer_spec(stages->env, vs->module, vs->stage, dt_tp_rank(tp), owned, n);
+    st = dt_optimizer_init(&vs->opt, stages->env->dev, &spec, stages->env->host, stages->env->q,
+                           err);
     dt_free(owned);
     return st == DT_OK ? dt_exec_gather_room(stages, vs, err) : st;
 }

@@ -286,13 +286,11 @@ void dt_exec_copy_here(const struct dt_exec_stages *stages, struct dt_device_que
 
         if (!s)
             continue;
-        stages->env->dev->copy(q, (grads ? dt_stage_grads(s) : dt_stage_master(s)) + at,
-                               (grads ? dt_stage_grads(from) : dt_stage_master(from)) + at,
-                               n * sizeof(float), DT_COPY_ON_DEVICE);
-        if (!grads && dt_stage_rounded(s))
-            stages->env->dev->copy(q, (uint16_t *)dt_stage_rounded(s) + at,
-                                   (uint16_t *)dt_stage_rounded(from) + at, n * sizeof(uint16_t),
-                                   DT_COPY_ON_DEVICE);
+        if (grads)
+            stages->env->dev->copy(q, dt_stage_grads(s) + at, dt_stage_grads(from) + at,
+                                   n * sizeof(float), DT_COPY_ON_DEVICE);
+        else
+            dt_stage_copy(q, s, from, at, n);
     }
 }
 

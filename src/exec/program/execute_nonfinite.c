@@ -7,6 +7,7 @@
  *                gradient norm
  *   all          the least of these places; then how many such values that tensor has
  */
+#include "base/bf16.h"
 #include "exec/program/execute_impl.h"
 
 #include <math.h>
@@ -44,6 +45,43 @@ static enum dt_status look(const struct search *s, const float *v, size_t n, str
     return DT_OK;
 }
 
+/* Of rounded copies, where a stage has no masters. */
+static enum dt_status look_rounded(const struct search *s, const uint16_t *v, size_t n,
+                                   struct dt_error *err, struct dt_exec_culprit *c)
+{
+    const struct dt_device *dev = s->stages->env->dev;
+    uint16_t *in = (uint16_t *)(void *)(s->host + CHUNK) - CHUNK; /* the room's second half */
+
+    for (size_t at = 0; at < n; at += CHUNK) {
+        size_t m = n - at < CHUNK ? n - at : CHUNK;
+
+        dev->copy(s->stages->env->q, in, v + at, m * sizeof(*v), DT_COPY_TO_HOST);
+        DT_TRY(dev->queue_sync(s->stages->env->q, err));
+        for (size_t i = 0; i < m; i++) { /* what is written has been read */
+            uint16_t x;
+            float y;
+
+            memcpy(&x, &in[i], sizeof(x));
+            y = dt_bf16_to_f32(x);
+            memcpy(&s->host[i], &y, sizeof(y));
+        }
+        dt_nonfinite_count(s->host, m, &c->bad);
+    }
+    c->values += n;
+    return DT_OK;
+}
+
+static enum dt_status look_at_value(const struct search *s, struct dt_stage *stage,
+                                    const struct dt_param *p, struct dt_error *err,
+                                    struct dt_exec_culprit *c)
+{
+    const float *exact = dt_stage_exact(stage, p);
+
+    if (exact)
+        return look(s, exact, p->n, err, c);
+    return look_rounded(s, (const uint16_t *)dt_stage_rounded(stage) + p->at, p->n, err, c);
+}
+
 /* Of gradients what this rank counts: each of the model's values is counted by one rank.  Of
  * parameters all that it has: a replica may differ from the others by mistake. */
 static enum dt_status look_at(const struct search *s, const struct place *w, struct dt_error *err,
@@ -57,7 +95,7 @@ static enum dt_status look_at(const struct search *s, const struct place *w, str
     if (p->tied)
         return DT_OK;
     if (!s->grads)
-        return look(s, dt_stage_master(w->vs->stage) + p->at, p->n, err, c);
+        return look_at_value(s, w->vs->stage, p, err, c);
     for (int k = 0; g && k < o->n_segments; k++) {
         const struct dt_optimizer_segment *x = &o->segments[k];
         size_t lo = x->at > p->at ? x->at : p->at;

@@ -13,7 +13,7 @@ enum dt_status dt_exec_norm_init(struct dt_exec_norm *norm, const struct dt_exec
     DT_TRY(env->dev->alloc(env->dev, sizeof(double), err, (void **)&norm->sq));
     DT_TRY(env->dev->alloc(env->dev, sizeof(float), err, (void **)&norm->value));
     DT_TRY(env->dev->alloc(env->dev, sizeof(float), err, (void **)&norm->coef));
-    return env->dev->host_alloc(env->dev, sizeof(float), err, (void **)&norm->host);
+    return env->dev->host_alloc(env->dev, 2 * sizeof(float), err, (void **)&norm->host);
 }
 
 void dt_exec_norm_free(struct dt_exec_norm *norm, const struct dt_device *dev)
@@ -49,6 +49,8 @@ static void finish(struct dt_exec_norm *norm, const struct dt_exec_env *env,
 {
     env->k->clip_coef(q, norm->sq, (float)env->o.optimizer.clip, norm->value, norm->coef);
     env->dev->copy(q, norm->host, norm->value, sizeof(float), DT_COPY_TO_HOST);
+    if (env->offloads)
+        env->dev->copy(q, norm->host + 1, norm->coef, sizeof(float), DT_COPY_TO_HOST);
     norm->known = true;
 }
 

@@ -8,6 +8,8 @@
  * The copies of a tensor may still be under way when the next one is put. */
 #include "exec/program/execute_whole.h"
 
+#include "base/bf16.h"
+
 #include <string.h>
 
 /* Elements [lo, hi) of a member's parameter, out of the whole tensor. */
@@ -40,21 +42,84 @@ static enum dt_status put_slice(struct dt_exec_whole_impl *impl, const struct dt
     return DT_OK;
 }
 
-/* What the optimizer keeps of it, segment by segment. */
-static enum dt_status put_moments(struct dt_exec_whole_impl *impl, const struct dt_optimizer *o,
-                                  const struct dt_param *p, const float *values, float *moments,
-                                  struct dt_error *err)
+/* The same rounded to bf16: the rounded copies of a stage without masters. */
+static enum dt_status put_rounded(struct dt_exec_whole_impl *impl, const struct dt_param *p,
+                                  const float *values, uint16_t *to, struct dt_error *err)
 {
-    for (int i = 0; moments && i < o->n_segments; i++) {
-        const struct dt_optimizer_segment *s = &o->segments[i];
-        size_t lo = s->at > p->at ? s->at : p->at, end = p->at + p->n;
-        size_t hi = s->at + s->n < end ? s->at + s->n : end;
+    size_t most = impl->ferry.bytes / sizeof(float);
 
-        if (hi > lo)
-            DT_TRY(put_slice(impl, p, values, lo - p->at, hi - p->at,
-                             moments + s->moment + (lo - s->at), err));
+    for (size_t at = 0; at < p->n; at += most) {
+        size_t n = p->n - at < most ? p->n - at : most;
+        uint16_t *out;
+        float *in;
+        void *room;
+
+        DT_TRY(dt_ferry_room(&impl->ferry, err, &room));
+        in = room;
+        out = room;
+        slice(p, values, at, at + n, in);
+        for (size_t i = 0; i < n; i++) { /* what is written has been read */
+            float x;
+
+            memcpy(&x, &in[i], sizeof(x));
+            out[i] = dt_bf16_from_f32(x);
+        }
+        dt_ferry_in(&impl->ferry, to + at, n * sizeof(*out));
     }
     return DT_OK;
+}
+
+/* The parameter as the device keeps it. */
+static enum dt_status put_value(struct dt_exec_whole_impl *impl, struct dt_stage *s,
+                                const struct dt_param *p, const float *values, struct dt_error *err)
+{
+    float *exact = dt_stage_exact(s, p);
+
+    if (!dt_stage_master(s))
+        DT_TRY(put_rounded(impl, p, values, (uint16_t *)dt_stage_rounded(s) + p->at, err));
+    return exact ? put_slice(impl, p, values, 0, p->n, exact, err) : DT_OK;
+}
+
+/* What of it lies in a segment of what an optimizer keeps. */
+static enum dt_status put_segment(struct dt_exec_whole_impl *impl, const struct dt_optimizer *o,
+                                  const struct dt_optimizer_segment *s, const struct dt_param *p,
+                                  const float *values, float *kept, struct dt_error *err)
+{
+    size_t lo = s->at > p->at ? s->at : p->at, end = p->at + p->n;
+    size_t hi = s->at + s->n < end ? s->at + s->n : end;
+    float *to = kept + s->moment + (lo - s->at);
+
+    if (hi <= lo)
+        return DT_OK;
+    if (!o->host)
+        return put_slice(impl, p, values, lo - p->at, hi - p->at, to, err);
+    slice(p, values, lo - p->at, hi - p->at, to);
+    return DT_OK;
+}
+
+/* Moments, or the masters of an optimizer that steps on the host. */
+static enum dt_status put_kept(struct dt_exec_whole_impl *impl, const struct dt_optimizer *o,
+                               const struct dt_param *p, const float *values, float *kept,
+                               struct dt_error *err)
+{
+    for (int i = 0; kept && i < o->n_segments; i++)
+        DT_TRY(put_segment(impl, o, &o->segments[i], p, values, kept, err));
+    for (int i = 0; kept && kept == o->master && i < o->n_kept; i++)
+        DT_TRY(put_segment(impl, o, &o->kept[i], p, values, kept, err));
+    return DT_OK;
+}
+
+static enum dt_status put_in(struct dt_exec_whole_impl *impl, struct dt_exec_vstage *vs,
+                             enum dt_param_what what, const struct dt_param *p, const float *values,
+                             struct dt_error *err)
+{
+    float *const kept[DT_PARAM_WHAT_N] = {[DT_PARAM_VALUE] = vs->opt.master,
+                                          [DT_PARAM_AVG] = vs->opt.exp_avg,
+                                          [DT_PARAM_AVG_SQ] = vs->opt.exp_avg_sq};
+
+    if (what == DT_PARAM_VALUE)
+        DT_TRY(put_value(impl, vs->stage, p, values, err));
+    return put_kept(impl, &vs->opt, p, values, kept[what], err);
 }
 
 enum dt_status dt_exec_put(const struct dt_exec_part *part, enum dt_param_what what, int param,
@@ -65,17 +130,10 @@ enum dt_status dt_exec_put(const struct dt_exec_part *part, enum dt_param_what w
 
     for (int r = 0; r < impl->x->env.dp[part->module]; r++) {
         struct dt_exec_vstage *vs = dt_exec_vs(&impl->x->stages, part->module, r, part->v);
-        const struct dt_param *p;
         int n;
 
-        if (!vs->stage || here < 0)
-            continue;
-        p = &dt_stage_params(vs->stage, &n)[here];
-        if (what == DT_PARAM_VALUE)
-            DT_TRY(put_slice(impl, p, values, 0, p->n, dt_stage_master(vs->stage) + p->at, err));
-        else
-            DT_TRY(put_moments(impl, &vs->opt, p, values,
-                               what == DT_PARAM_AVG ? vs->opt.exp_avg : vs->opt.exp_avg_sq, err));
+        if (vs->stage && here >= 0)
+            DT_TRY(put_in(impl, vs, what, &dt_stage_params(vs->stage, &n)[here], values, err));
     }
     return DT_OK;
 }

@@ -33,9 +33,11 @@ int dt_exec_writer(const struct dt_exec_ranks *ranks, int module, int v)
 static enum dt_status lay_out(const struct dt_exec_env *env, struct dt_exec_part *p,
                               struct dt_exec_whole_own *own, struct dt_error *err)
 {
+    struct dt_optimizer_spec spec;
+
     DT_TRY(dt_exec_layout(env, p->module, p->v, NULL, NULL, err, &own->layout));
-    DT_TRY(dt_optimizer_layout(&own->moments, &env->o.model->modules[p->module], own->layout, 0,
-                               NULL, 0, err));
+    spec = dt_exec_optimizer_spec(env, p->module, own->layout, 0, NULL, 0);
+    DT_TRY(dt_optimizer_layout(&own->moments, &spec, err));
     p->params = dt_stage_params(own->layout, &p->n_params);
     p->trained = own->moments.trained;
     return DT_OK;

@@ -2,6 +2,7 @@
 #include "exec/program/optimizer.h"
 
 #include "base/mem.h"
+#include "exec/program/optimizer_host.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -73,17 +74,18 @@ static void cut_segment(struct dt_optimizer *o, struct dt_optimizer_segment s,
     }
 }
 
-static enum dt_status find_segments(struct dt_optimizer *o, const struct dt_module *module,
-                                    int member, const struct dt_optimizer_owned *owned, int n_owned,
+static enum dt_status find_segments(struct dt_optimizer *o, const struct dt_optimizer_spec *spec,
                                     struct dt_error *err)
 {
+    const struct dt_module *module = spec->module;
+    const struct dt_optimizer_owned *owned = spec->owned;
     struct dt_optimizer_segment *all;
     const struct dt_param *p;
     int n, k = 0;
 
     p = dt_stage_params(o->stage, &n);
     o->trained = dt_calloc((size_t)n + 1, 1);
-    o->segments = dt_malloc(((size_t)n * (size_t)(owned ? n_owned : 1) + 1) * sizeof(*all));
+    o->segments = dt_malloc(((size_t)n * (size_t)(owned ? spec->n_owned : 1) + 1) * sizeof(*all));
     all = dt_malloc(((size_t)n + 1) * sizeof(*all));
     if (!o->trained || !o->segments || !all) {
         dt_free(all);
@@ -93,17 +95,18 @@ static enum dt_status find_segments(struct dt_optimizer *o, const struct dt_modu
         bool table = module->blocks[p[i].block].kind == DT_BLOCK_EMBEDDING || p[i].tied;
 
         o->trained[i] = dt_stage_trained(o->stage, p[i].block);
-        if (o->trained[i])
-            all[k++] = (struct dt_optimizer_segment){.at = p[i].at,
-                                                     .n = p[i].n,
-                                                     .decay = p[i].decay && !table,
-                                                     .tied = p[i].tied,
-                                                     .counted = member == 0 || !p[i].replicated};
+        if (o->trained[i] && p[i].n > 0) /* of fewer heads than members some have none */
+            all[k++] =
+                (struct dt_optimizer_segment){.at = p[i].at,
+                                              .n = p[i].n,
+                                              .decay = p[i].decay && !table,
+                                              .tied = p[i].tied,
+                                              .counted = spec->member == 0 || !p[i].replicated};
     }
     qsort(all, (size_t)k, sizeof(*all), by_place);
     for (int i = 0; i < k; i++)
         if (owned)
-            cut_segment(o, all[i], owned, n_owned);
+            cut_segment(o, all[i], owned, spec->n_owned);
         else
             add_segment(o, all[i]);
     dt_free(all);
@@ -121,69 +124,106 @@ static void place_moments(struct dt_optimizer *o)
     o->moments = o->sharded ? at : dt_stage_param_floats(o->stage);
 }
 
+/* What is not trained of a stage whose masters the host has. */
+static enum dt_status place_kept(struct dt_optimizer *o, struct dt_error *err)
+{
+    int n;
+    const struct dt_param *p = dt_stage_params(o->stage, &n);
+
+    o->masters = o->moments;
+    o->kept = dt_malloc(((size_t)n + 1) * sizeof(*o->kept));
+    if (!o->kept)
+        return dt_error_nomem(err, "an optimizer");
+    for (int i = 0; i < n; i++) {
+        if (o->trained[i])
+            continue;
+        o->kept[o->n_kept++] = (struct dt_optimizer_segment){
+            .at = p[i].at, .n = p[i].n, .moment = o->sharded ? o->masters : p[i].at};
+        o->masters += o->sharded ? p[i].n : 0;
+    }
+    return DT_OK;
+}
+
 /* What kernels are given: all segments at once. */
 static enum dt_status make_tables(struct dt_optimizer *o, struct dt_error *err)
 {
     float *p = dt_stage_master(o->stage), *g = dt_stage_grads(o->stage);
     uint16_t *copy = dt_stage_rounded(o->stage);
 
-    o->stepped = dt_calloc((size_t)o->n_segments, sizeof(*o->stepped));
+    o->stepped =
+        dt_calloc((size_t)o->n_segments, sizeof(*o->stepped)); /* on the host: of a chunk */
     o->counted = dt_calloc((size_t)o->n_segments, sizeof(*o->counted));
     if (!o->stepped || !o->counted)
         return dt_error_nomem(err, "an optimizer");
     for (int i = 0; i < o->n_segments; i++) {
         const struct dt_optimizer_segment *s = &o->segments[i];
-        float *m = o->exp_avg + s->moment, *v = o->exp_avg_sq + s->moment;
 
-        o->stepped[i] = (struct dt_kernel_adamw_part){
-            (int64_t)s->n, p + s->at, g + s->at, m, v, copy ? copy + s->at : NULL, s->decay};
+        if (!o->offloaded)
+            o->stepped[i] = (struct dt_kernel_adamw_part){(int64_t)s->n,
+                                                          p + s->at,
+                                                          g + s->at,
+                                                          o->exp_avg + s->moment,
+                                                          o->exp_avg_sq + s->moment,
+                                                          copy ? copy + s->at : NULL,
+                                                          s->decay};
         if (!s->tied && s->counted)
             o->counted[o->n_counted++] = (struct dt_kernel_span){(int64_t)s->n, g + s->at};
     }
     return DT_OK;
 }
 
-enum dt_status dt_optimizer_layout(struct dt_optimizer *o, const struct dt_module *module,
-                                   struct dt_stage *stage, int member,
-                                   const struct dt_optimizer_owned *owned, int n_owned,
+enum dt_status dt_optimizer_layout(struct dt_optimizer *o, const struct dt_optimizer_spec *spec,
                                    struct dt_error *err)
 {
-    *o = (struct dt_optimizer){.stage = stage, .sharded = owned != NULL};
-    DT_TRY(find_segments(o, module, member, owned, n_owned, err));
-    if (o->n_segments > 0)
-        place_moments(o);
-    return DT_OK;
-}
-
-enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device *dev,
-                                 const struct dt_module *module, struct dt_stage *stage, int member,
-                                 const struct dt_optimizer_owned *owned, int n_owned,
-                                 struct dt_error *err)
-{
-    struct dt_device_queue *q;
-
-    DT_TRY(dt_optimizer_layout(o, module, stage, member, owned, n_owned, err));
-    o->dev = dev;
+    *o = (struct dt_optimizer){
+        .stage = spec->stage, .sharded = spec->owned != NULL, .name = spec->module->name};
+    DT_TRY(find_segments(o, spec, err));
     if (o->n_segments == 0)
         return DT_OK;
+    place_moments(o);
+    o->offloaded = spec->offloaded;
+    return o->offloaded ? place_kept(o, err) : DT_OK;
+}
+
+static enum dt_status on_device(struct dt_optimizer *o, struct dt_error *err)
+{
+    const struct dt_device *dev = o->dev;
+    struct dt_device_queue *q;
+    enum dt_status st;
+
     DT_TRY(dev->alloc(dev, o->moments * sizeof(float), err, (void **)&o->exp_avg));
     DT_TRY(dev->alloc(dev, o->moments * sizeof(float), err, (void **)&o->exp_avg_sq));
-    DT_TRY(make_tables(o, err));
     DT_TRY(dev->queue_new(dev, false, err, &q));
     dev->zero(q, o->exp_avg, o->moments * sizeof(float));
     dev->zero(q, o->exp_avg_sq, o->moments * sizeof(float));
-    enum dt_status st = dev->queue_sync(q, err);
+    st = dev->queue_sync(q, err);
     dev->queue_free(q);
     return st;
 }
 
+enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device *dev,
+                                 const struct dt_optimizer_spec *spec,
+                                 struct dt_optimizer_host *host, struct dt_device_queue *q,
+                                 struct dt_error *err)
+{
+    DT_TRY(dt_optimizer_layout(o, spec, err));
+    o->dev = dev;
+    if (o->n_segments == 0)
+        return DT_OK;
+    DT_TRY(o->offloaded ? dt_optimizer_host_init(o, host, q, err) : on_device(o, err));
+    return make_tables(o, err);
+}
+
 void dt_optimizer_free(struct dt_optimizer *o)
 {
-    if (o->dev) {
+    if (o->host) {
+        dt_optimizer_host_free(o);
+    } else if (o->dev) {
         o->dev->free(o->dev, o->exp_avg);
         o->dev->free(o->dev, o->exp_avg_sq);
     }
     dt_free(o->segments);
+    dt_free(o->kept);
     dt_free(o->stepped);
     dt_free(o->counted);
     dt_free(o->trained);
@@ -197,8 +237,8 @@ void dt_optimizer_sum_sq(struct dt_device_queue *q, const struct dt_optimizer *o
 }
 
 void dt_optimizer_step(struct dt_device_queue *q, struct dt_optimizer *o,
-                       const struct dt_optimizer_options *opt, int64_t step, const float *coef,
-                       int first_block, int last_block)
+                       const struct dt_optimizer_options *opt, int64_t step,
+                       const struct dt_optimizer_coef *coef, int first_block, int last_block)
 {
     struct dt_kernel_adamw h = {.lr = (float)dt_optimizer_lr(opt, step),
                                 .beta1 = (float)opt->beta1,
@@ -209,6 +249,9 @@ void dt_optimizer_step(struct dt_device_queue *q, struct dt_optimizer *o,
 
     if (o->n_segments == 0)
         return;
-    o->dev->k->adamw(q, &h, o->n_segments, o->stepped, coef);
+    if (o->host)
+        dt_optimizer_host_step(q, o, &h, coef->host);
+    else
+        o->dev->k->adamw(q, &h, o->n_segments, o->stepped, coef->device);
     dt_stage_stepped(q, o->stage, first_block, last_block);
 }

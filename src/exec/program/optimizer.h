@@ -37,12 +37,25 @@ struct dt_optimizer_owned {
     size_t at, n;
     bool counted; /* no other rank counts them in the gradient norm */
 };
+struct dt_optimizer_host;
+struct dt_optimizer_chunk;
 struct dt_optimizer {
     const struct dt_device *dev;
     struct dt_stage *stage;
     float *exp_avg, *exp_avg_sq; /* device memory, `moments` floats; NULL when nothing is stepped */
     size_t moments;              /* of all: laid out like the stage's parameters */
     bool sharded;                /* only of what is owned, segment after segment */
+    /* Stepped on the host (optimizer_host.h): these, and the masters of the stage, are in the host's memory; `master` is laid
+     * out like the moments, and has what is not trained, too: where it would lie, or behind them */
+    const char *name;               /* the module's */
+    struct dt_optimizer_host *host; /* NULL: on the device, of the stage's masters */
+    bool offloaded;                 /* that, of a layout, too; false where nothing is stepped */
+    float *master;
+    size_t masters;                    /* floats */
+    struct dt_optimizer_segment *kept; /* in it: what is not trained */
+    int n_kept;
+    struct dt_optimizer_chunk *chunks;
+    int n_chunks;
     struct dt_optimizer_segment *segments;
     int n_segments;
     struct dt_kernel_adamw_part *stepped; /* per segment */
@@ -50,23 +63,35 @@ struct dt_optimizer {
     int n_counted;
     unsigned char *trained; /* per parameter of the stage */
 };
-/* owned NULL: all.  Else moments are kept of these floats only, which ascend.  member: of the
- * tensor- parallel ranks of the stage; what they all hold is counted by the first. */
+/* What a rank steps of a stage. */
+struct dt_optimizer_spec {
+    const struct dt_module *module;
+    struct dt_stage *stage;
+    int member; /* of the tensor-parallel ranks of the stage; what they all hold is counted by the first */
+    const struct dt_optimizer_owned
+        *owned; /* NULL: all.  Else moments are kept of these floats only, which ascend */
+    int n_owned;
+    bool offloaded; /* the host steps it */
+};
+/* `host`: open, of an offloaded one, whose masters are taken on `q` behind dt_stage_init; else NULL. */
 enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device *dev,
-                                 const struct dt_module *module, struct dt_stage *stage, int member,
-                                 const struct dt_optimizer_owned *owned, int n_owned,
+                                 const struct dt_optimizer_spec *spec,
+                                 struct dt_optimizer_host *host, struct dt_device_queue *q,
                                  struct dt_error *err);
 /* The same without memory: which moments there are, and where they lie.  To be freed, too. */
-enum dt_status dt_optimizer_layout(struct dt_optimizer *o, const struct dt_module *module,
-                                   struct dt_stage *stage, int member,
-                                   const struct dt_optimizer_owned *owned, int n_owned,
+enum dt_status dt_optimizer_layout(struct dt_optimizer *o, const struct dt_optimizer_spec *spec,
                                    struct dt_error *err);
 void dt_optimizer_free(struct dt_optimizer *o);
 /* *sq (device memory) += squares of the gradients; copies of shared tables are left out. */
 void dt_optimizer_sum_sq(struct dt_device_queue *q, const struct dt_optimizer *o, double *sq);
-/* One step; *coef (device memory) scales the gradients.  The stage's weights are told. */
+/* What scales the gradients: in device memory, and what the host knows of it (of optimizers that step there). */
+struct dt_optimizer_coef {
+    const float *device;
+    float host;
+};
+/* One step.  The stage's weights are told. */
 void dt_optimizer_step(struct dt_device_queue *q, struct dt_optimizer *o,
-                       const struct dt_optimizer_options *opt, int64_t step, const float *coef,
-                       int first_block, int last_block);
+                       const struct dt_optimizer_options *opt, int64_t step,
+                       const struct dt_optimizer_coef *coef, int first_block, int last_block);
 
 #endif

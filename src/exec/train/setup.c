@@ -288,6 +288,7 @@ void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out
         .image_weight = r->image_weight,
         .dropout = r->dropout,
         .seed = r->seed,
+        .host_threads = r->threads,
     };
 }
 

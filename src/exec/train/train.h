@@ -54,6 +54,8 @@ struct dt_train_options {
 struct dt_train_rank_memory {
     int64_t allocated_bytes; /* at most, on its device */
     int64_t predicted_bytes; /* by the memory model, of its lanes */
+    int64_t allocated_host_bytes,
+        predicted_host_bytes; /* of what is offloaded; 0 where nothing is */
 };
 
 /* Of a lane's first member: without the workspace of kernels, which lanes of a rank share. */

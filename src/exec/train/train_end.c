@@ -9,7 +9,8 @@ static enum dt_status read_memory(const struct dt_train_end *e, struct dt_error 
 {
     int ranks = e->sum->ranks, lanes = e->sum->program ? e->sum->program->n_lanes : 0;
     int own = e->o->transport ? e->o->transport->rank : 0;
-    size_t n = (size_t)ranks + (size_t)lanes;
+    size_t n = 2 * (size_t)ranks + (size_t)lanes;
+    const double *host = NULL;
     double *of = dt_calloc(n, sizeof(*of));
     enum dt_status st = DT_OK;
 
@@ -24,7 +25,9 @@ static enum dt_status read_memory(const struct dt_train_end *e, struct dt_error 
     if (st == DT_OK && !of)
         st = dt_error_nomem(err, "ranks");
     if (st == DT_OK) {
+        host = of + ranks + lanes;
         of[own] = (double)e->memory_bytes;
+        of[ranks + lanes + own] = (double)dt_exec_host_memory(e->x);
         for (int i = 0; i < lanes; i++)
             if (e->sum->lanes[i].rank == own)
                 of[ranks + i] = (double)e->lane_bytes[i];
@@ -35,6 +38,8 @@ static enum dt_status read_memory(const struct dt_train_end *e, struct dt_error 
             e->sum->memory_max_bytes = (int64_t)of[r];
         if (lanes > 0)
             e->sum->memory[r].allocated_bytes = (int64_t)of[r];
+        if (lanes > 0)
+            e->sum->memory[r].allocated_host_bytes = (int64_t)host[r];
     }
     for (int i = 0; st == DT_OK && i < lanes; i++)
         e->sum->lanes[i].allocated_bytes = (int64_t)of[ranks + i];

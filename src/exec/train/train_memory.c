@@ -29,18 +29,18 @@ void dt_train_memory_see(struct dt_train_memory_seen *seen, const struct dt_prog
 
 /* ZeRO's pieces are of ranks, where the model (a GPU per replica) has them of replicas: a rank's
  * first replica holds its piece, and what it gathers, for the others there; on one rank alone
- * nothing is cut. */
-static double total(const struct dt_setup *s, const struct dt_placement *place,
-                    const struct dt_lane *l, const struct dt_memory *c)
+ * nothing is cut.  Returns by what the optimizer's share differs; *gathers: the lane does. */
+static double share_of(const struct dt_setup *s, const struct dt_placement *place,
+                       const struct dt_lane *l, bool *gathers)
 {
     const struct dt_plan_module *mp = &s->plan.modules[l->module];
     int copies = (int)dt_plan_layout_copies(&mp->layout), ranks = 0, last = -1, group;
     int own = dt_placement_rank(place, l->module, l->replica, l->stage, 0);
-    double moments = 0, all = c->total - c->logits_workspace;
     bool leads = true;
 
+    *gathers = true;
     if (mp->zero == 0)
-        return all;
+        return 1;
     for (int i = 0; i < copies; i++) { /* replicas of a rank follow each other */
         int cp = mp->layout.cp, r = i / cp;
         int rank = dt_placement_rank(place, l->module, r, l->stage, i % cp * mp->layout.tp);
@@ -50,10 +50,24 @@ static double total(const struct dt_setup *s, const struct dt_placement *place,
         last = rank;
     }
     group = mp->zero_group > 0 ? mp->zero_group * ranks / copies : ranks;
-    if (group <= 1 ||
-        leads) /* what a GPU keeps is of as many shards as there are GPUs in a group */
-        moments = c->optimizer * (double)dt_plan_shards(mp) / (group > 1 ? group : 1);
-    return all - c->optimizer + moments - (group <= 1 || !leads ? c->wire : 0);
+    *gathers = group > 1 && leads;
+    if (group > 1 && !leads)
+        return 0;
+    /* what a GPU keeps is of as many shards as there are GPUs in a group */
+    return (double)dt_plan_shards(mp) / (group > 1 ? group : 1);
+}
+
+/* Of a lane: on the device, and in *host, which is beside it, on the host. */
+static double total(const struct dt_setup *s, enum dt_memory_device kind,
+                    const struct dt_placement *place, const struct dt_lane *l,
+                    const struct dt_memory *c, double *host)
+{
+    bool gathers;
+    double share = share_of(s, place, l, &gathers), all = c->total - c->logits_workspace;
+
+    *host = c->host * share;
+    all -= kind == DT_MEMORY_CPU ? c->host : 0;
+    return all - c->optimizer + c->optimizer * share - (gathers ? 0 : c->wire);
 }
 
 static enum dt_memory_device kind_of(const struct dt_device *d)
@@ -70,16 +84,18 @@ static void predict(const struct dt_setup *s, const struct dt_train_memory_seen 
         const struct dt_lane *l = &p->lanes[i];
         struct dt_memory c;
         int64_t bytes;
+        double host;
 
         dt_memory_stage_on(kind_of(s->device), &s->plan, s->job->model, &s->job->cluster, l->module,
                            l->stage, &seen->most[l->module], seen->n[l->module], &c);
-        bytes = (int64_t)total(s, place, l, &c);
+        bytes = (int64_t)total(s, kind_of(s->device), place, l, &c, &host);
         lanes[i].rank = dt_placement_rank(place, l->module, l->replica, l->stage, 0);
         lanes[i].predicted_bytes = bytes;
         for (int t = 0; t < dt_plan_layout_lane_gpus(&s->plan.modules[l->module].layout); t++) {
             int r = dt_placement_rank(place, l->module, l->replica, l->stage, t);
 
             ranks[r].predicted_bytes += bytes;
+            ranks[r].predicted_host_bytes += (int64_t)host;
             scratch[r] = c.logits_workspace > scratch[r] ? c.logits_workspace : scratch[r];
         }
     }
@@ -100,10 +116,12 @@ enum dt_status dt_train_predict_memory(const struct dt_setup *s,
     st = dt_placement_init(&place, &s->plan, n_ranks, err);
     if (st == DT_OK) {
         for (int r = 0; r < n_ranks; r++)
-            ranks[r].predicted_bytes = 0;
+            ranks[r].predicted_bytes = ranks[r].predicted_host_bytes = 0;
         predict(s, seen, p, &place, scratch, ranks, lanes);
         for (int r = 0; r < n_ranks; r++)
             ranks[r].predicted_bytes += (int64_t)scratch[r];
+        for (int r = 0; dt_plan_offloads(&s->plan, s->job->model) && r < n_ranks; r++)
+            ranks[r].predicted_host_bytes += (int64_t)DT_MEMORY_HOST_ROOM;
         dt_placement_free(&place);
     }
     dt_free(scratch);

@@ -616,7 +616,7 @@ enum dt_status dt_cpu_weight_new(const struct dt_device *dev,
 {
     struct dt_device_weight *w;
 
-    assert(shape->out > 0 && shape->in > 0 && shape->kernel >= 0 && master);
+    assert(shape->out > 0 && shape->in > 0 && shape->kernel >= 0 && (master || rounded));
     assert(!rounded || shape->dtype == DT_BF16);
     if (shape->dtype == DT_BF16 && !dev->info.bf16)
         return dt_error_set(err, DT_ERR_INPUT,
