@@ -17,6 +17,7 @@
 #include "exec/program/placement.h"
 #include "exec/train/train.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +73,7 @@ static void catch_signals(void)
 static void on_step(void *ctx, const struct dt_train_step *s)
 {
     bool *drawn = ctx;
-    char image[32] = "", text[32] = "", eta[32];
+    char image[32] = "", text[32] = "", mfu[32] = "", eta[32];
 
     if (!s->r.applied)
         snprintf(text, sizeof text, "  skipped");
@@ -80,10 +81,12 @@ static void on_step(void *ctx, const struct dt_train_step *s)
         snprintf(text, sizeof text, "  text %.4f", s->r.loss_text);
     if (s->r.applied && s->r.images > 0)
         snprintf(image, sizeof image, "  image %.4f", s->r.loss_image);
-    dt_cli_progress_line("step %lld/%lld%s%s%s  ETA %s  MFU %.1f %%  %.0f tokens/s  %.1f samples/s",
+    if (!isnan(s->mfu))
+        snprintf(mfu, sizeof mfu, "  MFU %.1f %%", 100 * s->mfu);
+    dt_cli_progress_line("step %lld/%lld%s%s%s  ETA %s%s  %.0f tokens/s  %.1f samples/s",
                          (long long)s->step, (long long)s->steps, stop ? "  stopping" : "", text,
-                         image, dt_text_duration(s->eta_s, eta, sizeof eta), 100 * s->mfu,
-                         s->tokens_per_s, s->samples_per_s);
+                         image, dt_text_duration(s->eta_s, eta, sizeof eta), mfu, s->tokens_per_s,
+                         s->samples_per_s);
     *drawn = isatty(STDERR_FILENO);
 }
 

@@ -9,6 +9,7 @@
 #include "exec/program/placement.h"
 #include "exec/train/train_experts.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -221,7 +222,7 @@ static void speed(const struct dt_cli_facts *f, const struct dt_train_summary *s
     dt_cli_fact_number(f, "tokens_per_s", "", "%.0f tokens/s", 1, s->last.tokens_per_s);
     dt_cli_fact_number(f, "samples_per_s", "", ", %.1f samples/s at the end)\n", 1,
                        s->last.samples_per_s);
-    dt_cli_fact_number(f, "mfu", "MFU", "%10.1f %%", 100, s->mfu);
+    dt_cli_fact_number(f, "mfu", "MFU", isnan(s->mfu) ? "         -  " : "%10.1f %%", 100, s->mfu);
     dt_cli_fact_number(f, "gemm_peak_flops", "",
                        "   of the %.1f GFLOP/s of a matrix product measured here\n", 1e-9,
                        s->gemm_peak_flops);

@@ -180,6 +180,7 @@ libdtexec_a_SOURCES = \
 	src/exec/train/setup.c \
 	src/exec/train/setup.h \
 	src/exec/train/setup_data.c \
+	src/exec/train/setup_peak.c \
 	src/exec/train/tensorboard.c \
 	src/exec/train/tensorboard.h \
 	src/exec/train/train.c \

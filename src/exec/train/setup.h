@@ -44,8 +44,13 @@ void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size);
 enum dt_status dt_setup_data_digest(const struct dt_setup *s, struct dt_error *err, char *buf,
                                     size_t size);
 
-/* FLOP/s of the best of several square products in the setup's type: what MFU is measured against.
- */
-enum dt_status dt_setup_gemm_peak(const struct dt_setup *s, struct dt_error *err, double *flops);
+/* What MFU is measured against: the best of several square products in the setup's type, as large as it takes for a
+ * millisecond (8,192 rows and columns at most, and what there is memory for). */
+struct dt_setup_peak {
+    double flops; /* FLOP/s */
+    int side;     /* rows and columns */
+};
+enum dt_status dt_setup_gemm_peak(const struct dt_setup *s, struct dt_error *err,
+                                  struct dt_setup_peak *out);
 
 #endif

@@ -20,7 +20,7 @@ struct dt_train_step { /* what is known after a step */
     int reference_ranks;   /* so many, of each the geometric mean of both; until the next step */
     const double *reference_rank_s;
     double tokens_per_s, samples_per_s; /* of both together */
-    double mfu;                         /* model FLOPs over step_s and the measured GEMM peak */
+    double mfu; /* model FLOPs over step_s and the measured GEMM peak; NAN where that cannot be */
     double eta_s;
     int64_t documents, bad_documents; /* since this process began */
     struct dt_train_trouble trouble;  /* this one included */
@@ -72,7 +72,9 @@ struct dt_train_summary {
     struct dt_train_step last; /* that was made */
     struct dt_train_trouble trouble;
     double best_loss, mean_step_s, train_s; /* train_s: of all processes together */
-    double mfu, gemm_peak_flops;            /* mean */
+    double mfu, gemm_peak_flops;            /* mean; NAN where that cannot be, of all ranks */
+    int gemm_peak_side;                     /* rows and columns of the product */
+    bool mfu_refused;                       /* of some step, or of all together; it was said why */
     int64_t tokens, samples;                /* of all processes together */
     double share_outside; /* of the time of this process's iterations between compute ops */
     double share_waited;  /* of the same: waiting for other ranks */

@@ -10,6 +10,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -287,8 +288,10 @@ enum dt_status dt_train_log_step(struct dt_train_log *l, const struct dt_train_s
     values[n++] = (float)s->trouble.rollbacks;
     tags[n] = "speed/tokens_per_s";
     values[n++] = (float)s->tokens_per_s;
-    tags[n] = "speed/mfu";
-    values[n++] = (float)s->mfu;
+    if (!isnan(s->mfu)) {
+        tags[n] = "speed/mfu";
+        values[n++] = (float)s->mfu;
+    }
     DT_TRY(dt_tensorboard_scalars(l->board, dt_clock_wall_s(), s->step, tags, values, n, err));
     return dt_tensorboard_flush(l->board, err);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * How fast the ranks' cores are around an iteration (comm/reference.h). */
+ * How fast the ranks' cores are around an iteration (comm/reference.h), and how much of its products' rate training uses. */
 #ifndef DT_EXEC_TRAIN_TRAIN_SPEED_H
 #define DT_EXEC_TRAIN_TRAIN_SPEED_H
 
@@ -17,5 +17,10 @@ void dt_train_speed_before(struct dt_train_speed *p);
 /* Collective.  What it says of ranks stays until the next one. */
 enum dt_status dt_train_speed_after(struct dt_train_speed *p, struct dt_exec *x,
                                     struct dt_error *err, struct dt_train_step *s);
+
+/* The share of the products' measured rate (sum) that so many model FLOPs in so many seconds are.  More than all of it
+ * cannot be: then it is NAN, and the first time `o->warn` hears why. */
+double dt_train_mfu(const struct dt_train_options *o, struct dt_train_summary *sum,
+                    double model_flops, double seconds);
 
 #endif
