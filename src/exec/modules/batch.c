@@ -234,22 +234,33 @@ static int32_t grid_position(const struct dt_block *p, int side, int row, int ro
     return (int32_t)(p->class_tokens + r * side + c);
 }
 
-/* Channels: moments of each colour side by side, or else colours again and again. */
-static void one_patch(const struct dt_module *m, const uint8_t *px, int w, int h, int row, int col,
-                      float *out)
+/* What a byte of a colour is to an encoder. */
+static void shades(float out[256])
+{
+    for (int v = 0; v < 256; v++)
+        out[v] = (float)v / 127.5f - 1.0f;
+}
+
+/* Channels: moments of each colour side by side, or else colours again and again.  What lies behind an edge is what lies on
+ * it; edges are found once for a line, since a card waits for all the patches of a microbatch. */
+static void one_patch(const struct dt_module *m, const float shade[256], const uint8_t *px, int w,
+                      int h, int row, int col, float *out)
 {
     const struct dt_block *p = &m->blocks[0];
     int moments = m->tower_names == DT_TOWER_QWEN && p->channels > 3 ? p->channels / 3 : 1;
+    int first = col * p->patch, there = w - first < p->patch ? w - first : p->patch;
 
     for (int ch = 0; ch < p->channels; ch++)
-        for (int y = 0; y < p->patch; y++)
-            for (int x = 0; x < p->patch; x++) {
-                int sy = row * p->patch + y, sx = col * p->patch + x;
+        for (int y = 0; y < p->patch; y++, out += p->patch) {
+            int sy = row * p->patch + y < h ? row * p->patch + y : h - 1, x = 0;
+            const uint8_t *line = px + 3 * (int64_t)sy * w + ch / moments % 3;
+            const uint8_t *at = line + 3 * (int64_t)first;
 
-                sy = sy < h ? sy : h - 1;
-                sx = sx < w ? sx : w - 1;
-                *out++ = (float)px[3 * ((int64_t)sy * w + sx) + ch / moments % 3] / 127.5f - 1.0f;
-            }
+            for (; x < there; x++)
+                out[x] = shade[at[3 * x]];
+            for (; x < p->patch; x++)
+                out[x] = shade[line[3 * (int64_t)(w - 1)]];
+        }
 }
 
 /* Whether there is room for so many patches of one image or sound. */
@@ -292,6 +303,7 @@ enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, in
     const struct dt_block *p = &b->module->blocks[0];
     int rows, cols, side, merge = b->module->merge > 1 ? b->module->merge : 1;
     int64_t width, at = b->rows;
+    float shade[256];
 
     if (p->kind != DT_BLOCK_PATCH_EMBED || w < 1 || h < 1)
         return dt_error_set(err, DT_ERR_INPUT, "module \"%s\" takes no image of %d x %d pixels",
@@ -303,13 +315,14 @@ enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, in
         return too_many(err, b, "patches of a side", rows > cols ? rows : cols, b->max.max_len);
     width = (int64_t)p->channels * p->patch * p->patch;
     side = grid_side(p);
+    shades(shade);
     b->host.cu[b->n_seq] = (int32_t)at;
     for (int64_t first = at; at < first + (int64_t)rows * cols; at++) {
         int r, c;
 
         patch_at((int)(at - first), merge, cols, &r, &c);
         b->host.pos[at] = side > 0 ? grid_position(p, side, r, rows, c, cols) : -1;
-        one_patch(b->module, px, w, h, r, c, b->host.pixels + at * width);
+        one_patch(b->module, shade, px, w, h, r, c, b->host.pixels + at * width);
         if (b->host.turn)
             turn_patch(b, at, r, c);
     }

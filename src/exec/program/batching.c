@@ -170,23 +170,40 @@ int dt_batching_channels(const struct dt_module *m)
     return 0;
 }
 
+/* Sums of a cell's colours.  They are whole numbers: exact, and quick. */
+static void add_pixels(const uint8_t *px, size_t line, int w, int h, uint64_t sum[3])
+{
+    sum[0] = sum[1] = sum[2] = 0;
+    for (int v = 0; v < h; v++) {
+        const uint8_t *p = px + (size_t)v * line;
+        uint32_t s[3] = {0};
+
+        for (int u = 0; u < w; u++, p += 3) {
+            s[0] += p[0];
+            s[1] += p[1];
+            s[2] += p[2];
+        }
+        for (int c = 0; c < 3; c++)
+            sum[c] += s[c];
+    }
+}
+
 void dt_batching_latents(const struct dt_module *m, const uint8_t *px, int w, int h, float *out)
 {
     int f = m->latent_scale > 0 ? m->latent_scale : 1, lw, lh, channels = dt_batching_channels(m);
+    size_t line = 3 * (size_t)w;
 
     dt_batching_latent_size(m, w, h, &lw, &lh);
     for (int y = 0; y < lh; y++)
         for (int x = 0; x < lw; x++) {
-            double sum[3] = {0}, mean;
-            int n = 0;
+            int cw = w - x * f < f ? w - x * f : f, ch = h - y * f < f ? h - y * f : f;
+            double n = (double)cw * ch, mean;
+            uint64_t sum[3];
 
-            for (int v = y * f; v < (y + 1) * f && v < h; v++)
-                for (int u = x * f; u < (x + 1) * f && u < w; u++, n++)
-                    for (int c = 0; c < 3; c++)
-                        sum[c] += px[((size_t)v * w + u) * 3 + c];
-            mean = (sum[0] + sum[1] + sum[2]) / 3;
+            add_pixels(px + (size_t)(y * f) * line + 3 * (size_t)(x * f), line, cw, ch, sum);
+            mean = (double)(sum[0] + sum[1] + sum[2]) / 3;
             for (int c = 0; c < channels; c++) {
-                double v = channels >= 3 && c < 3 ? sum[c] : mean;
+                double v = channels >= 3 && c < 3 ? (double)sum[c] : mean;
 
                 *out++ = (float)(v / n / 127.5 - 1);
             }
