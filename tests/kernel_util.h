@@ -152,6 +152,14 @@ static inline bool kt_no_bf16(const struct kt *k)
     return k->t == DT_BF16 && !k->dev[0]->info.bf16;
 }
 
+/* A card with its maker's libraries, not the module built for a CPU (tests/cuda_cpu/card.cc names that). */
+static inline bool kt_is_card(const struct kt *k)
+{
+    const struct dt_device_info *i = &k->dev[0]->info;
+
+    return strncmp(i->isa, "sm_", 3) == 0 && strcmp(i->name, "CUDA on a CPU") != 0;
+}
+
 static inline double kt_round(double x, enum dt_dtype t)
 {
     float f = (float)x;

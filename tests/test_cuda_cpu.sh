@@ -16,7 +16,7 @@ for t in basic norm loss product route attention; do
 done
 # convolutions and attention by the graphs that cuDNN would get
 for t in product attention; do
-    CUCPU_DNN=yes "$builddir/tests/test_kernels_$t" >out 2>&1
+    CUCPU_DNN=yes DISTTRAIN_CUDNN=at-once "$builddir/tests/test_kernels_$t" >out 2>&1
     rc=$?
     check "graphs of cuDNN: $t" '[ $rc = 0 ] && grep -q "100%: Checks: [1-9]" out'
 done
@@ -58,7 +58,7 @@ if [ "${DT_CHECK_FULL:-0}" != 0 ]; then
     DISTTRAIN_CUDA_ARENA=0
     for t in infer step_memory modules_grad modules_stage; do
         passes $t CUCPU_SEED=2
-        passes $t CUCPU_SEED=3 CUCPU_DNN=yes
+        passes $t CUCPU_SEED=3 CUCPU_DNN=yes DISTTRAIN_CUDNN=at-once
     done
     layout 'fan-in 4/2/1' 3
     layout 'tp 2' 4
@@ -66,7 +66,7 @@ if [ "${DT_CHECK_FULL:-0}" != 0 ]; then
 else
     passes step_memory CUCPU_SEED=1
     passes modules_noise CUCPU_SEED=2
-    passes step_memory CUCPU_SEED=3 CUCPU_DNN=yes
+    passes step_memory CUCPU_SEED=3 CUCPU_DNN=yes DISTTRAIN_CUDNN=at-once
     layout 'gpipe' 1
     DISTTRAIN_CUDA_ARENA=0
     layout 'tp 2' 2

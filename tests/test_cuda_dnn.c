@@ -125,6 +125,7 @@ struct conv_case {
     struct dt_kernel_conv c;
     bool bias, residual, in_place, add;
     int64_t off; /* floats that the bias lies behind an aligned place */
+    bool ours;   /* cuDNN is not asked */
 };
 enum { Y, DX, DW, DB, CONV_RESULTS };
 
@@ -261,13 +262,16 @@ static void counts(unsigned out[GRAPHS])
 }
 
 static const struct conv_case convs[] = {
-    {{DT_BF16, 2, 9, 7, 16, 24, 3, 1, 1}, true, false, false, false, 0},
-    {{DT_BF16, 2, 9, 7, 16, 24, 3, 1, 1}, true, true, false, true, 0},
-    {{DT_BF16, 2, 9, 7, 16, 16, 3, 1, 1}, true, true, true, true, 1},
-    {{DT_BF16, 1, 8, 8, 4, 16, 3, 1, 1}, true, false, false, false, 3},
-    {{DT_BF16, 3, 9, 8, 16, 16, 3, 2, 1}, false, false, false, false, 0},
-    {{DT_BF16, 2, 6, 5, 8, 8, 3, 1, 1}, false, true, false, true, 0},
-    {{DT_BF16, 2, 8, 8, 8, 16, 4, 4, 0}, true, false, false, false, 0}, /* patches */
+    {{DT_BF16, 2, 9, 7, 16, 24, 3, 1, 1}, true, false, false, false, 0, false},
+    {{DT_BF16, 2, 9, 7, 16, 24, 3, 1, 1}, true, true, false, true, 0, false},
+    {{DT_BF16, 2, 9, 7, 16, 16, 3, 1, 1}, true, true, true, true, 1, false},
+    {{DT_BF16, 1, 8, 8, 8, 16, 3, 1, 1}, true, false, false, false, 3, false},
+    {{DT_BF16, 1, 8, 8, 4, 16, 3, 1, 1}, true, false, false, false, 0, true}, /* latents */
+    {{DT_BF16, 1, 8, 8, 16, 4, 3, 1, 1}, true, false, false, false, 0, true},
+    {{DT_BF16, 1, 8, 8, 12, 8, 3, 1, 1}, false, false, false, true, 0, true},
+    {{DT_BF16, 3, 9, 8, 16, 16, 3, 2, 1}, false, false, false, false, 0, false},
+    {{DT_BF16, 2, 6, 5, 8, 8, 3, 1, 1}, false, true, false, true, 0, false},
+    {{DT_BF16, 2, 8, 8, 8, 16, 4, 4, 0}, true, false, false, false, 0, false}, /* patches */
 };
 enum { CONVS = sizeof(convs) / sizeof(convs[0]) };
 
@@ -282,7 +286,7 @@ START_TEST(test_convolutions)
         dt_assert_ok(begin(&k[own], own == 1), k[own].err);
         counts(before);
         dt_assert_ok(convolve(&k[own], &convs[_i], r[own]), k[own].err);
-        expect_ran(before, own ? none : once);
+        expect_ran(before, own || convs[_i].ours ? none : once);
     }
     for (int i = 0; i < CONV_RESULTS; i++)
         if (i != DB || convs[_i].bias)
@@ -332,10 +336,9 @@ END_TEST
 
 /* ---- who does it ---- */
 
-/* The module's own count, which is there on a card, too. */
-static void count_of_module(const struct work *k, unsigned out[GRAPHS])
+/* What the module itself exports, which is there on a card, too. */
+static void of_module(const struct work *k, const char *name, void *fn)
 {
-    void (*ran)(unsigned out[GRAPHS]);
     void *p, *so;
     Dl_info info;
 
@@ -343,11 +346,27 @@ static void count_of_module(const struct work *k, unsigned out[GRAPHS])
     ck_assert_int_ne(dladdr(p, &info), 0);
     so = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
     ck_assert_ptr_nonnull(so);
-    p = dlsym(so, "dt_cuda_dnn_ran");
+    p = dlsym(so, name);
     ck_assert_ptr_nonnull(p);
-    memcpy(&ran, &p, sizeof(ran));
-    ran(out);
+    memcpy(fn, &p, sizeof(p));
     dlclose(so);
+}
+
+static void count_of_module(const struct work *k, unsigned out[GRAPHS])
+{
+    void (*ran)(unsigned out[GRAPHS]);
+
+    of_module(k, "dt_cuda_dnn_ran", &ran);
+    ran(out);
+}
+
+static unsigned planned(const struct work *k)
+{
+    unsigned (*fn)(uint64_t * ns);
+    uint64_t ns;
+
+    of_module(k, "dt_cuda_dnn_planned", &fn);
+    return fn(&ns);
 }
 
 /* Usual shapes, each kind once: without this, a card whose library refused them all would compare our kernels with
@@ -409,7 +428,7 @@ START_TEST(test_without_it)
     dt_assert_ok(begin(&k, false), k.err);
     ck_assert_str_eq(k.dev->info.library, "");
     end(&k);
-    unsetenv("DISTTRAIN_CUDNN");
+    setenv("DISTTRAIN_CUDNN", "at-once", 1);
     setenv("CUCPU_DNN_REFUSES", "conv", 1); /* it has no plan */
     dt_assert_ok(begin(&k, false), k.err);
     ck_assert_str_eq(k.dev->info.library, "cuDNN 9.19.0");
@@ -423,6 +442,65 @@ START_TEST(test_without_it)
     end(&k);
     unsetenv("CUCPU_DNN_REFUSES");
     ck_assert_int_eq(warnings, 1);
+}
+END_TEST
+
+/* One query and one key; every width of the result's rows is a shape of its own. */
+static void attend_once(struct work *k, void *memory, int64_t stride)
+{
+    struct dt_kernel_attention a = {.dtype = DT_BF16,
+                                    .heads = 1,
+                                    .kv_heads = 1,
+                                    .head_dim = 8,
+                                    .n_seq = 1,
+                                    .max_q = 1,
+                                    .max_k = 1,
+                                    .rows_q = 1,
+                                    .rows_k = 1,
+                                    .stride_q = 8,
+                                    .stride_k = 8,
+                                    .stride_v = 8,
+                                    .stride_o = stride,
+                                    .scale = 1};
+    uint16_t *x = memory;
+
+    a.cu_q = a.cu_k = memory;
+    k->dev->k->attention_fwd(k->q, &a, x + 8, x + 16, x + 24, x + 32, (float *)(void *)(x + 64));
+}
+
+/* A plan takes long: what never comes again gets none, and what comes often gets one in spite of all the others. */
+START_TEST(test_plans_are_few)
+{
+    enum { NEW = 1200, EVERY = 12 };
+    static const int32_t cu[2] = {0, 1};
+    unsigned before, ran[2][GRAPHS], often = 0;
+    struct work k;
+    void *memory;
+
+    unsetenv("DISTTRAIN_CUDNN");
+    dt_assert_ok(begin(&k, false), k.err);
+    dt_assert_ok(k.dev->alloc(k.dev, 256, &k.err, &memory), k.err);
+    k.dev->zero(k.q, memory, 256);
+    k.dev->copy(k.q, memory, cu, sizeof(cu), DT_COPY_TO_DEVICE);
+    before = planned(&k);
+    count_of_module(&k, ran[0]);
+    for (int i = 0; i < NEW; i++) {
+        attend_once(&k, memory, 16 + 8 * i);
+        if (i % EVERY == 0) {
+            attend_once(&k, memory, 8);
+            often++;
+        }
+        if (often < DT_KERNEL_SETTLES)
+            ck_assert_uint_eq(planned(&k), before);
+    }
+    ck_assert_uint_gt(often, DT_KERNEL_SETTLES);
+    ck_assert_uint_eq(planned(&k), before + 1);
+    count_of_module(&k, ran[1]);
+    ck_assert_uint_eq(ran[1][ATTEND] - ran[0][ATTEND], often - DT_KERNEL_SETTLES + 1);
+    dt_assert_ok(k.dev->queue_sync(k.q, &k.err), k.err);
+    k.dev->free(k.dev, memory);
+    end(&k);
+    setenv("DISTTRAIN_CUDNN", "at-once", 1);
 }
 END_TEST
 
@@ -569,6 +647,7 @@ int main(void)
         setenv("DISTTRAIN_CUDA_ARENA", "0", 1);
         setenv("CUCPU_DNN", "yes", 1);
     }
+    setenv("DISTTRAIN_CUDNN", "at-once", 1);
     if (!has_library()) {
         printf("SKIP: there is no cuDNN\n");
         return 77;
@@ -582,6 +661,7 @@ int main(void)
     tcase_add_loop_test(t, test_attention, 0, ATTENTIONS);
     tcase_add_test(t, test_the_library_does_it);
     tcase_add_test(t, test_without_it);
+    tcase_add_test(t, test_plans_are_few);
     tcase_add_test(t, test_plans_are_kept);
     tcase_add_test(t, test_every_call);
     return dt_test_run(s);

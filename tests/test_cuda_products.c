@@ -319,7 +319,7 @@ static unsigned fused(struct work *k, enum dt_dtype type, bool biased, uint64_t 
 /* Where the epilogue is faster it is taken from then on, else two kernels are; both are right. */
 START_TEST(test_gelu_where_it_is_faster)
 {
-    static const char *const how[] = {"fast", "slow", "no"};
+    static const char *const how[] = {"fast", "slow", "no", "late"};
     enum dt_dtype type = _i % 2 ? DT_BF16 : DT_F32;
     struct work k;
 
@@ -354,6 +354,69 @@ START_TEST(test_gelu_is_two_kernels_at_first)
     begin(&k, false);
     ck_assert_uint_eq(fused(&k, DT_BF16, true, 2), 2);
     end(&k);
+}
+END_TEST
+
+/* ---- what the library does not do ---- */
+
+/* y = x wᵀ + b (+ residual) of bf16, and the gradients of w and b, in fp32. */
+static void biased(struct work *k, bool residual, uint64_t seed)
+{
+    static double x[GM * GIN], w[GOUT * GIN], b[GOUT], r[GM * GOUT], y[GM * GOUT];
+    static double dw[GOUT * GIN], db[GOUT];
+    const struct dt_device_weight_shape s = {DT_BF16, GOUT, GIN, 0};
+    void *d_x = typed(k, DT_BF16, seed, GM * GIN, x), *d_b = typed(k, DT_F32, seed + 1, GOUT, b);
+    void *d_w = typed(k, DT_BF16, seed + 2, GOUT * GIN, w);
+    void *d_r = typed(k, DT_BF16, seed + 3, GM * GOUT, r), *d_y, *d_dw, *d_db;
+    struct dt_device_weight *weight;
+    struct dt_error err;
+
+    dt_assert_ok(k->dev->alloc(k->dev, sizeof(y), &err, &d_y), err);
+    dt_assert_ok(k->dev->alloc(k->dev, sizeof(dw), &err, &d_dw), err);
+    dt_assert_ok(k->dev->alloc(k->dev, sizeof(db), &err, &d_db), err);
+    dt_assert_ok(k->dev->weight_new(k->dev, &s, d_w, d_w, &err, &weight), err);
+    for (int i = 0; i < GM; i++)
+        for (int o = 0; o < GOUT; o++) {
+            y[i * GOUT + o] = b[o] + (residual ? r[i * GOUT + o] : 0);
+            for (int j = 0; j < GIN; j++)
+                y[i * GOUT + o] += x[i * GIN + j] * w[o * GIN + j];
+        }
+    for (int o = 0; o < GOUT; o++) {
+        db[o] = 0;
+        for (int i = 0; i < GM; i++)
+            db[o] += r[i * GOUT + o];
+        for (int j = 0; j < GIN; j++) {
+            dw[o * GIN + j] = 0;
+            for (int i = 0; i < GM; i++)
+                dw[o * GIN + j] += r[i * GOUT + o] * x[i * GIN + j];
+        }
+    }
+    for (int again = 0; again < 2; again++) /* what was refused is remembered */
+        k->dev->k->linear_fwd(k->q, GM, d_x, weight, d_b, residual ? d_r : NULL, d_y);
+    for (int again = 0; again < 2; again++)
+        k->dev->k->linear_bwd_weight(k->q, DT_BF16, GM, GOUT, GIN, d_x, d_r, d_dw, d_db, false);
+    is_near(k, DT_BF16, d_y, y, GM * GOUT, "y");
+    is_near(k, DT_F32, d_dw, dw, GOUT * GIN, "dw");
+    is_near(k, DT_F32, d_db, db, GOUT, "db");
+    k->dev->weight_free(weight);
+    for (int i = 0; i < 4; i++)
+        k->dev->free(k->dev, (void *[]){d_x, d_b, d_w, d_r}[i]);
+}
+
+/* Whichever of a product's additions the library refuses, with whichever status and by whichever call, is done in another
+ * way. */
+START_TEST(test_refusals)
+{
+    static const char *const how[] = {"no", "late", "any", "yes"};
+    struct work k;
+
+    setenv("CUCPU_LT_BIAS", how[_i % 4], 1);
+    setenv("CUCPU_LT_GRADIENT", how[_i / 4], 1);
+    for (int i = 0; i < 2; i++) {
+        begin(&k, true);
+        biased(&k, i, (uint64_t)_i);
+        end(&k);
+    }
 }
 END_TEST
 
@@ -477,6 +540,7 @@ static void set_up(void)
     warnings = 0;
     unsetenv("CUCPU_LT_SLOW");
     unsetenv("CUCPU_LT_GRADIENT");
+    unsetenv("CUCPU_LT_BIAS");
     unsetenv("CUCPU_LT_GELU");
 }
 
@@ -499,7 +563,8 @@ int main(void)
     tcase_add_loop_test(t, test_the_fastest_is_noted, 0, 2);
     tcase_add_test(t, test_the_next_run_uses_it);
     tcase_add_loop_test(t, test_random_products, 0, 4);
-    tcase_add_loop_test(t, test_gelu_where_it_is_faster, 0, 6);
+    tcase_add_loop_test(t, test_gelu_where_it_is_faster, 0, 8);
+    tcase_add_loop_test(t, test_refusals, 0, 12);
     tcase_add_test(t, test_gelu_is_two_kernels_at_first);
     tcase_add_test(t, test_what_the_library_refuses);
     tcase_add_test(t, test_other_files);

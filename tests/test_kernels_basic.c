@@ -104,45 +104,52 @@ START_TEST(test_glu)
 }
 END_TEST
 
-START_TEST(test_embedding)
+/* `often`: every second row has id 3, so that there are long runs of one id, and short ones. */
+static void check_embedding(struct kt *k, int rows, int width, int vocab, bool often)
 {
-    enum { ROWS = 301, WIDTH = 77, VOCAB = 13 };
-    int32_t id[ROWS];
-    struct kt k;
-
-    kt_open(&k, _i);
-    struct buf table = buf_new(&k, VOCAB * WIDTH, DT_F32, 1, 0);
-    struct buf y = buf_new(&k, ROWS * WIDTH, k.t, 1, 0), dy = buf_new(&k, y.n, k.t, 1, 0);
-    struct buf dt = buf_new(&k, table.n, DT_F32, 1, 0);
+    int32_t *id = calloc((size_t)rows, sizeof(*id));
+    struct buf table = buf_new(k, vocab * width, DT_F32, 1, 0);
+    struct buf y = buf_new(k, rows * width, k->t, 1, 0), dy = buf_new(k, y.n, k->t, 1, 0);
+    struct buf dt = buf_new(k, table.n, DT_F32, 1, 0);
     double *want = calloc((size_t)y.n, sizeof(double)),
            *grad = calloc((size_t)dt.n, sizeof(double));
 
-    for (int r = 0; r < ROWS; r++)
-        id[r] = (int32_t)dt_rng_below(&k.rng, VOCAB + 2) - 1; /* -1 and VOCAB among them */
-    const int32_t *ids = kt_give(&k, id, sizeof(id));
+    for (int r = 0; r < rows; r++)
+        id[r] = often && r % 2 ? 3 /* -1 and vocab among the others */
+                               : (int32_t)dt_rng_below(&k->rng, (uint64_t)vocab + 2) - 1;
+    const int32_t *ids = kt_give(k, id, (size_t)rows * sizeof(*id));
 
     for (int add = 0; add < 2; add++) {
-        BOTH
-        {
+        for (int th = 0; th < 2; th++) {
             buf_reset(&y), buf_reset(&dt);
-            k.k->embedding_fwd(k.q[th], k.t, ROWS, WIDTH, VOCAB, ids, table.p, y.p, add);
-            k.k->embedding_bwd(k.q[th], k.t, ROWS, WIDTH, VOCAB, ids, dy.p, dt.p);
-            kt_same(&k, th, &y), kt_same(&k, th, &dt);
+            k->k->embedding_fwd(k->q[th], k->t, rows, width, vocab, ids, table.p, y.p, add);
+            k->k->embedding_bwd(k->q[th], k->t, rows, width, vocab, ids, dy.p, dt.p);
+            kt_same(k, th, &y), kt_same(k, th, &dt);
         }
         memcpy(grad, dt.v, sizeof(double) * (size_t)dt.n);
-        for (int i = 0; i < ROWS * WIDTH; i++) {
-            int t = id[i / WIDTH];
-            bool in = t >= 0 && t < VOCAB;
+        for (int i = 0; i < rows * width; i++) {
+            int t = id[i / width];
+            bool in = t >= 0 && t < vocab;
 
-            want[i] = (add ? y.v[i] : 0) + (in ? table.v[t * WIDTH + i % WIDTH] : 0);
+            want[i] = (add ? y.v[i] : 0) + (in ? table.v[t * width + i % width] : 0);
             if (in)
-                grad[t * WIDTH + i % WIDTH] += dy.v[i];
+                grad[t * width + i % width] += dy.v[i];
         }
-        kt_all_near(&k, "embedding", &y, want, kt_tol(k.t));
-        kt_all_near(&k, "embedding gradient", &dt, grad, 1e-6);
+        kt_all_near(k, "embedding", &y, want, kt_tol(k->t));
+        kt_all_near(k, "embedding gradient", &dt, grad, 1e-6);
     }
-    free(want), free(grad);
+    free(id), free(want), free(grad);
     buf_free(&table), buf_free(&y), buf_free(&dy), buf_free(&dt);
+}
+
+START_TEST(test_embedding)
+{
+    struct kt k;
+
+    kt_open(&k, _i);
+    check_embedding(&k, 301, 77, 13, false);
+    check_embedding(&k, 700, 80, 97, true);
+    check_embedding(&k, 8, 64, 3000, false);
     kt_close(&k);
 }
 END_TEST
@@ -435,6 +442,37 @@ START_TEST(test_elementwise)
 }
 END_TEST
 
+/* Sums of many rows, whose columns are whole accesses or not. */
+START_TEST(test_column_sums)
+{
+    static const int shape[][2] = {{1500, 264}, {40, 2048}, {300, 37}};
+    struct kt k;
+
+    kt_open(&k, _i);
+    for (int s = 0; s < 3; s++) {
+        int rows = shape[s][0], width = shape[s][1];
+        struct buf x = buf_new(&k, rows * width, k.t, 1, 0.1);
+        struct buf db = buf_new(&k, width, DT_F32, 1, 0);
+        double *want = calloc((size_t)width, sizeof(double));
+
+        BOTH
+        {
+            buf_reset(&db);
+            k.k->bias_bwd(k.q[th], k.t, rows, width, x.p, db.p, true);
+            kt_same(&k, th, &db);
+        }
+        for (int i = 0; i < rows * width; i++)
+            want[i % width] += x.v[i];
+        for (int i = 0; i < width; i++)
+            want[i] += db.v[i];
+        kt_all_near(&k, "bias gradient", &db, want, 1e-5);
+        free(want);
+        buf_free(&x), buf_free(&db);
+    }
+    kt_close(&k);
+}
+END_TEST
+
 START_TEST(test_bf16_rounding)
 {
     const float in[] = {1.00390625f, 1.01171875f, 0x1.fep127f, INFINITY, -INFINITY,
@@ -659,6 +697,7 @@ int main(void)
     tcase_add_loop_test(t, test_activations, 0, KT_CASES);
     tcase_add_loop_test(t, test_glu, 0, KT_CASES);
     tcase_add_loop_test(t, test_embedding, 0, KT_CASES);
+    tcase_add_loop_test(t, test_column_sums, 0, KT_CASES);
     tcase_add_loop_test(t, test_copy, 0, 2);
     tcase_add_loop_test(t, test_rows, 0, KT_CASES);
     tcase_add_loop_test(t, test_images, 0, KT_CASES);

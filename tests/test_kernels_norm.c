@@ -91,6 +91,10 @@ START_TEST(test_norms)
         check_norm(&k, layer, 513, 64, 0, 0, false);
         check_norm(&k, layer, 301, 129, 0, 0, true);
         check_norm(&k, layer, 3 * 29, 24, 3, 101, false); /* heads inside wider rows */
+        if (_i < 2) { /* a block's, and beyond what its registers hold */
+            check_norm(&k, layer, 9, 2040, 0, 0, true);
+            check_norm(&k, layer, 3, 17000, 0, 0, true);
+        }
     }
     kt_close(&k);
 }
@@ -100,12 +104,12 @@ END_TEST
 START_TEST(test_norms_anywhere)
 {
     enum { ROWS = 5, MOST = 1200 };
-    static const int64_t widths[] = {32, 1200};
+    static const int64_t widths[] = {32, 808, 1200}; /* a warp's, and those of more warps */
     struct kt k;
 
     kt_open(&k, _i);
     for (int layer = 0; layer < 2; layer++)
-        for (int w = 0; w < 2; w++) {
+        for (int w = 0; w < 3; w++) {
             struct dt_kernel_norm n = {k.t, ROWS, widths[w], 0, 0, 1e-5f};
             int64_t size = ROWS * n.width;
             size_t unit = dt_dtype_bytes(k.t);
@@ -215,6 +219,58 @@ START_TEST(test_group_norm)
     check_group(&k, 3, equal, 12, 4, false, true);
     check_group(&k, 3, unequal, 30, 3, true, false);
     check_group(&k, 3, long_ones, 8, 2, true, true);
+    check_group(&k, 3, unequal, 640, 32, true, true);
+    kt_close(&k);
+}
+END_TEST
+
+/* As with the other norms: places, by one element, change no bit. */
+START_TEST(test_group_norm_anywhere)
+{
+    enum { CHANNELS = 48, GROUPS = 6, ROWS = 75, N = ROWS * CHANNELS, ITEMS = 2 };
+    static const int32_t cu[ITEMS + 1] = {0, 70, ROWS};
+    double got[2 * N + 2 * CHANNELS];
+    struct kt k;
+
+    kt_open(&k, _i);
+    const struct dt_kernel_groupnorm g = {
+        k.t, {ITEMS, kt_give(&k, cu, sizeof(cu)), ROWS}, CHANNELS, GROUPS, 1e-5f, true};
+    size_t unit = dt_dtype_bytes(k.t);
+    struct buf x = buf_new(&k, N + 1, k.t, 1.7, 0.3), dy = buf_new(&k, N + 1, k.t, 1.1, 0);
+    struct buf y = buf_new(&k, N + 1, k.t, 1, 0), dx = buf_new(&k, N + 1, k.t, 1, 0);
+    struct buf gamma = buf_new(&k, CHANNELS + 1, DT_F32, 0.4, 1);
+    struct buf beta = buf_new(&k, CHANNELS + 1, DT_F32, 0.4, 0);
+    struct buf dg = buf_new(&k, CHANNELS, DT_F32, 1, 0), db = buf_new(&k, CHANNELS, DT_F32, 1, 0);
+    struct buf mean = buf_new(&k, ITEMS * GROUPS, DT_F32, 1, 0);
+    struct buf rstd = buf_new(&k, ITEMS * GROUPS, DT_F32, 1, 0);
+
+    for (int off = 0; off < 2; off++) {
+        size_t by = (size_t)off * unit;
+
+        for (int i = 0; i < N; i++)
+            buf_put(&x, i + off, x.v[i]), buf_put(&dy, i + off, dy.v[i]);
+        for (int i = 0; i < CHANNELS; i++)
+            buf_put(&gamma, i + off, gamma.v[i]), buf_put(&beta, i + off, beta.v[i]);
+        buf_to_device(&x), buf_to_device(&dy), buf_to_device(&gamma), buf_to_device(&beta);
+        k.k->groupnorm_fwd(k.q[0], &g, (char *)x.p + by, (float *)gamma.p + off,
+                           (float *)beta.p + off, (char *)y.p + by, mean.p, rstd.p);
+        k.k->groupnorm_bwd(k.q[0], &g, (char *)x.p + by, (float *)gamma.p + off,
+                           (float *)beta.p + off, mean.p, rstd.p, (char *)dy.p + by,
+                           (char *)dx.p + by, false, dg.p, db.p, false);
+        buf_to_host(&y, 0), buf_to_host(&dx, 0), buf_to_host(&dg, 0), buf_to_host(&db, 0);
+        for (int i = 0; i < 2 * N + 2 * CHANNELS; i++) {
+            double v = i < N                  ? buf_get(&y, i + off)
+                       : i < 2 * N            ? buf_get(&dx, i - N + off)
+                       : i < 2 * N + CHANNELS ? buf_get(&dg, i - 2 * N)
+                                              : buf_get(&db, i - 2 * N - CHANNELS);
+
+            if (off == 0)
+                got[i] = v;
+            ck_assert_msg(got[i] == v, "value %d: %.9g, elsewhere %.9g", i, got[i], v);
+        }
+    }
+    buf_free(&x), buf_free(&dy), buf_free(&y), buf_free(&dx), buf_free(&gamma), buf_free(&beta);
+    buf_free(&dg), buf_free(&db), buf_free(&mean), buf_free(&rstd);
     kt_close(&k);
 }
 END_TEST
@@ -260,6 +316,7 @@ int main(void)
     tcase_add_loop_test(t, test_norms, 0, KT_CASES);
     tcase_add_loop_test(t, test_norms_anywhere, 0, KT_CASES);
     tcase_add_loop_test(t, test_group_norm, 0, KT_CASES);
+    tcase_add_loop_test(t, test_group_norm_anywhere, 0, KT_CASES);
     tcase_add_loop_test(t, test_large_mean, 0, KT_CASES);
     return dt_test_run(s);
 }

@@ -19,7 +19,7 @@ check "every call is launched" '! grep -q "| 0: " page.md'
 awk -F"|" '/^\| [a-z]/ && $2 !~ /call/ { split($8, p, " "); if (p[1] > 100 || p[1] < 2) print }' page.md >out
 cat out
 check "no estimate is below its bound" '[ ! -s out ]'
-check "a norm of rows is one launch, of a block for each" 'grep -q "^| rmsnorm_fwd .* 1: forward_kernel 8192 x 256" page.md'
+check "a norm of rows is one launch, of a block for two of them" 'grep -q "^| rmsnorm_fwd .* 1: forward_kernel 4096 x 256" page.md'
 
 # what ptxas says of a kernel stands beside its launches
 for symbol in $(nm "$module" | awk '$3 ~ /adamw_kernel/ && $2 ~ /[tTwW]/ { print $3 }'); do

@@ -87,7 +87,10 @@ struct dt_device_info {
     char id
         [32]; /* which one of this host, the same to all processes: "0000:1b:00.0"; "": it is no card */
     char library
-        [96];   /* of convolutions and attention: "cuDNN 9.19.0"; "": our own kernels do them */
+        [96]; /* of convolutions and attention: "cuDNN 9.19.0"; "": our own kernels do them */
+    char versions
+        [160]; /* of what computes, for records: "driver 580.65.06, CUDA 13.0, cuBLASLt 13.1.0, cuDNN
+                           9.19.0"; "": there is nothing but this program */
     bool gates; /* queues run on their own, so one may wait for what has not been issued yet */
 };
 

@@ -27,6 +27,10 @@
 #include "base/reduce.h"
 #include "kernels/device.h"
 
+/* A device that takes its time to find the best way for a shape does so when a kernel is asked for it for this many times,
+ * and is slower until then.  Who measures asks that often first. */
+enum { DT_KERNEL_SETTLES = 64 };
+
 enum dt_kernel_act {
     DT_ACT_GELU_TANH,
     DT_ACT_GELU_ERF,
@@ -254,7 +258,7 @@ struct dt_kernels {
     void (*embedding_fwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
                           int64_t width, int64_t vocab, const int32_t *id, const float *table,
                           void *y, bool add);
-    /* dtable[id[r]] += dy[r], in row order for every table row.  Always adds. */
+    /* dtable[id[r]] += dy[r], for every table row in an order that follows from `id` alone.  Always adds. */
     void (*embedding_bwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
                           int64_t width, int64_t vocab, const int32_t *id, const void *dy,
                           float *dtable);

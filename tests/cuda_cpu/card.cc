@@ -50,6 +50,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
     p->sharedMemPerBlockOptin = cucpu_shared_most();
     return cudaSuccess;
 }
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    CALL("cudaDriverGetVersion");
+    *version = 13000;
+    return cudaSuccess;
+}
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     CALL("cudaDeviceGetStreamPriorityRange");

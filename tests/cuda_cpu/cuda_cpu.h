@@ -116,6 +116,14 @@ static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);
 }
+static inline float __fmaf_rn(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+static inline float __fmul_rn(float a, float b)
+{
+    return a * b;
+}
 static inline float __fdividef(float a, float b)
 {
     return a / b;
@@ -141,6 +149,10 @@ static inline unsigned __umulhi(unsigned a, unsigned b)
 template <typename T> static inline T __ldg(const T *p)
 {
     return *p;
+}
+static inline int atomicAdd(int *p, int x)
+{
+    return __atomic_fetch_add(p, x, __ATOMIC_RELAXED);
 }
 static inline int min(int a, int b)
 {

@@ -192,7 +192,6 @@ void few()
 
 void others()
 {
-    conv(4, 320, 1, 4, 64);
     conv(320, 320, 2, 4, 64);
     conv(2560, 1280, 1, 4, 16);
     attention({"llama3-1b", 32, 8, 64, true, 2, 4096, 4096}, PLAN);

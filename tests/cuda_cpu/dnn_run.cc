@@ -359,6 +359,8 @@ void check_conv(const descriptor *op)
         cucpu_dnn_stop("factors of a convolution");
     if (how->get<int>(DT_DNN_CONVOLUTION_CONV_MODE) != DT_DNN_CROSS_CORRELATION)
         cucpu_dnn_stop("a convolution with its filter turned round");
+    if (w.dim[0] % 8 != 0 || w.dim[1] % 8 != 0)
+        cucpu_dnn_stop("channels that engines of bf16 do not take, or take and get wrong");
     if (x.dim[0] != y.dim[0] || w.dim[0] != y.dim[1] || w.dim[1] != x.dim[1])
         cucpu_dnn_stop("images or channels that do not go together");
     for (int i = 0; i < 2; i++) {

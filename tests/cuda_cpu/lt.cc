@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 //
 // cuBLASLt on a CPU: products in double, by the definition, of what the descriptors say.  It checks what the
-// library's documentation demands, and is as picky as the library may be: by default a bias must have the
-// result's type (CUCPU_LT_BIAS=any: or be fp32), so that callers' other ways are walked, too; CUCPU_LT_GRADIENT=no: it
-// has no gradient of a bias; CUCPU_LT_GELU=no, slow, fast: no GELU behind a product, or it
-// takes 2 ms longer than it needs, or products without it do.
+// library's documentation demands, and is as picky as the library may be: a bias must have the result's type, or the
+// call is INVALID_VALUE, as that of an H100 said.  CUCPU_LT_BIAS=any: or be fp32; no: it takes none; late: it names
+// algorithms and refuses when the product is to run.  CUCPU_LT_GRADIENT=no, late: the same of the gradient of a bias;
+// CUCPU_LT_GELU=no, late, slow, fast: of GELU behind a product, or that takes 2 ms longer than it needs, or products
+// without it do.
 //
 // It has two algorithms for most products.  Number 1 is for matrices aligned to 16 bytes and wants little workspace.
 // CUCPU_LT_SLOW=N: number N takes 2 ms longer than it needs.
@@ -125,6 +126,25 @@ void set(void *p, cudaDataType_t t, size_t i, double x)
     if (f == f)
         u += 0x7fff + (u >> 16 & 1);
     static_cast<uint16_t *>(p)[i] = uint16_t(u >> 16);
+}
+
+// What it does not do, as the environment has it refuse: "no" when it is asked, "late" when it is to run.
+cublasStatus_t refusal(const cublasLtMatmulDescOpaque_t &d, const char *when)
+{
+    bool refused = (has_aux(d.epilogue) && says("CUCPU_LT_GELU", when)) ||
+                   (has_bias(d.epilogue) && says("CUCPU_LT_BIAS", when)) ||
+                   (d.epilogue == CUBLASLT_EPILOGUE_BGRADB && says("CUCPU_LT_GRADIENT", when));
+
+    return refused ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t wrong_bias(const cublasLtMatmulDescOpaque_t &d,
+                          const cublasLtMatrixLayoutOpaque_t &to)
+{
+    bool biased = has_bias(d.epilogue) && !says("CUCPU_LT_BIAS", "any");
+
+    return (biased || d.epilogue == CUBLASLT_EPILOGUE_BGRADB) && d.bias_type != to.type
+               ? CUBLAS_STATUS_INVALID_VALUE
+               : CUBLAS_STATUS_SUCCESS;
 }
 
 size_t extent(const cublasLtMatrixLayoutOpaque_t &l)
@@ -251,13 +271,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     *n = 0;
     if (wanted < 1 || a->type != b->type || c->type != to->type)
         stop("types that do not go together");
-    if (has_aux(d->epilogue) && says("CUCPU_LT_GELU", "no"))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (has_bias(d->epilogue) && d->bias_type != to->type && !says("CUCPU_LT_BIAS", "any"))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (d->epilogue == CUBLASLT_EPILOGUE_BGRADB &&
-        (d->bias_type != to->type || says("CUCPU_LT_GRADIENT", "no")))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (cublasStatus_t st = refusal(*d, "no"))
+        return st;
+    if (cublasStatus_t st =
+            says("CUCPU_LT_BIAS", "late") ? CUBLAS_STATUS_SUCCESS : wrong_bias(*d, *to))
+        return st;
     bool aligned = true;
 
     for (uint32_t bytes : p->align)
@@ -331,6 +349,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
     for (int i = 0; i < 4; i++)
         if (reinterpret_cast<uintptr_t>(at[i]) % algo->data[1 + i] != 0)
             stop("a matrix that is not aligned as the algorithm was found for");
+    cublasStatus_t no = refusal(op, "late");
+
+    if (no == CUBLAS_STATUS_SUCCESS)
+        no = wrong_bias(op, D);
+    if (no != CUBLAS_STATUS_SUCCESS) {
+        cucpu_error = cudaErrorInvalidValue; // who asks the runtime next is told
+        return no;
+    }
     uint64_t number = algo->data[6], room_bytes = algo->data[5];
 
     if (number > 1)

@@ -16,7 +16,13 @@
 /* assumed: for an element of dq, 4 for its sum in fp32, and what cuDNN 9.19's plans for sm_80 want beside it: 4 for a sum of
  * its own, 4 for dk and dv of every head (tests/cuda_cpu/cudnn_plans prints it) */
 #define LIBRARY_BYTES 12.0
-enum { LOGITS_ROWS = 1024, LOGITS_MULTIPLE = 16, VOCAB_MULTIPLE = 64, SUM_ROWS = 256 };
+enum {
+    LOGITS_ROWS = 1024,
+    LOGITS_MULTIPLE = 16,
+    VOCAB_MULTIPLE = 64,
+    SUM_ROWS = 256,
+    GROUP_ROWS = 64
+};
 
 static double up_to(double x, double multiple)
 {
@@ -58,7 +64,8 @@ double dt_memory_card_scratch(const struct dt_memory_lane *s, int i, bool traine
 {
     const struct dt_block *b = &s->mod->blocks[i];
     struct dt_block_cpu c = dt_memory_block(s, i);
-    double sums = 4 * (c.rows / SUM_ROWS + c.items) * widest(b, &c);
+    double chunks = c.rows / (b->c_in > 0 ? GROUP_ROWS : SUM_ROWS) + c.items;
+    double sums = 4 * chunks * widest(b, &c);
     double deltas = trained ? 4 * c.tokens * b->heads / c.tp : 0;
     double outer = 0;
 

@@ -147,6 +147,49 @@ __device__ __forceinline__ void dt_cu_load(float x[V], const T *p)
             x[i] = dt_cu_float(p[i]);
     }
 }
+/* The same as they lie, to be made floats one by one when they are needed: half as many registers in bf16. */
+template <typename T, int V> struct dt_cu_packed {
+    unsigned w[(V * sizeof(T) + 3) / 4];
+
+    __device__ __forceinline__ float at(int i) const
+    {
+        if constexpr (sizeof(T) == 4)
+            return __uint_as_float(w[i]);
+        else
+            return __uint_as_float(i % 2 ? w[i / 2] & 0xffff0000u : w[i / 2] << 16);
+    }
+};
+__device__ __forceinline__ unsigned dt_cu_bits(float x)
+{
+    return __float_as_uint(x);
+}
+__device__ __forceinline__ unsigned dt_cu_bits(dt_cu_bf16 x)
+{
+    return x.bits;
+}
+template <int V, bool WHOLE = true, typename T>
+__device__ __forceinline__ dt_cu_packed<T, V> dt_cu_take(const T *p)
+{
+    dt_cu_packed<T, V> a;
+
+    if constexpr (WHOLE && V * sizeof(T) == 16) {
+        uint4 u = *reinterpret_cast<const uint4 *>(p);
+
+        a.w[0] = u.x;
+        a.w[1] = u.y;
+        a.w[2] = u.z;
+        a.w[3] = u.w;
+    } else if constexpr (sizeof(T) == 4) {
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            a.w[i] = dt_cu_bits(p[i]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i += 2)
+            a.w[i / 2] = dt_cu_bits(p[i]) | (V > 1 ? dt_cu_bits(p[i + (V > 1)]) << 16 : 0);
+    }
+    return a;
+}
 template <int V, bool WHOLE = true, typename T>
 __device__ __forceinline__ void dt_cu_store(T *p, const float x[V])
 {
@@ -240,18 +283,19 @@ __device__ __forceinline__ int dt_cu_item_of(const struct dt_kernel_items &a, in
     return lo;
 }
 
-/* Items cut into chunks of DT_CU_CHUNK rows, the last one shorter, so that a chunk does not depend on where its
- * item lies.  Item i's begin at number cu[i] / DT_CU_CHUNK + i, which leaves room for all of them; some numbers are
- * nobody's. */
+/* Items cut into chunks of C rows, the last one shorter, so that a chunk does not depend on where its item lies.  Item i's
+ * begin at number cu[i] / C + i, which leaves room for all of them; some numbers are nobody's. */
 enum { DT_CU_CHUNK = 256 };
 struct dt_cu_chunk {
     int item, number; /* of the item */
     int64_t begin, end;
 };
+template <int C = DT_CU_CHUNK>
 __device__ __forceinline__ int64_t dt_cu_first_chunk(const struct dt_kernel_items &a, int64_t item)
 {
-    return a.cu[item] / DT_CU_CHUNK + item;
+    return a.cu[item] / C + item;
 }
+template <int C = DT_CU_CHUNK>
 __device__ __forceinline__ struct dt_cu_chunk dt_cu_chunk_of(const struct dt_kernel_items &a,
                                                              int64_t at)
 {
@@ -261,26 +305,28 @@ __device__ __forceinline__ struct dt_cu_chunk dt_cu_chunk_of(const struct dt_ker
     while (hi - lo > 1) {
         int mid = (lo + hi) / 2;
 
-        if (dt_cu_first_chunk(a, mid) <= at)
+        if (dt_cu_first_chunk<C>(a, mid) <= at)
             lo = mid;
         else
             hi = mid;
     }
     c.item = lo;
-    c.number = (int)(at - dt_cu_first_chunk(a, lo));
-    c.begin = a.cu[lo] + (int64_t)c.number * DT_CU_CHUNK;
-    c.end = c.begin + DT_CU_CHUNK < a.cu[lo + 1] ? c.begin + DT_CU_CHUNK : a.cu[lo + 1];
+    c.number = (int)(at - dt_cu_first_chunk<C>(a, lo));
+    c.begin = a.cu[lo] + (int64_t)c.number * C;
+    c.end = c.begin + C < a.cu[lo + 1] ? c.begin + C : a.cu[lo + 1];
     return c; /* begin >= end: nobody's */
 }
 /* Chunks of item i. */
+template <int C = DT_CU_CHUNK>
 __device__ __forceinline__ int64_t dt_cu_chunks_of(const struct dt_kernel_items &a, int64_t item)
 {
-    return (a.cu[item + 1] - a.cu[item] + DT_CU_CHUNK - 1) / DT_CU_CHUNK;
+    return (a.cu[item + 1] - a.cu[item] + C - 1) / C;
 }
 /* Numbers that there are. */
+template <int C = DT_CU_CHUNK>
 static inline int64_t dt_cuda_chunk_numbers(const struct dt_kernel_items *a)
 {
-    return a->n > 0 ? a->rows / DT_CU_CHUNK + a->n : 0;
+    return a->n > 0 ? a->rows / C + a->n : 0;
 }
 
 static inline int64_t dt_cuda_blocks(int64_t n, int64_t per)
@@ -295,9 +341,38 @@ static inline unsigned dt_cuda_grid(const struct dt_device_queue *q, int64_t n, 
     return (unsigned)(want < 1 ? 1 : want < most ? want : most);
 }
 
+/* What the compiler has made of these is made again at the next use (ptx.h). */
+template <typename T, int V, int N>
+__device__ __forceinline__ void dt_cu_forget_all(dt_cu_packed<T, V> (&a)[N])
+{
+#pragma unroll
+    for (int k = 0; k < N; k++)
+#pragma unroll
+        for (unsigned &x : a[k].w)
+            dt_cu_forget(x);
+}
+
+/* Products that are added to something are one fused operation, and products that are not stand alone: said for each
+ * where the same arithmetic is compiled more than once, as for tensors that are aligned and that are not.  Left to it,
+ * the compiler fuses what it likes, in each copy anew, and last bits would tell where a tensor lies. */
+__device__ __forceinline__ float dt_cu_fma(float a, float b, float c)
+{
+    return __fmaf_rn(a, b, c);
+}
+__device__ __forceinline__ float dt_cu_mul(float a, float b)
+{
+    return __fmul_rn(a, b);
+}
+
 /* out[width] (+)= the sum of `parts` rows of partial sums, in a fixed order (elementwise.cu). */
 void dt_cuda_add_parts(struct dt_device_queue *q, int64_t parts, int64_t width, const float *part,
                        float *out, bool add);
+/* The same of rows of 2 * width, whose second half goes to `second`, if there is one. */
+void dt_cuda_add_pairs(struct dt_device_queue *q, int64_t parts, int64_t width, const float *part,
+                       float *out, float *second, bool add);
+/* y[rows, width], rows `ld` elements apart, += row[width] (elementwise.cu). */
+void dt_cuda_add_row(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
+                     int64_t ld, const float *row, void *y);
 
 /* ---- products (products.cu) ---- */
 
@@ -339,6 +414,7 @@ void dt_cuda_act(struct dt_kernels *k);
 void dt_cuda_attention(struct dt_kernels *k);
 void dt_cuda_conv(struct dt_kernels *k);
 void dt_cuda_elementwise(struct dt_kernels *k);
+void dt_cuda_embedding(struct dt_kernels *k);
 void dt_cuda_groupnorm(struct dt_kernels *k);
 void dt_cuda_image(struct dt_kernels *k);
 void dt_cuda_linear(struct dt_kernels *k);

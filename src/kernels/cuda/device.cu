@@ -3,6 +3,7 @@
  * A card as a device, and the module that disttrain loads. */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/dnn.h"
+#include "kernels/cuda/products.h"
 
 extern "C" {
 #include "base/mem.h"
@@ -18,6 +19,7 @@ static void fill_kernels(struct dt_kernels *k)
     dt_cuda_attention(k);
     dt_cuda_conv(k);
     dt_cuda_elementwise(k);
+    dt_cuda_embedding(k);
     dt_cuda_groupnorm(k);
     dt_cuda_image(k);
     dt_cuda_linear(k);
@@ -77,6 +79,43 @@ static enum dt_status describe(struct dt_cuda *c, const struct dt_device_options
     return DT_OK;
 }
 
+/* The version of the driver itself, as its kernel module tells it: "NVRM version: NVIDIA UNIX x86_64 Kernel Module
+ * 580.65.06 ..."; CUDA's calls know only what it supports. */
+static void driver_version(char *out, size_t size)
+{
+    char line[256] = "", *word, *rest = line;
+    FILE *f = fopen("/proc/driver/nvidia/version", "r");
+
+    snprintf(out, size, "unknown");
+    if (f && fgets(line, sizeof(line), f))
+        while ((word = strtok_r(rest, " \t\n", &rest)) != NULL)
+            if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.')) {
+                snprintf(out, size, "%.32s", word);
+                break;
+            }
+    if (f)
+        fclose(f);
+}
+
+static void tell_versions(struct dt_cuda *c)
+{
+    const struct dt_cuda_lt *lt = dt_cuda_lt_load(NULL);
+    size_t v = lt ? lt->GetVersion() : 0, n;
+    char driver[40], *out = c->dev.info.versions;
+    int cuda = 0;
+
+    driver_version(driver, sizeof(driver));
+    dt_cuda_said(cudaDriverGetVersion(&cuda));
+    n = (size_t)snprintf(out, sizeof(c->dev.info.versions),
+                         "driver %s for CUDA %d.%d, runtime %d.%d", driver, cuda / 1000,
+                         cuda % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (v > 0)
+        n += (size_t)snprintf(out + n, sizeof(c->dev.info.versions) - n, ", cuBLASLt %zu.%zu.%zu",
+                              v / 10000, v / 100 % 100, v % 100);
+    if (c->dev.info.library[0])
+        snprintf(out + n, sizeof(c->dev.info.versions) - n, ", %s", c->dev.info.library);
+}
+
 /* A card without cuDNN does the same by our own kernels. */
 static void find_library(struct dt_cuda *c, const struct dt_device_options *opt)
 {
@@ -86,7 +125,7 @@ static void find_library(struct dt_cuda *c, const struct dt_device_options *opt)
 
     if ((opt && opt->own_kernels) || (env && strcmp(env, "no") == 0))
         return;
-    c->dnn = dt_cuda_dnn_plans_new(&why);
+    c->dnn = dt_cuda_dnn_plans_new(env && strcmp(env, "at-once") == 0, &why);
     if (!c->dnn) {
         dt_warn(opt ? opt->warn : NULL, "%s; our own kernels do convolutions and attention",
                 why.message);
@@ -124,6 +163,7 @@ static enum dt_status open_device(const struct dt_device_options *opt, struct dt
         return st;
     }
     find_library(c, opt);
+    tell_versions(c);
     c->dev.notes = opt ? opt->notes : NULL;
     *out = &c->dev;
     return DT_OK;

@@ -7,6 +7,7 @@
 #include "kernels/cuda/dnn_graph.h"
 
 extern "C" {
+#include "base/clock.h"
 #include "base/mem.h"
 }
 
@@ -29,9 +30,10 @@ struct dt_cuda_dnn_plans {
     pthread_mutex_t lock; /* of the handle and of what follows */
     struct plan *known[KNOWN];
     int n, n_attention;
+    struct dt_cuda_dnn_uses uses; /* of shapes that have no plan */
 };
 
-struct dt_cuda_dnn_plans *dt_cuda_dnn_plans_new(struct dt_error *err)
+struct dt_cuda_dnn_plans *dt_cuda_dnn_plans_new(bool at_once, struct dt_error *err)
 {
     const struct dt_cuda_dnn *fn = dt_cuda_dnn_load(err);
     struct dt_cuda_dnn_plans *p;
@@ -45,6 +47,7 @@ struct dt_cuda_dnn_plans *dt_cuda_dnn_plans_new(struct dt_error *err)
         return NULL;
     }
     p->fn = fn;
+    p->uses.often = at_once ? 1 : DT_KERNEL_SETTLES;
     st = fn->Create(&p->handle);
     if (st != DT_DNN_SUCCESS) {
         dt_error_set(err, DT_ERR_INTERNAL, "cuDNN cannot be started: status %d", st);
@@ -73,7 +76,52 @@ size_t dt_cuda_dnn_version(const struct dt_cuda_dnn_plans *p)
     return p->fn->GetVersion();
 }
 
+/* ---- which shapes get one ---- */
+
+static uint64_t hash(const struct dt_cuda_dnn_shape *s)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    uint64_t h = 1469598103934665603u;
+
+    for (size_t i = 0; i < sizeof(*s); i++)
+        h = (h ^ p[i]) * 1099511628211u;
+    return h ^ h >> 32;
+}
+
+bool dt_cuda_dnn_use(struct dt_cuda_dnn_uses *u, const struct dt_cuda_dnn_shape *s)
+{
+    uint64_t h = hash(s);
+    auto &set = u->seen[h % dt_cuda_dnn_uses::SETS];
+    int at = 0;
+
+    while (at < dt_cuda_dnn_uses::WAYS && (set[at].n == 0 || set[at].hash != h))
+        at++;
+    if (at == dt_cuda_dnn_uses::WAYS) {
+        for (at = 0; at < dt_cuda_dnn_uses::WAYS && set[at].n > 0; at++)
+            ;
+        if (at == dt_cuda_dnn_uses::WAYS) {
+            for (auto &x : set)
+                x.n--;
+            return false;
+        }
+        set[at].hash = h;
+    }
+    if (++set[at].n < u->often)
+        return false;
+    set[at].n = 0;
+    return true;
+}
+
 /* ---- plans ---- */
+
+static unsigned planned;
+static uint64_t planned_ns;
+
+__attribute__((visibility("default"))) unsigned dt_cuda_dnn_planned(uint64_t *ns)
+{
+    *ns = __atomic_load_n(&planned_ns, __ATOMIC_RELAXED);
+    return __atomic_load_n(&planned, __ATOMIC_RELAXED);
+}
 
 static bool is_attention(const struct dt_cuda_dnn_shape *s)
 {
@@ -84,6 +132,7 @@ static bool is_attention(const struct dt_cuda_dnn_shape *s)
 static void build(struct dt_cuda_dnn_plans *p, struct plan *k)
 {
     const struct dt_cuda_dnn_card card = {p->handle, NULL};
+    uint64_t begin = dt_clock_ns();
     int tried;
 
     dt_cuda_dnn_graph_begin(&k->graph, p->fn);
@@ -94,9 +143,12 @@ static void build(struct dt_cuda_dnn_plans *p, struct plan *k)
     k->plan = dt_cuda_dnn_plan(&k->graph, &card, ROOM, &k->workspace, &tried);
     if (!k->plan)
         dt_cuda_dnn_graph_end(&k->graph);
+    __atomic_fetch_add(&planned, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&planned_ns, dt_clock_ns() - begin, __ATOMIC_RELAXED);
 }
 
-/* NULL: there is no room for one more, since what may still run is not destroyed.  The lock is held. */
+/* NULL: it has not come often enough, or there is no room for one more, since what may still run is not destroyed.  The
+ * lock is held. */
 static struct plan *plan_of(struct dt_cuda_dnn_plans *p, const struct dt_cuda_dnn_shape *s)
 {
     struct plan *k;
@@ -104,7 +156,8 @@ static struct plan *plan_of(struct dt_cuda_dnn_plans *p, const struct dt_cuda_dn
     for (int i = 0; i < p->n; i++)
         if (memcmp(&p->known[i]->s, s, sizeof(*s)) == 0)
             return p->known[i];
-    if (p->n == KNOWN || (is_attention(s) && p->n_attention == KNOWN_ATTENTION))
+    if (p->n == KNOWN || (is_attention(s) && p->n_attention == KNOWN_ATTENTION) ||
+        !dt_cuda_dnn_use(&p->uses, s))
         return NULL;
     k = (struct plan *)dt_calloc(1, sizeof(*k));
     if (!k)
@@ -206,12 +259,13 @@ static bool run(struct dt_device_queue *q, const struct dt_cuda_dnn_shape *s, st
 
 /* ---- convolutions ---- */
 
-/* A pixel that is its own patch is a row of a product, which takes bias and residual with it. */
+/* A pixel that is its own patch is a row of a product, which takes bias and residual with it.  Pixels are whole accesses
+ * of 16 bytes: filters of 4 channels had no plan on an H100, or one with wrong results. */
 static bool can_conv(const struct dt_device_queue *q, const struct dt_kernel_conv *c, const void *a,
                      const void *b, const void *d)
 {
     return dt_cuda_of(q->dev)->dnn && c->dtype == DT_BF16 && (c->kernel > 1 || c->stride > 1) &&
-           dt_cuda_aligned(a, b, d);
+           c->c_in % 8 == 0 && c->c_out % 8 == 0 && dt_cuda_aligned(a, b, d);
 }
 
 static struct dt_cuda_dnn_shape conv_shape(enum dt_cuda_dnn_what what,

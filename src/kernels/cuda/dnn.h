@@ -9,18 +9,37 @@
 #include "kernels/cuda/dnn_api.h"
 
 struct dt_cuda_dnn_plans; /* dnn.cu: of a device, for all its queues */
+struct dt_cuda_dnn_shape; /* dnn_graph.h */
+
+/* Which shapes are worth a plan.  A plan takes up to seconds of the host, and gains micro- to milliseconds of the card each
+ * time it runs; so the library is asked when a shape has come for the DT_KERNEL_SETTLES-th time (kernels.h), until then our
+ * kernels do it.  Where every microbatch has lengths of its own, and a shape comes as often as there are layers,
+ * nobody waits for plans.  Counts are kept in sets of WAYS, by hash: where a set is full and a new shape comes, all its
+ * counts go down by one, so that what comes often outlives what comes once. */
+struct dt_cuda_dnn_uses {
+    enum { SETS = 256, WAYS = 4 };
+    unsigned often; /* as often as this; 1: at once */
+    struct {
+        uint64_t hash;
+        unsigned n; /* 0: nobody's */
+    } seen[SETS][WAYS];
+};
+/* Counts one more.  Is it to be asked for now?  Then it is forgotten. */
+bool dt_cuda_dnn_use(struct dt_cuda_dnn_uses *u, const struct dt_cuda_dnn_shape *s);
 
 /* Loaded once; NULL with `err` filled where it is not there (lt.cu). */
 const struct dt_cuda_dnn *dt_cuda_dnn_load(struct dt_error *err);
 
-/* NULL where it cannot be used; `err` says why. */
-struct dt_cuda_dnn_plans *dt_cuda_dnn_plans_new(struct dt_error *err);
+/* NULL where it cannot be used; `err` says why.  at_once: a shape's first appearance is enough. */
+struct dt_cuda_dnn_plans *dt_cuda_dnn_plans_new(bool at_once, struct dt_error *err);
 void dt_cuda_dnn_plans_free(struct dt_cuda_dnn_plans *p);
 /* As the library says it: 91900 is 9.19.0. */
 size_t dt_cuda_dnn_version(const struct dt_cuda_dnn_plans *p);
 /* How often graphs of each kind (enum dt_cuda_dnn_what) have run in this process.  The module exports it: on a card nothing
  * else tells a test that the library, and not our own kernels, made what it compares. */
 extern "C" void dt_cuda_dnn_ran(unsigned out[5]);
+/* How many plans this process has asked for, and how many nanoseconds of the host that took; exported, too. */
+extern "C" unsigned dt_cuda_dnn_planned(uint64_t *ns);
 
 bool dt_cuda_dnn_conv_fwd(struct dt_device_queue *q, const struct dt_kernel_conv *c, const void *x,
                           const void *w, const float *bias, const void *residual, void *y);

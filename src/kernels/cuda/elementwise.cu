@@ -92,6 +92,36 @@ static void scale(struct dt_device_queue *q, enum dt_dtype dtype, int64_t n, flo
                                             (scale_kernel<T, V>), n, f, (const T *)x, (T *)y)));
 }
 
+template <typename T, int V>
+__global__ void add_row_kernel(int64_t n, int64_t width, int64_t ld, const float *row, T *y)
+{
+    DT_CU_EACH(V, i, n)
+    {
+        int64_t at = i % width;
+        T *p = y + i / width * ld + at;
+        float f[V], g[V];
+
+        dt_cu_load<V>(f, p);
+        dt_cu_load<V>(g, row + at);
+        for (int j = 0; j < V; j++)
+            f[j] += g[j];
+        dt_cu_store<V>(p, f);
+    }
+}
+
+void dt_cuda_add_row(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
+                     int64_t ld, const float *row, void *y)
+{
+    int64_t n = rows * width;
+
+    if (n == 0)
+        return;
+    DT_BY_TYPE(dtype,
+               DT_BY_WIDTH((width | ld) % (16 / (int)sizeof(T)) == 0 && dt_cuda_aligned(row, y),
+                           DT_LAUNCH(q, dt_cuda_grid(q, n / V, THREADS), THREADS, 0,
+                                     (add_row_kernel<T, V>), n, width, ld, row, (T *)y)));
+}
+
 /* ---- items ---- */
 
 template <typename T, int V>
@@ -106,7 +136,7 @@ __global__ void mix_kernel(struct dt_kernel_items items, int64_t width, const fl
         dt_cu_load<V>(f, x + i);
         dt_cu_load<V>(g, z + i);
         for (int j = 0; j < V; j++)
-            f[j] = s * f[j] + t * g[j];
+            f[j] = dt_cu_fma(s, f[j], dt_cu_mul(t, g[j]));
         dt_cu_store<V>(y + i, f);
     }
 }
@@ -158,59 +188,81 @@ static void item_add(struct dt_device_queue *q, enum dt_dtype dtype,
 
 /* ---- sums over rows ----
  *
- * In two steps: blocks of COLUMNS columns and a chunk of rows leave the sums of their rows; then every column's
- * chunks are added.  Both times LANES threads take rows in turn, and are added in their order. */
+ * In two steps: blocks of COLUMNS accesses and a chunk of rows leave the sums of their rows; then every column's
+ * chunks are added.  Both times threads take a column's rows in turn, LANES of them or MORE_LANES, and are added in
+ * their order, which does not depend on how many columns an access has. */
 
-enum { COLUMNS = 32, LANES = 8 };
-
-/* The sum of rows begin .. end - 1 of column `at`, in lane 0. */
-template <typename T>
-__device__ float sum_column(const T *x, int64_t begin, int64_t end, int64_t width, int64_t at,
-                            float *room)
-{
-    int column = threadIdx.x % COLUMNS, lane = threadIdx.x / COLUMNS;
-    float sum = 0;
-
-    if (at < width) {
-#pragma unroll 4
-        for (int64_t r = begin + lane; r < end; r += LANES)
-            sum += dt_cu_float(x[r * width + at]);
-    }
-    room[threadIdx.x] = sum;
-    __syncthreads();
-    if (lane == 0)
-        for (int l = 1; l < LANES; l++)
-            sum += room[l * COLUMNS + column];
-    return sum;
-}
+enum { COLUMNS = 32, LANES = 8, MORE_LANES = 32, LEAST_CHUNK = 32, ENOUGH_BLOCKS = 528 };
 
 /* Chunk blockIdx.x of rows, or of items (cu NULL: there are none). */
-template <typename T>
-__global__ void chunk_sums(struct dt_kernel_items items, int64_t width, const T *x, float *part)
+template <typename T, int V>
+__global__ void __launch_bounds__(COLUMNS *LANES)
+    chunk_sums(struct dt_kernel_items items, int chunk, int64_t width, const T *x, float *part)
 {
-    DT_SHARED(float, room, LANES *COLUMNS);
-    int64_t at = blockIdx.y * (int64_t)COLUMNS + threadIdx.x % COLUMNS;
-    int64_t begin = blockIdx.x * (int64_t)DT_CU_CHUNK, end;
+    DT_SHARED(float, room, LANES *COLUMNS *V);
+    int column = threadIdx.x % COLUMNS, lane = threadIdx.x / COLUMNS;
+    int64_t first = blockIdx.y * (int64_t)(COLUMNS * V), at = first + column * V;
+    int64_t begin = blockIdx.x * (int64_t)chunk, end;
+    float sum[V] = {};
 
-    end = begin + DT_CU_CHUNK < items.rows ? begin + DT_CU_CHUNK : items.rows;
+    end = begin + chunk < items.rows ? begin + chunk : items.rows;
     if (items.cu) {
         struct dt_cu_chunk c = dt_cu_chunk_of(items, blockIdx.x);
 
         begin = c.begin;
         end = c.end;
     }
-    float sum = sum_column(x, begin, end, width, at, room);
+    if (at < width) {
+        x += at;
+#pragma unroll 8
+        for (int64_t r = begin + lane; r < end; r += LANES) {
+            dt_cu_packed<T, V> a = dt_cu_take<V>(x + r * width);
 
-    if (threadIdx.x < COLUMNS && at < width)
-        part[blockIdx.x * width + at] = sum;
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                sum[j] += a.at(j);
+        }
+    }
+    for (int j = 0; j < V; j++)
+        room[(lane * V + j) * COLUMNS + column] = sum[j];
+    __syncthreads();
+    for (int i = threadIdx.x; i < COLUMNS * V; i += COLUMNS * LANES) {
+        float s = 0;
+
+        for (int l = 0; l < LANES; l++)
+            s += room[(l * V + i % V) * COLUMNS + i / V];
+        if (first + i < width)
+            part[blockIdx.x * width + first + i] = s;
+    }
+}
+
+/* The sum of rows begin .. end - 1 of column `at`, in lane 0. */
+__device__ float sum_column(const float *x, int64_t begin, int64_t end, int64_t width, int64_t at,
+                            float *room)
+{
+    int column = threadIdx.x % COLUMNS, lane = threadIdx.x / COLUMNS, lanes = blockDim.x / COLUMNS;
+    float sum = 0;
+
+    if (at < width) {
+#pragma unroll 8
+        for (int64_t r = begin + lane; r < end; r += lanes)
+            sum += x[r * width + at];
+    }
+    room[threadIdx.x] = sum;
+    __syncthreads();
+    if (lane == 0)
+        for (int l = 1; l < lanes; l++)
+            sum += room[l * COLUMNS + column];
+    return sum;
 }
 
 /* Rows of sums, all or item by item. */
 template <typename Out>
-__global__ void add_chunks(struct dt_kernel_items items, int64_t chunks, int64_t width,
-                           const float *part, Out *out, bool add)
+__global__ void __launch_bounds__(COLUMNS *MORE_LANES)
+    add_chunks(struct dt_kernel_items items, int64_t chunks, int64_t width, const float *part,
+               Out *out, bool add)
 {
-    DT_SHARED(float, room, LANES *COLUMNS);
+    DT_SHARED(float, room, MORE_LANES *COLUMNS);
     int64_t at = blockIdx.y * (int64_t)COLUMNS + threadIdx.x % COLUMNS, item = blockIdx.x;
     int64_t begin = items.cu ? dt_cu_first_chunk(items, item) : 0;
     int64_t end = begin + (items.cu ? dt_cu_chunks_of(items, item) : chunks);
@@ -221,14 +273,55 @@ __global__ void add_chunks(struct dt_kernel_items items, int64_t chunks, int64_t
         *o = dt_cu_from_float<Out>(add ? dt_cu_float(*o) + sum : sum);
 }
 
+/* All rows of sums; from column `half` on they are another tensor's. */
+__global__ void __launch_bounds__(COLUMNS *MORE_LANES)
+    add_pairs(int64_t chunks, int64_t width, int64_t half, const float *part, float *out,
+              float *second, bool add)
+{
+    DT_SHARED(float, room, MORE_LANES *COLUMNS);
+    int64_t at = blockIdx.x * (int64_t)COLUMNS + threadIdx.x % COLUMNS;
+    float sum = sum_column(part, 0, chunks, width, at, room);
+    float *o = at < half ? out + at : second + (at - half);
+
+    if (threadIdx.x < COLUMNS && at < width && (at < half || second))
+        *o = add ? *o + sum : sum;
+}
+
+static unsigned lanes_for(int64_t rows)
+{
+    return rows > 4 * LANES ? MORE_LANES : LANES;
+}
+
 static const struct dt_kernel_items no_items = {0, NULL, 0};
+
+static void add_halves(struct dt_device_queue *q, int64_t parts, int64_t width, int64_t half,
+                       const float *part, float *out, float *second, bool add)
+{
+    if (width > 0)
+        DT_LAUNCH(q, (unsigned)dt_cuda_blocks(width, COLUMNS), COLUMNS * lanes_for(parts), 0,
+                  add_pairs, parts, width, half, part, out, second, add);
+}
 
 void dt_cuda_add_parts(struct dt_device_queue *q, int64_t parts, int64_t width, const float *part,
                        float *out, bool add)
 {
-    if (width > 0)
-        DT_LAUNCH(q, dim3(1, (unsigned)dt_cuda_blocks(width, COLUMNS)), COLUMNS * LANES, 0,
-                  (add_chunks<float>), no_items, parts, width, part, out, add);
+    add_halves(q, parts, width, width, part, out, NULL, add);
+}
+
+void dt_cuda_add_pairs(struct dt_device_queue *q, int64_t parts, int64_t width, const float *part,
+                       float *out, float *second, bool add)
+{
+    add_halves(q, parts, 2 * width, width, part, out, second, add);
+}
+
+/* Rows of a chunk: as many as leave enough blocks to keep every processor of an H100 busy four times over. */
+static int chunk_for(int64_t rows, int64_t columns)
+{
+    int chunk = DT_CU_CHUNK;
+
+    while (chunk > LEAST_CHUNK && dt_cuda_blocks(rows, chunk) * columns < ENOUGH_BLOCKS)
+        chunk /= 2;
+    return chunk;
 }
 
 /* out[item, :] (+)= sums over the item's rows; Out: fp32 or T. */
@@ -236,8 +329,10 @@ template <typename T, typename Out>
 static void sum_rows(struct dt_device_queue *q, const struct dt_kernel_items *items, int64_t n,
                      int64_t width, const T *x, Out *out, bool add)
 {
-    int64_t chunks =
-        items->cu ? dt_cuda_chunk_numbers(items) : dt_cuda_blocks(items->rows, DT_CU_CHUNK);
+    constexpr int W = 16 / sizeof(T);
+    int64_t wide = dt_cuda_blocks(width, COLUMNS * W);
+    int chunk = items->cu ? DT_CU_CHUNK : chunk_for(items->rows, wide);
+    int64_t chunks = items->cu ? dt_cuda_chunk_numbers(items) : dt_cuda_blocks(items->rows, chunk);
     unsigned columns = (unsigned)dt_cuda_blocks(width, COLUMNS);
     float *part;
 
@@ -249,10 +344,16 @@ static void sum_rows(struct dt_device_queue *q, const struct dt_kernel_items *it
     if (!part)
         return;
     if (chunks > 0)
-        DT_LAUNCH(q, dim3((unsigned)chunks, columns), COLUMNS * LANES, 0, (chunk_sums<T>), *items,
-                  width, x, part);
-    DT_LAUNCH(q, dim3((unsigned)n, columns), COLUMNS * LANES, 0, (add_chunks<Out>), *items, chunks,
-              width, (const float *)part, out, add);
+        DT_BY_WIDTH(
+            width % W == 0 && dt_cuda_aligned(x),
+            DT_LAUNCH(q, dim3((unsigned)chunks, (unsigned)dt_cuda_blocks(width, COLUMNS * V)),
+                      COLUMNS * LANES, 0, (chunk_sums<T, V>), *items, chunk, width, x, part));
+    if (items->cu)
+        DT_LAUNCH(q, dim3((unsigned)n, columns), COLUMNS * LANES, 0, (add_chunks<Out>), *items,
+                  chunks, width, (const float *)part, out, add);
+    else
+        DT_LAUNCH(q, dim3(1, columns), COLUMNS * lanes_for(chunks), 0, (add_chunks<Out>), no_items,
+                  chunks, width, (const float *)part, out, add);
 }
 
 static void item_sum(struct dt_device_queue *q, enum dt_dtype dtype,

@@ -2,17 +2,19 @@
  *
  * GroupNorm, with SiLU behind it where asked.
  *
- * Sums are made per channel first, where accesses are whole and in a row, by blocks of COLUMNS accesses and
- * a chunk of pixels; then one block per item makes sums of groups of them. */
+ * A block has a chunk of pixels and as many columns (accesses of the channels) as it has threads for; a thread keeps to
+ * its column, so that what belongs to channels is read once for all its pixels.  Sums are made per channel
+ * first, of all chunks, then of the channels of a group. */
 #include "kernels/cuda/cuda.h"
 
-enum { COLUMNS = 32, LANES = 8, THREADS = COLUMNS * LANES };
+enum { THREADS = 256, CHUNK = 64, FEW = 128, LANES = 8 };
 
 struct image {
     struct dt_kernel_items items;
     int channels, per; /* channels of a group */
     float eps;
     bool silu;
+    int columns, lanes; /* of a block: accesses of a pixel, pixels side by side */
 };
 #ifndef __CUDACC__
 static void dt_cu_see(struct image &g, const char *kernel)
@@ -21,227 +23,312 @@ static void dt_cu_see(struct image &g, const char *kernel)
 }
 #endif
 
-/* y = z sigmoid(z) and its derivative */
+/* z sigmoid(z) and its derivative */
 __device__ __forceinline__ float silu_of(float z, float *d)
 {
-    float s = 1 / (1 + __expf(-z));
+    float s = 1 / (1 + __expf(-z)), e = dt_cu_mul(s, 1 - s);
 
-    *d = s * (1 - s) > 0 ? s + z * s * (1 - s) : s;
-    return z * s;
+    *d = e > 0 ? dt_cu_fma(z, e, s) : s; /* not infinity times 0 */
+    return dt_cu_mul(z, s);
 }
 
-/* Two sums per channel over the block's pixels, to part[chunk][2][channels]. */
+/* What a thread is for: V channels from `at` on, and pixels begin, begin + lanes, ... of its chunk. */
+struct task {
+    struct dt_cu_chunk c;
+    int at, column, lane, stride; /* stride: elements from one of its pixels to the next */
+    int pixels;                   /* 0: it has none */
+    int64_t first;                /* element */
+};
+template <int V> __device__ __forceinline__ struct task task_of(const struct image &g)
+{
+    struct task t;
+
+    t.c = dt_cu_chunk_of<CHUNK>(g.items, blockIdx.x);
+    t.column = (int)threadIdx.x % g.columns;
+    t.lane = (int)threadIdx.x / g.columns;
+    t.at = ((int)blockIdx.y * g.columns + t.column) * V;
+    t.stride = g.lanes * g.channels;
+    t.first = (t.c.begin + t.lane) * g.channels + t.at;
+    t.pixels = (int)(t.c.end - t.c.begin) - t.lane;
+    t.pixels = t.lane < g.lanes && t.at < g.channels && t.pixels > 0
+                   ? (t.pixels + g.lanes - 1) / g.lanes
+                   : 0;
+    return t;
+}
+
+/* The block's sums of a column's pixels, lane by lane, to part[chunk][which][channels]. */
 template <int V>
-__device__ void leave_sums(const struct image &g, float s1[V], float s2[V], float *room,
-                           float *part)
+__device__ __forceinline__ void leave_sums(const struct image &g, const struct task &t,
+                                           const float (&s)[V], int which, float *room, float *part)
 {
-    int column = threadIdx.x % COLUMNS, lane = threadIdx.x / COLUMNS;
-    int64_t at = (blockIdx.y * (int64_t)COLUMNS + column) * V;
-    float *to = part + blockIdx.x * 2 * (int64_t)g.channels + at;
+    int first = (int)blockIdx.y * g.columns * V;
+    float *to = part + (blockIdx.x * (int64_t)2 + which) * g.channels + first;
 
-    for (int which = 0; which < 2; which++) {
-        float *s = which ? s2 : s1;
-
-        for (int j = 0; j < V; j++) {
-            __syncthreads();
-            room[threadIdx.x] = s[j];
-            __syncthreads();
-            if (lane == 0 && at < g.channels) {
-                float sum = 0;
-
-                for (int l = 0; l < LANES; l++)
-                    sum += room[l * COLUMNS + column];
-                to[which * (int64_t)g.channels + j] = sum;
-            }
-        }
-    }
-}
-
-/* Sums of x - k and of its square, k being the first pixel's first channel of the group: the variance of
- * values far from 0 would be lost otherwise. */
-template <typename T, int V> __global__ void stats_kernel(struct image g, const T *x, float *part)
-{
-    DT_SHARED(float, room, THREADS);
-    int64_t at = (blockIdx.y * (int64_t)COLUMNS + threadIdx.x % COLUMNS) * V;
-    struct dt_cu_chunk c = dt_cu_chunk_of(g.items, blockIdx.x);
-    float s1[V] = {}, s2[V] = {}, f[V], k[V];
-
-    if (c.begin >= c.end)
-        return;
-    if (at < g.channels) {
+    __syncthreads();
+    if (t.lane < g.lanes)
         for (int j = 0; j < V; j++)
-            k[j] =
-                dt_cu_float(x[(int64_t)g.items.cu[c.item] * g.channels + (at + j) / g.per * g.per]);
-        for (int64_t p = c.begin + threadIdx.x / COLUMNS; p < c.end; p += LANES) {
-            dt_cu_load<V>(f, x + p * g.channels + at);
-            for (int j = 0; j < V; j++) {
-                s1[j] += f[j] - k[j];
-                s2[j] += (f[j] - k[j]) * (f[j] - k[j]);
-            }
-        }
+            room[(t.lane * V + j) * g.columns + t.column] = s[j];
+    __syncthreads();
+    for (int i = threadIdx.x; i < g.columns * V; i += THREADS) {
+        float sum = 0;
+
+        for (int l = 0; l < g.lanes; l++)
+            sum += room[(l * V + i % V) * g.columns + i / V];
+        if (first + i < g.channels)
+            to[i] = sum;
     }
-    leave_sums<V>(g, s1, s2, room, part);
 }
 
-/* One block per item, a warp per group in turn. */
-template <typename T>
-__global__ void stats_end(struct image g, int groups, const T *x, const float *part, float *mean,
-                          float *rstd)
+/* The second number of __launch_bounds__ gives ptxas registers enough for what is under way.
+ *
+ * Sums of x - k and of its square, k being the first pixel's first channel of the group: the variance of
+ * values far from 0 would be lost otherwise. */
+template <typename T, int V, bool WHOLE>
+__global__ void __launch_bounds__(THREADS, 4) stats_kernel(struct image g, const T *x, float *part)
 {
-    int lane = threadIdx.x % 32;
-    int64_t n = dt_cu_chunks_of(g.items, blockIdx.x) * g.per, first = g.items.cu[blockIdx.x];
-    int64_t pixels = g.items.cu[blockIdx.x + 1] - first;
+    DT_SHARED(float, room, THREADS *V);
+    struct task t = task_of<V>(g);
+    float s1[V] = {}, s2[V] = {}, k[V] = {};
+
+    if (t.c.begin >= t.c.end)
+        return;
+    for (int j = 0; t.pixels > 0 && j < V; j++)
+        k[j] =
+            dt_cu_float(x[(int64_t)g.items.cu[t.c.item] * g.channels + (t.at + j) / g.per * g.per]);
+    x += t.first;
+#pragma unroll 8
+    for (int p = 0; p < t.pixels; p++) {
+        dt_cu_packed<T, V> f = dt_cu_take<V, WHOLE>(x + (int64_t)p * t.stride);
+
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float d = f.at(j) - k[j];
+
+            s1[j] += d;
+            s2[j] = dt_cu_fma(d, d, s2[j]);
+        }
+    }
+    leave_sums<V>(g, t, s1, 0, room, part);
+    leave_sums<V>(g, t, s2, 1, room, part);
+}
+
+/* One block per item and group. */
+template <typename T>
+__global__ void __launch_bounds__(FEW)
+    stats_end(struct image g, const T *x, const float *part, float *mean, float *rstd)
+{
+    DT_SHARED(double, room, 32);
+    int64_t n = dt_cu_chunks_of<CHUNK>(g.items, blockIdx.x) * g.per;
+    int64_t first = g.items.cu[blockIdx.x], pixels = g.items.cu[blockIdx.x + 1] - first;
+    double s1 = 0, s2 = 0, count = (double)pixels * g.per;
 
     if (pixels == 0)
         return;
-    x += first * g.channels;
-    part += dt_cu_first_chunk(g.items, blockIdx.x) * 2 * g.channels;
-    for (int group = threadIdx.x / 32; group < groups; group += THREADS / 32) {
-        double s1 = 0, s2 = 0, count = (double)pixels * g.per;
+    part += dt_cu_first_chunk<CHUNK>(g.items, blockIdx.x) * 2 * g.channels + blockIdx.y * g.per;
+    for (int64_t i = threadIdx.x; i < n; i += FEW) {
+        const float *p = part + i / g.per * 2 * g.channels + i % g.per;
 
-        for (int64_t i = lane; i < n; i += 32) {
-            const float *p = part + i / g.per * 2 * g.channels + group * g.per + i % g.per;
+        s1 += (double)p[0];
+        s2 += (double)p[g.channels];
+    }
+    s1 = dt_cu_block_sum(s1, room) / count;
+    s2 = dt_cu_block_sum(s2, room) / count - s1 * s1;
+    if (threadIdx.x == 0) {
+        int64_t to = blockIdx.x * (int64_t)gridDim.y + blockIdx.y;
 
-            s1 += (double)p[0];
-            s2 += (double)p[g.channels];
-        }
-        s1 = dt_cu_warp_sum(s1) / count;
-        s2 = dt_cu_warp_sum(s2) / count - s1 * s1;
-        if (lane == 0) {
-            mean[blockIdx.x * (int64_t)groups + group] =
-                (float)((double)dt_cu_float(x[group * g.per]) + s1);
-            rstd[blockIdx.x * (int64_t)groups + group] =
-                (float)(1 / sqrt((s2 > 0 ? s2 : 0) + (double)g.eps));
-        }
+        mean[to] = (float)((double)dt_cu_float(x[first * g.channels + blockIdx.y * g.per]) + s1);
+        rstd[to] = (float)(1 / sqrt((s2 > 0 ? s2 : 0) + (double)g.eps));
     }
 }
 
-template <typename T, int V>
-__global__ void forward_kernel(struct image g, int64_t n, const T *x, const float *gamma,
-                               const float *beta, const float *mean, const float *rstd, T *y)
+template <typename T, int V, bool WHOLE>
+__global__ void __launch_bounds__(THREADS)
+    forward_kernel(struct image g, const T *x, const float *gamma, const float *beta,
+                   const float *mean, const float *rstd, T *y)
 {
-    int groups = g.channels / g.per;
+    struct task t = task_of<V>(g);
+    int64_t stat = t.c.item * (int64_t)(g.channels / g.per);
+    float mu[V], a[V], b[V];
 
-    for (int64_t i = V * (blockIdx.x * (int64_t)blockDim.x + threadIdx.x); i < n;
-         i += V * (int64_t)gridDim.x * blockDim.x) {
-        int64_t item = dt_cu_item_of(g.items, i / g.channels);
-        int c = (int)(i % g.channels);
+    if (t.pixels <= 0)
+        return;
+    dt_cu_load<V, WHOLE>(a, gamma + t.at);
+    dt_cu_load<V, WHOLE>(b, beta + t.at);
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+        mu[j] = mean[stat + (t.at + j) / g.per];
+        a[j] = dt_cu_mul(rstd[stat + (t.at + j) / g.per], a[j]);
+    }
+    x += t.first;
+    y += t.first;
+#pragma unroll 4
+    for (int p = 0; p < t.pixels; p++) {
+        dt_cu_packed<T, V> in = dt_cu_take<V, WHOLE>(x + (int64_t)p * t.stride);
         float f[V], d;
 
-        dt_cu_load<V>(f, x + i);
+#pragma unroll
         for (int j = 0; j < V; j++) {
-            int64_t s = item * groups + (c + j) / g.per;
-            float z = (f[j] - mean[s]) * rstd[s] * gamma[c + j] + beta[c + j];
-
-            f[j] = g.silu ? silu_of(z, &d) : z;
+            f[j] = dt_cu_fma(in.at(j) - mu[j], a[j], b[j]);
+            f[j] = g.silu ? silu_of(f[j], &d) : f[j];
         }
-        dt_cu_store<V>(y + i, f);
+        dt_cu_store<V, WHOLE>(y + (int64_t)p * t.stride, f);
     }
 }
 
-/* dy behind the norm (before SiLU), and the normed x, of element j of an access. */
-__device__ __forceinline__ void slopes(const struct image &g, float x, float dy, float mu, float rs,
-                                       float gamma, float beta, float *dz, float *hat)
-{
-    float d;
+/* Of V channels of an item, for the backward. */
+template <int V> struct channels {
+    float mu[V], rs[V], gamma[V], beta[V];
 
-    *hat = (x - mu) * rs;
-    *dz = dy;
-    if (g.silu) {
-        silu_of(*hat * gamma + beta, &d);
-        *dz = dy * d;
+    template <bool WHOLE>
+    __device__ __forceinline__ void get(const struct image &g, const struct task &t,
+                                        const float *ga, const float *be, const float *mean,
+                                        const float *rstd)
+    {
+        int64_t stat = t.c.item * (int64_t)(g.channels / g.per);
+
+        dt_cu_load<V, WHOLE>(gamma, ga + t.at);
+        if (g.silu)
+            dt_cu_load<V, WHOLE>(beta, be + t.at);
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            mu[j] = mean[stat + (t.at + j) / g.per];
+            rs[j] = rstd[stat + (t.at + j) / g.per];
+        }
     }
-}
+    /* dy behind the norm (before SiLU), and the normed x, of one element. */
+    __device__ __forceinline__ void slopes(bool silu, int j, float x, float dy, float *dz,
+                                           float *hat) const
+    {
+        float d;
+
+        *hat = dt_cu_mul(x - mu[j], rs[j]);
+        *dz = dy;
+        if (silu) {
+            silu_of(dt_cu_fma(*hat, gamma[j], beta[j]), &d);
+            *dz = dt_cu_mul(dy, d);
+        }
+    }
+};
 
 /* Per channel: sums of dz and of dz hat. */
-template <typename T, int V>
-__global__ void grad_sums(struct image g, const T *x, const float *gamma, const float *beta,
-                          const float *mean, const float *rstd, const T *dy, float *part)
+template <typename T, int V, bool WHOLE>
+__global__ void __launch_bounds__(THREADS, 2)
+    grad_sums(struct image g, const T *x, const float *gamma, const float *beta, const float *mean,
+              const float *rstd, const T *dy, float *part)
+{
+    DT_SHARED(float, room, THREADS *V);
+    struct task t = task_of<V>(g);
+    struct channels<V> c;
+    float s1[V] = {}, s2[V] = {}, dz, hat;
+
+    if (t.c.begin >= t.c.end)
+        return;
+    if (t.pixels > 0)
+        c.template get<WHOLE>(g, t, gamma, beta, mean, rstd);
+    x += t.first;
+    dy += t.first;
+#pragma unroll 4
+    for (int p = 0; p < t.pixels; p++) {
+        dt_cu_packed<T, V> f = dt_cu_take<V, WHOLE>(x + (int64_t)p * t.stride);
+        dt_cu_packed<T, V> d = dt_cu_take<V, WHOLE>(dy + (int64_t)p * t.stride);
+
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            c.slopes(g.silu, j, f.at(j), d.at(j), &dz, &hat);
+            s1[j] += dz;
+            s2[j] = dt_cu_fma(dz, hat, s2[j]);
+        }
+    }
+    leave_sums<V>(g, t, s1, 0, room, part);
+    leave_sums<V>(g, t, s2, 1, room, part);
+}
+
+/* Of an item and a group: the sums over the item's chunks take the place of its first one's; means of dz gamma and of
+ * that times hat. */
+__global__ void __launch_bounds__(THREADS)
+    grad_groups(struct image g, const float *gamma, float *part, float *group)
 {
     DT_SHARED(float, room, THREADS);
-    int64_t at = (blockIdx.y * (int64_t)COLUMNS + threadIdx.x % COLUMNS) * V;
-    struct dt_cu_chunk c = dt_cu_chunk_of(g.items, blockIdx.x);
-    int64_t stat = c.item * (int64_t)(g.channels / g.per);
-    float s1[V] = {}, s2[V] = {}, f[V], d[V], dz, hat;
-
-    if (c.begin >= c.end)
-        return;
-    if (at < g.channels)
-        for (int64_t p = c.begin + threadIdx.x / COLUMNS; p < c.end; p += LANES) {
-            dt_cu_load<V>(f, x + p * g.channels + at);
-            dt_cu_load<V>(d, dy + p * g.channels + at);
-            for (int j = 0; j < V; j++) {
-                int64_t s = stat + (at + j) / g.per;
-
-                slopes(g, f[j], d[j], mean[s], rstd[s], g.silu ? gamma[at + j] : 0,
-                       g.silu ? beta[at + j] : 0, &dz, &hat);
-                s1[j] += dz;
-                s2[j] += dz * hat;
-            }
-        }
-    leave_sums<V>(g, s1, s2, room, part);
-}
-
-/* Of an item: the sums over its chunks take the place of its first one's; by group, means of g = dz gamma and
- * g hat. */
-__global__ void grad_groups(struct image g, const float *gamma, float *part, float *group)
-{
-    int groups = g.channels / g.per, lane = threadIdx.x % 32;
-    int64_t chunks = dt_cu_chunks_of(g.items, blockIdx.x);
+    int64_t chunks = dt_cu_chunks_of<CHUNK>(g.items, blockIdx.x);
     int64_t pixels = g.items.cu[blockIdx.x + 1] - g.items.cu[blockIdx.x];
+    int lane = (int)threadIdx.x / 32, first = (int)blockIdx.y * g.per;
 
-    part += dt_cu_first_chunk(g.items, blockIdx.x) * 2 * g.channels;
-    group += blockIdx.x * (int64_t)groups * 2;
-    for (int c = threadIdx.x; c < 2 * g.channels; c += THREADS) {
+    part += dt_cu_first_chunk<CHUNK>(g.items, blockIdx.x) * 2 * g.channels;
+    for (int begin = 0; begin < 2 * g.per; begin += 32) {
+        int c = begin + (int)threadIdx.x % 32;
+        int64_t at = c / g.per * (int64_t)g.channels + first + c % g.per;
         float s = 0;
 
-        for (int64_t i = 0; i < chunks; i++)
-            s += part[i * 2 * g.channels + c];
-        part[c] = s;
+        if (c < 2 * g.per) {
+#pragma unroll 8
+            for (int64_t i = lane; i < chunks; i += LANES)
+                s += part[i * 2 * g.channels + at];
+        }
+        __syncthreads();
+        room[threadIdx.x] = s;
+        __syncthreads();
+        if (lane == 0 && c < 2 * g.per) {
+            for (int l = 1; l < LANES; l++)
+                s += room[l * 32 + threadIdx.x];
+            part[at] = s;
+        }
     }
     __syncthreads();
-    for (int k = threadIdx.x / 32; k < groups; k += THREADS / 32) {
-        float s1 = 0, s2 = 0, count = (float)pixels * (float)g.per;
+    if (lane > 0)
+        return;
+    float s1 = 0, s2 = 0, count = (float)pixels * (float)g.per;
 
-        for (int c = k * g.per + lane; c < (k + 1) * g.per; c += 32) {
-            s1 += part[c] * gamma[c];
-            s2 += part[g.channels + c] * gamma[c];
-        }
-        s1 = dt_cu_warp_sum(s1);
-        s2 = dt_cu_warp_sum(s2);
-        if (lane == 0) {
-            group[2 * k] = s1 / count;
-            group[2 * k + 1] = s2 / count;
-        }
+    for (int c = first + (int)threadIdx.x; c < first + g.per; c += 32) {
+        s1 = dt_cu_fma(part[c], gamma[c], s1);
+        s2 = dt_cu_fma(part[g.channels + c], gamma[c], s2);
+    }
+    s1 = dt_cu_warp_sum(s1);
+    s2 = dt_cu_warp_sum(s2);
+    if (threadIdx.x == 0) {
+        float *to = group + 2 * (blockIdx.x * (int64_t)gridDim.y + blockIdx.y);
+
+        to[0] = s1 / count;
+        to[1] = s2 / count;
     }
 }
 
-template <typename T, int V>
-__global__ void grad_kernel(struct image g, int64_t n, const T *x, const float *gamma,
-                            const float *beta, const float *mean, const float *rstd, const T *dy,
-                            const float *group, T *dx, bool add)
+template <typename T, int V, bool WHOLE>
+__global__ void __launch_bounds__(THREADS)
+    grad_kernel(struct image g, const T *x, const float *gamma, const float *beta,
+                const float *mean, const float *rstd, const T *dy, const float *group, T *dx,
+                bool add)
 {
-    int groups = g.channels / g.per;
+    struct task t = task_of<V>(g);
+    int64_t stat = t.c.item * (int64_t)(g.channels / g.per);
+    struct channels<V> c;
+    float m1[V], m2[V];
 
-    for (int64_t i = V * (blockIdx.x * (int64_t)blockDim.x + threadIdx.x); i < n;
-         i += V * (int64_t)gridDim.x * blockDim.x) {
-        int64_t item = dt_cu_item_of(g.items, i / g.channels);
-        int c = (int)(i % g.channels);
-        float f[V], d[V], before[V], dz, hat;
+    if (t.pixels <= 0)
+        return;
+    c.template get<WHOLE>(g, t, gamma, beta, mean, rstd);
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+        m1[j] = group[2 * (stat + (t.at + j) / g.per)];
+        m2[j] = group[2 * (stat + (t.at + j) / g.per) + 1];
+    }
+    x += t.first;
+    dy += t.first;
+    dx += t.first;
+#pragma unroll 2
+    for (int p = 0; p < t.pixels; p++) {
+        dt_cu_packed<T, V> in = dt_cu_take<V, WHOLE>(x + (int64_t)p * t.stride);
+        dt_cu_packed<T, V> d = dt_cu_take<V, WHOLE>(dy + (int64_t)p * t.stride);
+        float f[V], before[V], dz, hat;
 
-        dt_cu_load<V>(f, x + i);
-        dt_cu_load<V>(d, dy + i);
         if (add)
-            dt_cu_load<V>(before, dx + i);
+            dt_cu_load<V, WHOLE>(before, dx + (int64_t)p * t.stride);
+#pragma unroll
         for (int j = 0; j < V; j++) {
-            int64_t s = item * groups + (c + j) / g.per;
-            float w = gamma[c + j];
-
-            slopes(g, f[j], d[j], mean[s], rstd[s], w, g.silu ? beta[c + j] : 0, &dz, &hat);
-            f[j] =
-                rstd[s] * (dz * w - group[2 * s] - hat * group[2 * s + 1]) + (add ? before[j] : 0);
+            c.slopes(g.silu, j, in.at(j), d.at(j), &dz, &hat);
+            f[j] = dt_cu_fma(-hat, m2[j], dt_cu_fma(dz, c.gamma[j], -m1[j]));
+            f[j] = add ? dt_cu_fma(c.rs[j], f[j], before[j]) : dt_cu_mul(c.rs[j], f[j]);
         }
-        dt_cu_store<V>(dx + i, f);
+        dt_cu_store<V, WHOLE>(dx + (int64_t)p * t.stride, f);
     }
 }
 
@@ -254,8 +341,9 @@ __global__ void grad_params(struct image g, const float *part, float *dgamma, fl
 
     if (c >= g.channels)
         return;
+#pragma unroll 4
     for (int64_t i = 0; i < g.items.n; i++) {
-        const float *p = part + dt_cu_first_chunk(g.items, i) * 2 * g.channels + c;
+        const float *p = part + dt_cu_first_chunk<CHUNK>(g.items, i) * 2 * g.channels + c;
 
         s1 += p[0];
         s2 += p[g.channels];
@@ -264,9 +352,27 @@ __global__ void grad_params(struct image g, const float *part, float *dgamma, fl
     dbeta[c] = add ? dbeta[c] + s1 : s1;
 }
 
+/* Columns of a block: of all accesses, or of as many even parts of them as leave the fewest of its threads idle. */
+static void divide(struct image *g, int accesses, unsigned *parts)
+{
+    int best = 0;
+
+    for (int p = 1; p <= accesses && p <= 8 + accesses / THREADS; p++) {
+        int columns = (accesses + p - 1) / p, lanes = THREADS / columns;
+        int busy = lanes > 0 ? accesses * lanes / p : 0;
+
+        if (busy <= best)
+            continue;
+        best = busy;
+        g->columns = columns;
+        g->lanes = lanes;
+        *parts = (unsigned)p;
+    }
+}
+
 static struct image image_of(const struct dt_kernel_groupnorm *g)
 {
-    return {g->items, g->channels, g->channels / g->groups, g->eps, g->silu};
+    return {g->items, g->channels, g->channels / g->groups, g->eps, g->silu, 1, 1};
 }
 
 template <typename T> static bool fits(const struct dt_kernel_groupnorm *g)
@@ -279,7 +385,8 @@ static void groupnorm_fwd(struct dt_device_queue *q, const struct dt_kernel_grou
                           float *mean, float *rstd)
 {
     struct image s = image_of(g);
-    int64_t n = g->items.rows * g->channels, chunks = dt_cuda_chunk_numbers(&g->items);
+    int64_t n = g->items.rows * g->channels, chunks = dt_cuda_chunk_numbers<CHUNK>(&g->items);
+    dim3 each((unsigned)g->items.n, (unsigned)g->groups);
     float *part;
 
     if (n == 0)
@@ -288,15 +395,18 @@ static void groupnorm_fwd(struct dt_device_queue *q, const struct dt_kernel_grou
                                     sizeof(float) * (size_t)(chunks * 2 * g->channels));
     if (!part)
         return;
-    DT_BY_TYPE(g->dtype, DT_BY_WIDTH(fits<T>(g) && dt_cuda_aligned(x, y), {
-                   dim3 grid((unsigned)chunks, (unsigned)dt_cuda_blocks(g->channels, COLUMNS * V));
+    DT_BY_TYPE(g->dtype, DT_BY_ACCESS(fits<T>(g), dt_cuda_aligned(x, y, gamma, beta), {
+                   unsigned parts = 1;
 
-                   DT_LAUNCH(q, grid, THREADS, 0, (stats_kernel<T, V>), s, (const T *)x, part);
-                   DT_LAUNCH(q, (unsigned)g->items.n, THREADS, 0, (stats_end<T>), s, g->groups,
-                             (const T *)x, (const float *)part, mean, rstd);
-                   DT_LAUNCH(q, dt_cuda_grid(q, n / V, THREADS), THREADS, 0, (forward_kernel<T, V>),
-                             s, n, (const T *)x, gamma, beta, (const float *)mean,
-                             (const float *)rstd, (T *)y);
+                   divide(&s, g->channels / V, &parts);
+                   dim3 grid((unsigned)chunks, parts);
+
+                   DT_LAUNCH(q, grid, THREADS, 0, (stats_kernel<T, V, WHOLE>), s, (const T *)x,
+                             part);
+                   DT_LAUNCH(q, each, FEW, 0, (stats_end<T>), s, (const T *)x, (const float *)part,
+                             mean, rstd);
+                   DT_LAUNCH(q, grid, THREADS, 0, (forward_kernel<T, V, WHOLE>), s, (const T *)x,
+                             gamma, beta, (const float *)mean, (const float *)rstd, (T *)y);
                }));
 }
 
@@ -306,9 +416,10 @@ static void groupnorm_bwd(struct dt_device_queue *q, const struct dt_kernel_grou
                           float *dbeta, bool add_w)
 {
     struct image s = image_of(g);
-    int64_t n = g->items.rows * g->channels, chunks = dt_cuda_chunk_numbers(&g->items);
+    int64_t n = g->items.rows * g->channels, chunks = dt_cuda_chunk_numbers<CHUNK>(&g->items);
     int64_t sums = chunks * 2 * g->channels;
     unsigned blocks = (unsigned)dt_cuda_blocks(g->channels, THREADS);
+    dim3 each((unsigned)g->items.n, (unsigned)g->groups);
     float *part, *group;
 
     if (n == 0) {
@@ -323,17 +434,19 @@ static void groupnorm_bwd(struct dt_device_queue *q, const struct dt_kernel_grou
     if (!part)
         return;
     group = part + sums;
-    DT_BY_TYPE(g->dtype, DT_BY_WIDTH(fits<T>(g) && dt_cuda_aligned(x, dy, dx), {
-                   dim3 grid((unsigned)chunks, (unsigned)dt_cuda_blocks(g->channels, COLUMNS * V));
+    DT_BY_TYPE(g->dtype, DT_BY_ACCESS(fits<T>(g), dt_cuda_aligned(x, dy, dx, gamma, beta), {
+                   unsigned parts = 1;
 
-                   DT_LAUNCH(q, grid, THREADS, 0, (grad_sums<T, V>), s, (const T *)x, gamma, beta,
-                             mean, rstd, (const T *)dy, part);
-                   DT_LAUNCH(q, (unsigned)g->items.n, THREADS, 0, grad_groups, s, gamma, part,
-                             group);
+                   divide(&s, g->channels / V, &parts);
+                   dim3 grid((unsigned)chunks, parts);
+
+                   DT_LAUNCH(q, grid, THREADS, 0, (grad_sums<T, V, WHOLE>), s, (const T *)x, gamma,
+                             beta, mean, rstd, (const T *)dy, part);
+                   DT_LAUNCH(q, each, THREADS, 0, grad_groups, s, gamma, part, group);
                    if (dx)
-                       DT_LAUNCH(q, dt_cuda_grid(q, n / V, THREADS), THREADS, 0,
-                                 (grad_kernel<T, V>), s, n, (const T *)x, gamma, beta, mean, rstd,
-                                 (const T *)dy, (const float *)group, (T *)dx, add_dx);
+                       DT_LAUNCH(q, grid, THREADS, 0, (grad_kernel<T, V, WHOLE>), s, (const T *)x,
+                                 gamma, beta, mean, rstd, (const T *)dy, (const float *)group,
+                                 (T *)dx, add_dx);
                }));
     if (dgamma)
         DT_LAUNCH(q, blocks, THREADS, 0, grad_params, s, (const float *)part, dgamma, dbeta, add_w);

@@ -14,6 +14,7 @@ CUDA_FILES = \
 	src/kernels/cuda/dnn_conv.cu \
 	src/kernels/cuda/dnn_graph.cu \
 	src/kernels/cuda/elementwise.cu \
+	src/kernels/cuda/embedding.cu \
 	src/kernels/cuda/groupnorm.cu \
 	src/kernels/cuda/image.cu \
 	src/kernels/cuda/loss.cu \

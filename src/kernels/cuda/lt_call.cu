@@ -91,7 +91,11 @@ cublasStatus_t dt_cuda_call_run(struct dt_device_queue *q, const struct dt_cuda_
                                 void *d, void *room, const cublasLtMatmulAlgo_t *algo)
 {
     float one = 1, beta = s->beta ? 1.0f : 0.0f;
+    cublasStatus_t st =
+        lt->Matmul(handle, x->op, &one, o->b, x->a, o->a, x->b, &beta, o->c ? o->c : d, x->c, d,
+                   x->c, algo, room, DT_CUDA_PRODUCT_ROOM, q->stream);
 
-    return lt->Matmul(handle, x->op, &one, o->b, x->a, o->a, x->b, &beta, o->c ? o->c : d, x->c, d,
-                      x->c, algo, room, DT_CUDA_PRODUCT_ROOM, q->stream);
+    if (dt_cuda_lt_refuses(st))
+        cudaGetLastError(); /* what it tried is no failure of the next launch */
+    return st;
 }

@@ -14,7 +14,7 @@ enum { KNOWN = 1 << 10 };
 struct known {
     struct dt_cuda_shape s;
     cublasLtMatmulAlgo_t algo;
-    bool used, none; /* none: the library has no algorithm for this */
+    bool used, none; /* none: the library does not do this */
 };
 
 struct dt_cuda_products {
@@ -22,6 +22,7 @@ struct dt_cuda_products {
     cublasLtHandle_t handle;
     struct known known[KNOWN];
     int n;
+    cublasStatus_t said; /* of what it refused last */
 };
 
 static bool lt_ok(struct dt_device_queue *q, cublasStatus_t st, const char *what)
@@ -88,36 +89,50 @@ static struct known *place_of(struct dt_cuda_products *p, const struct dt_cuda_s
     return &p->known[i];
 }
 
-/* false: the library has none for such an epilogue (or failed: q says so). */
+/* Its algorithm, where the shape is new, and the product itself; *none: there is no algorithm. */
+static cublasStatus_t find_and_run(struct dt_device_queue *q, struct known *k,
+                                   const struct dt_cuda_shape *s, const struct dt_cuda_operands *o,
+                                   void *room, bool *none)
+{
+    struct dt_cuda_products *p = q->products;
+    struct dt_cuda_call x = {};
+    cublasStatus_t st = dt_cuda_call_open(p->lt, s, o, &x);
+
+    if (st == CUBLAS_STATUS_SUCCESS && !k->used)
+        st = dt_cuda_choose(q, p->lt, p->handle, s, &x, o, room, &k->algo, none);
+    if (st == CUBLAS_STATUS_SUCCESS && !*none)
+        st = dt_cuda_call_run(q, p->lt, p->handle, s, &x, o, o->d, room, &k->algo);
+    dt_cuda_call_close(p->lt, &x);
+    return st;
+}
+
+/* false: the library does not do this, and nothing has been done (or it failed: q says so). */
 static bool multiply(struct dt_device_queue *q, const struct dt_cuda_shape *s,
                      const struct dt_cuda_operands *o)
 {
     struct dt_cuda_products *p = q->products;
     struct known *k = place_of(p, s);
-    struct dt_cuda_call x = {};
     cublasStatus_t st;
+    bool none = false;
     void *room;
-    bool done = false;
 
     if ((k->used && k->none) || !dt_cuda_ready(q))
         return false;
     room = dt_cuda_scratch(q, DT_SCRATCH_PRODUCT, DT_CUDA_PRODUCT_ROOM);
     if (!room)
         return false;
-    st = dt_cuda_call_open(p->lt, s, o, &x);
-    if (st == CUBLAS_STATUS_SUCCESS && !k->used) {
-        st = dt_cuda_choose(q, p->lt, p->handle, s, &x, o, room, &k->algo, &k->none);
-        if (st == CUBLAS_STATUS_SUCCESS) {
-            k->s = *s;
-            k->used = true;
-            p->n++;
-        }
+    st = find_and_run(q, k, s, o, room, &none);
+    if (none || dt_cuda_lt_refuses(st)) {
+        p->said = none ? CUBLAS_STATUS_NOT_SUPPORTED : st;
+        none = true;
+    } else if (!lt_ok(q, st, "a product")) {
+        return false;
     }
-    if (lt_ok(q, st, "a product's description") && !k->none)
-        done = lt_ok(q, dt_cuda_call_run(q, p->lt, p->handle, s, &x, o, o->d, room, &k->algo),
-                     "a product");
-    dt_cuda_call_close(p->lt, &x);
-    return done;
+    p->n += !k->used;
+    k->s = *s;
+    k->used = true;
+    k->none = none;
+    return !none;
 }
 
 /* What is known of a shape whose product may have another way. */
@@ -138,6 +153,10 @@ static bool learn(struct dt_device_queue *q, const struct dt_cuda_shape *s,
     if (st == CUBLAS_STATUS_SUCCESS)
         st = dt_cuda_choose_way(q, p->lt, p->handle, s, &x, o, room, apart, arg, &algo, &none);
     dt_cuda_call_close(p->lt, &x);
+    if (dt_cuda_lt_refuses(st)) {
+        none = true;
+        st = CUBLAS_STATUS_SUCCESS;
+    }
     if (!lt_ok(q, st, "a product's description") || q->status != DT_OK)
         return false;
     k = place_of(p, s); /* products of the other way have come in between */
@@ -196,35 +215,56 @@ struct dt_cuda_shape dt_cuda_shape_of(int64_t m, int64_t n, int64_t k,
     return s;
 }
 
-/* d = a b + bias + c; bias and c may be NULL. */
-static void product(struct dt_device_queue *q, int64_t m, int64_t n, int64_t k,
-                    const struct dt_cuda_matrix &a, const struct dt_cuda_matrix &b,
-                    const float *bias, const void *c, enum dt_dtype c_type, int64_t ldc, void *d)
+struct product { /* d = a b + bias + c; bias and c may be NULL */
+    int64_t m, n, k;
+    struct dt_cuda_matrix a, b;
+    const float *bias;
+    const void *c;
+    enum dt_dtype type; /* of c and d */
+    int64_t ldc;
+    void *d;
+};
+
+/* With a bias of that type, or NULL. */
+static bool attempt(struct dt_device_queue *q, const struct product *p, const void *bias,
+                    enum dt_dtype bias_type)
 {
-    struct dt_cuda_operands o = {a.p, b.p, bias, c, d, NULL};
-    struct dt_cuda_shape s;
+    const struct dt_cuda_operands o = {p->a.p, p->b.p, bias, p->c, p->d, NULL};
+    struct dt_cuda_shape s = dt_cuda_shape_of(p->m, p->n, p->k, p->a, p->b, p->type, p->ldc, o);
 
-    if (q->status != DT_OK)
-        return;
-    s = dt_cuda_shape_of(m, n, k, a, b, c_type, ldc, o);
-    if ((dt_cuda_aligned(bias) && multiply(q, &s, &o)) || q->status != DT_OK)
-        return;
-    /* libraries that want a bias in the type of the result, or aligned */
-    if (bias && (c_type == DT_BF16 || !dt_cuda_aligned(bias))) {
-        void *own = dt_cuda_scratch(q, DT_SCRATCH_BIAS, (size_t)n * dt_dtype_bytes(c_type));
+    s.bias_type = bias_type;
+    return multiply(q, &s, &o);
+}
 
-        if (!own)
-            return;
-        q->dev->k->cast(q, n, DT_F32, bias, c_type, own);
-        o.bias = own;
-        s = dt_cuda_shape_of(m, n, k, a, b, c_type, ldc, o);
-        s.bias_type = c_type;
-        if (multiply(q, &s, &o) || q->status != DT_OK)
-            return;
+/* The bias as it is, or in the type of the result, or aligned: whichever the library takes. */
+static bool with_bias(struct dt_device_queue *q, const struct product *p)
+{
+    void *own;
+
+    if (dt_cuda_aligned(p->bias) && attempt(q, p, p->bias, DT_F32))
+        return true;
+    if (q->status != DT_OK || (p->type == DT_F32 && dt_cuda_aligned(p->bias)))
+        return false;
+    own = dt_cuda_scratch(q, DT_SCRATCH_BIAS, (size_t)p->n * dt_dtype_bytes(p->type));
+    if (!own)
+        return false;
+    q->dev->k->cast(q, p->n, DT_F32, p->bias, p->type, own);
+    return attempt(q, p, own, p->type);
+}
+
+static void product(struct dt_device_queue *q, const struct product *p)
+{
+    if (q->status != DT_OK || (p->bias && with_bias(q, p)) || q->status != DT_OK)
+        return;
+    if (attempt(q, p, NULL, DT_F32)) {
+        if (p->bias) /* no library's: one more pass */
+            dt_cuda_add_row(q, p->type, p->m, p->n, p->ldc, p->bias, p->d);
+        return;
     }
-    dt_cuda_fail(q, DT_ERR_INTERNAL,
-                 "cuBLASLt has no algorithm for a product of %lld x %lld x %lld", (long long)m,
-                 (long long)n, (long long)k);
+    if (q->status == DT_OK)
+        dt_cuda_fail(q, DT_ERR_INTERNAL,
+                     "cuBLASLt has no algorithm for a product of %lld x %lld x %lld: status %d",
+                     (long long)p->m, (long long)p->n, (long long)p->k, (int)q->products->said);
 }
 
 void dt_cuda_product(struct dt_device_queue *q, int64_t m, int64_t n, int64_t k,
@@ -238,15 +278,19 @@ void dt_cuda_product(struct dt_device_queue *q, int64_t m, int64_t n, int64_t k,
             q->dev->zero(q, c, (size_t)(m * ldc) * dt_dtype_bytes(c_type));
         return;
     }
-    product(q, m, n, k, a, b, NULL, add ? c : NULL, c_type, ldc, c);
+    const struct product p = {m, n, k, a, b, NULL, add ? c : NULL, c_type, ldc, c};
+
+    product(q, &p);
 }
 
 void dt_cuda_product_bias(struct dt_device_queue *q, int64_t m, int64_t n, int64_t k,
                           struct dt_cuda_matrix a, struct dt_cuda_matrix b, const float *bias,
                           const void *residual, int64_t ldc, void *c)
 {
+    const struct product p = {m, n, k, a, b, bias, residual, a.dtype, ldc, c};
+
     if (m > 0 && n > 0 && k > 0)
-        product(q, m, n, k, a, b, bias, residual, a.dtype, ldc, c);
+        product(q, &p);
 }
 
 /* ---- linear ---- */

@@ -39,6 +39,14 @@ struct dt_cuda_lt {
             return st_;                                                                            \
     } while (0)
 
+/* Does the library say that it does not do this, and not that something broke?  It says either of a bias in fp32 beside a
+ * result in bf16, and says it when it is asked for an algorithm or only when the product is to run. */
+static inline bool dt_cuda_lt_refuses(cublasStatus_t st)
+{
+    return st == CUBLAS_STATUS_NOT_SUPPORTED || st == CUBLAS_STATUS_INVALID_VALUE ||
+           st == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
 /* Loaded once; NULL with `err` filled when it is not there. */
 const struct dt_cuda_lt *dt_cuda_lt_load(struct dt_error *err);
 

@@ -55,6 +55,17 @@ template <> __device__ __forceinline__ dt_cu_bf16 dt_cu_from_float<dt_cu_bf16>(f
     return dt_cu_bf16{(uint16_t)dt_cu_pack_bf16(x, 0.0f)};
 }
 
+/* The compiler forgets what it has made of these four bytes, and makes it again where it is needed once more: that takes
+ * fewer registers than keeping it. */
+__device__ __forceinline__ void dt_cu_forget(unsigned &x)
+{
+#ifdef __CUDACC__
+    asm volatile("" : "+r"(x));
+#else
+    (void)x;
+#endif
+}
+
 /* ---- launches ---- */
 
 #ifdef __CUDACC__

@@ -42,7 +42,7 @@ static cublasStatus_t ask(const struct dt_cuda_lt *lt, cublasLtHandle_t handle,
     st = lt->MatmulAlgoGetHeuristic(handle, c->op, c->a, c->b, c->c, c->c, c->want, want, found,
                                     &got);
     *n = 0;
-    if (st == CUBLAS_STATUS_NOT_SUPPORTED)
+    if (dt_cuda_lt_refuses(st))
         return CUBLAS_STATUS_SUCCESS;
     DT_CUDA_LT_TRY(st);
     for (int i = 0; i < got; i++)

@@ -43,6 +43,7 @@ typedef void (*cudaHostFn_t)(void *);
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaSetDevice(int i);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int i);
+cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaGetLastError();
