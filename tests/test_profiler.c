@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum { HIDDEN = 64, BLOCKS = 3 };
 
@@ -376,6 +377,28 @@ START_TEST(one_rank_has_no_messages)
 }
 END_TEST
 
+/* Times of a card are of the card, and of what drives it. */
+START_TEST(origin_names_what_was_measured)
+{
+    const struct dt_device_info cpu = {.name = "cpu", .isa = "AVX2"};
+    const struct dt_device_info card = {.name = "NVIDIA H100 80GB HBM3",
+                                        .isa = "sm_90",
+                                        .id = "0000:1b:00.0",
+                                        .versions = "driver 580.65.06 for CUDA 13.0"};
+    char text[256], host[64] = "", want[256];
+
+    gethostname(host, sizeof(host) - 1);
+    dt_profiler_origin(&card, text, sizeof(text));
+    snprintf(want, sizeof(want),
+             "measured on %s, NVIDIA H100 80GB HBM3 (sm_90), driver 580.65.06 for CUDA 13.0", host);
+    ck_assert_str_eq(text, want);
+    dt_profiler_origin(NULL, want, sizeof(want));
+    dt_profiler_origin(&cpu, text, sizeof(text));
+    ck_assert_str_eq(text, want);
+    ck_assert_msg(!strstr(text, "cpu,") && !strstr(text, "AVX2"), "%s", text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("profiler");
@@ -390,5 +413,6 @@ int main(void)
     tcase_add_test(c, statistics_are_order_statistics);
     tcase_add_test(c, messages_between_ranks_are_measured);
     tcase_add_test(c, one_rank_has_no_messages);
+    tcase_add_test(c, origin_names_what_was_measured);
     return dt_test_run(s);
 }

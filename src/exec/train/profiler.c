@@ -325,15 +325,17 @@ static enum dt_status burst(struct bench *b, int n, int which, int *done, int *a
 static enum dt_status measure(struct bench *b, int n, struct dt_error *err)
 {
     int least = b->p->o->repeats > 0 ? b->p->o->repeats : REPEATS, done[2] = {0, 0}, again = 0;
+    int warm_up = b->p->dev->info.library[0] ? DT_KERNEL_SETTLES : WARM_UP;
     double seconds = n * b->p->o->seconds;
-    uint64_t begin = dt_clock_ns();
+    uint64_t begin;
 
     for (int which = 0; which < 2; which++) {
         for (int m = 0; m < n; m++)
             dt_stage_grads_begin(b[m].stage[which]);
-        for (int i = 0; i < WARM_UP; i++)
+        for (int i = 0; i < warm_up; i++)
             DT_TRY(once(b, n, which, false, err));
     }
+    begin = dt_clock_ns();
     dt_profiler_speed_factor(&b->p->speed, NULL);
     for (bool more = true; more;) {
         bool time_left = (double)(dt_clock_ns() - begin) * 1e-9 < seconds;
@@ -526,11 +528,15 @@ static void cpu_name(char *buf, size_t size)
         fclose(f);
 }
 
-void dt_profiler_origin(char *buf, size_t size)
+void dt_profiler_origin(const struct dt_device_info *i, char *buf, size_t size)
 {
     char host[64] = "this host", cpu[96];
 
     gethostname(host, sizeof(host) - 1);
+    if (i && i->id[0]) {
+        snprintf(buf, size, "measured on %s, %s (%s), %s", host, i->name, i->isa, i->versions);
+        return;
+    }
     cpu_name(cpu, sizeof(cpu));
     snprintf(buf, size, "measured on %s, %s", host, cpu);
 }
@@ -544,7 +550,7 @@ static enum dt_status name_source(struct profiler *p, struct dt_error *err)
     if (p->speed.base_s > 0)
         snprintf(speed, sizeof speed, "; at the speed of reference kernels of %.3f ms",
                  1e3 * p->speed.base_s);
-    dt_profiler_origin(s.origin, sizeof(s.origin));
+    dt_profiler_origin(i, s.origin, sizeof(s.origin));
     dt_clock_utc(s.date, sizeof(s.date));
     snprintf(s.note, sizeof(s.note),
              "%s, %s, %d thread%s, recompute %s; adamw with the packing of weights%s", i->isa,

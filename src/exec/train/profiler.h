@@ -35,13 +35,13 @@ struct dt_profiler_options {
 };
 /* Collective.  With several ranks also messages and collectives between them
  * (exec/train/profiler_comm.h); rank 0 has all rows.  Adds the rows to `out`, whose source names this
- * host, its CPU, the precision and the time.  On a CPU the reference kernel (comm/reference.h) runs between repeats, and all
+ * host, its CPU or its card and what drives that, the precision and the time.  On a CPU the reference kernel (comm/reference.h) runs between repeats, and all
  * times are those at one speed, at which it takes *reference_s; 0 on a card. */
 enum dt_status dt_profiler_blocks(const struct dt_profiler_options *o, struct dt_error *err,
                                   struct dt_profile_table *out, double *reference_s);
 
-/* "measured on HOST, CPU" */
-void dt_profiler_origin(char *buf, size_t size);
+/* "measured on HOST, CPU", or of a card: "measured on HOST, NAME (sm_90), VERSIONS"; NULL: no device but the CPU. */
+void dt_profiler_origin(const struct dt_device_info *i, char *buf, size_t size);
 /* Median, 10th and 90th percentile of n > 0 times (sorted in place), at least 1 ns. */
 void dt_profiler_statistics(double *ns, int n, struct dt_profile_row *row);
 

@@ -233,7 +233,7 @@ static enum dt_status add_rows(struct rates *r, const char *device, struct dt_er
     struct dt_profile_source s = {.name = "disttrain profile --data", .licence = "own measurement"};
     struct dt_profile_table_row row = {.r = {.family = DT_KOP_CPU_PREP, .phase = DT_PHASE_FWD}};
 
-    dt_profiler_origin(s.origin, sizeof s.origin);
+    dt_profiler_origin(NULL, s.origin, sizeof s.origin);
     dt_clock_utc(s.date, sizeof s.date);
     snprintf(s.note, sizeof s.note,
              "one core, its own time, at the speed of reference kernels of %.3f ms; %lld images, "
