@@ -13,6 +13,7 @@ check_PROGRAMS += \
 	tests/test_assign_choose \
 	tests/test_axes \
 	tests/test_base \
+	tests/test_batching \
 	tests/test_boundary \
 	tests/test_captions \
 	tests/test_chart \
@@ -202,6 +203,7 @@ tests_libfakedevice_a_SOURCES = \
 	tests/fake_device_memory.c \
 	tests/fake_device_queue.c
 TEST_DEVICE_LIBS = tests/libfakedevice.a $(DT_KERNEL_LIBS)
+tests_test_batching_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_cuda_dnn_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_cuda_faults_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_cuda_products_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
@@ -317,7 +319,9 @@ SHELL_TESTS = \
 	tests/test_eval.sh \
 	tests/test_execute_mpi.sh \
 	tests/test_faults.sh \
+	tests/test_fused.sh \
 	tests/test_golden.sh \
+	tests/test_gpu_jobs.sh \
 	tests/test_hardening.sh \
 	tests/test_hf.sh \
 	tests/test_hosts.sh \

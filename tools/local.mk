@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
 #
 # make bundle: bundle.tar.xz, a tree that runs from any folder, for a machine with a card and little else.
-EXTRA_DIST += tools/bundle tools/cuda-toolkit tools/gpu-check
+EXTRA_DIST += tools/bundle tools/cuda-toolkit tools/gpu-check \
+	tools/gpu-jobs/llama.yaml \
+	tools/gpu-jobs/make-data \
+	tools/gpu-jobs/mllm.yaml \
+	tools/gpu-jobs/small \
+	tools/gpu-jobs/torch_steps.py \
+	tools/gpu-jobs/unet.yaml \
+	tools/gpu-jobs/vit.yaml
 BUNDLE_TESTS = \
+	tests/bench/roofline \
 	tests/nccl_card \
 	tests/test_cuda_dnn \
 	tests/test_execute \
@@ -13,6 +21,7 @@ BUNDLE_TESTS = \
 	tests/test_kernels_loss \
 	tests/test_kernels_norm \
 	tests/test_kernels_product \
+	tests/test_kernels_route \
 	tests/test_modules_grad
 BUNDLE_MIB = 60
 .PHONY: bundle
