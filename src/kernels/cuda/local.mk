@@ -16,6 +16,7 @@ CUDA_FILES = \
 	src/kernels/cuda/elementwise.cu \
 	src/kernels/cuda/groupnorm.cu \
 	src/kernels/cuda/image.cu \
+	src/kernels/cuda/ipc.cu \
 	src/kernels/cuda/loss.cu \
 	src/kernels/cuda/lt_call.cu \
 	src/kernels/cuda/memory.cu \
