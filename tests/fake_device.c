@@ -344,9 +344,9 @@ static void fake_close(struct dt_device *dev)
     if (!dev)
         return;
     f = dt_fake_of(dev);
-    if (f->queues || f->blocks > 0)
-        dt_fake_stop("closed with %s and %d blocks of memory", f->queues ? "a queue" : "no queue",
-                     f->blocks);
+    if (f->queues || f->blocks > 0 || f->mapped > 0)
+        dt_fake_stop("closed with %s, %d blocks of memory and %d of others",
+                     f->queues ? "a queue" : "no queue", f->blocks, f->mapped);
     for (struct dt_fake_pinned *r = f->pinned, *next; r;
          r = next) { /* left to others, on purpose */
         next = r->next;
@@ -392,6 +392,8 @@ enum dt_status dt_fake_device_open(const struct dt_device_options *opt, struct d
         .weight_changed = weight_changed,
     };
     dt_fake_queue_entries(&f->dev);
+    dt_fake_event_entries(&f->dev);
+    dt_fake_ipc_entries(&f->dev);
     snprintf(f->dev.info.name, sizeof(f->dev.info.name), "fake");
     f->dev.info.host_memory = false;
     f->dev.info.packs = false;

@@ -20,6 +20,8 @@
  *   DISTTRAIN_FAKE_SEED=N        which, and for how long (1)
  *   DISTTRAIN_FAKE_RECORD=FILE   a touch by the host is let through, and the file gets a line for each
  *                                place in the program that touched: the calls that led there
+ *   DISTTRAIN_FAKE_IPC=WHAT      the ipc_... call of that name is refused, read at each: "memory", "map", "event",
+ *                                "open"
  *   DISTTRAIN_FAKE_FAULT=WHAT    the device breaks its word, which a test must notice: "wait" (queues do
  *                                not wait for events), "free" (memory is gone at once, whatever still
  *                                reads it), "done" (events are done before they are) */
@@ -72,6 +74,8 @@ struct dt_fake_span {
     uint64_t begin_ns, end_ns;
 };
 size_t dt_fake_trace(const struct dt_device *dev, struct dt_fake_span *out, size_t max);
+/* Blocks of other processes that are mapped now, and how often one was. */
+void dt_fake_maps(const struct dt_device *dev, int *now, uint64_t *ever);
 /* Calls of alloc and host_alloc so far. */
 uint64_t dt_fake_allocations(const struct dt_device *dev);
 

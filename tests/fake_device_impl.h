@@ -7,6 +7,7 @@
 #include "fake_device.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +35,9 @@ struct dt_fake {
     struct dt_fake_count counts[DT_FAKE_COUNTS];
     int n_counts;
     uint64_t allocations;
-    int blocks; /* of memory, not freed */
+    int blocks;    /* of memory, not freed */
+    int mapped;    /* blocks of other processes */
+    uint64_t maps; /* ever */
     bool shared;
     struct dt_fake_pinned *pinned;
     struct dt_fake_wait *waits;
@@ -66,6 +69,15 @@ void *dt_fake_alias(const void *p, const char *what);
 /* The same; it may have been freed while a queue still stands before that: a transfer that one rank has
  * offered is put on another's queue later (comm/transport_meet.c). */
 void *dt_fake_alias_kept(const void *p, const char *what);
+/* The driver's block that live memory lies in: where it is in this device's file, which other processes can open. */
+struct dt_fake_piece {
+    int fd;
+    size_t at, bytes; /* of the file */
+};
+struct dt_fake_piece dt_fake_piece_of(const void *p, size_t *offset);
+/* Another process's, for copies; NULL: no room. */
+void *dt_fake_piece_map(const struct dt_fake_piece *theirs);
+void dt_fake_piece_unmap(void *p);
 /* What this thread is doing, for reports of faults. */
 void dt_fake_doing(const char *what);
 /* Ends the program. */
@@ -99,6 +111,21 @@ static inline struct dt_fake *dt_fake_of(const struct dt_device *dev)
 /* What the calling thread's memory is for. */
 extern _Thread_local struct dt_device_memory_owner *dt_fake_owner;
 void dt_fake_account(struct dt_fake *f, int64_t bytes);
+
+/* ---- events and gates (fake_device_event.c) ---- */
+
+struct
+    dt_fake_slot { /* what an event counts; of those that processes share, in memory that they share */
+    atomic_uint_fast64_t recorded, done;
+    atomic_bool alive;
+};
+/* A new one counts there from now on; foreign: another process records it. */
+void dt_fake_event_share(struct dt_device_event *e, struct dt_fake_slot *slot, bool foreign);
+void dt_fake_event_entries(struct dt_device *dev);
+
+/* ---- between processes (fake_device_ipc.c) ---- */
+
+void dt_fake_ipc_entries(struct dt_device *dev);
 
 /* ---- kernels (fake_device_kernels.c) ---- */
 

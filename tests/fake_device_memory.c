@@ -5,6 +5,10 @@
  *   callers   [ nothing may be touched: PROT_NONE throughout                    ]
  *   kernels   [guard|  block 0|guard|    block 1|guard|...                      ]   = callers + SPAN
  *
+ * Blocks are parts of pieces, as a driver would give them to an arena; another process maps a whole piece (ipc).  The
+ * guard in front of a block says in the file, which this process cannot see there, what the block is, so that who has
+ * mapped it can tell whether it is alive.
+ *
  * Addresses are never used again, so that whoever holds an old one is found out.  A block ends where
  * its last page ends, less what its alignment takes: a kernel that goes beyond it meets the guard. */
 #ifndef _GNU_SOURCE
@@ -22,7 +26,7 @@
 #include <unistd.h>
 
 #define SPAN ((size_t)1 << 40)
-enum { ALIGN = 64, FRAMES = 24, SITES = 512 };
+enum { ALIGN = 64, FRAMES = 24, SITES = 512, PIECE = 1 << 24 };
 
 struct dt_fake_block {
     size_t at, bytes;       /* of the span */
@@ -30,13 +34,24 @@ struct dt_fake_block {
     struct dt_fake *f;
     struct dt_device_memory_owner *owner;
     bool live, dropped;
+    bool foreign; /* another process's piece */
 };
+
+/* In the guard in front of a block. */
+struct head {
+    char magic[8];
+    uint64_t at, bytes; /* of the file */
+    uint64_t dropped;
+};
+static const char magic[8] = "fakehead";
 
 static struct {
     pthread_mutex_t lock;
     char *base; /* callers' */
     int fd;
-    size_t end, page;
+    size_t next, end, page;       /* where the next block comes; behind all that there is */
+    struct dt_fake_piece *pieces; /* by address */
+    size_t n_pieces;
     struct dt_fake_block **blocks; /* by address */
     size_t n, cap;
     const char *record; /* file, or NULL: a touch ends the program */
@@ -100,6 +115,21 @@ struct dt_fake *dt_fake_of_block(const void *p)
     return b ? b->f : NULL;
 }
 
+/* Another process's memory: is what lies there alive?  `at` of the span. */
+static void check_foreign(const struct dt_fake_block *b, size_t at, const char *what)
+{
+    size_t page = at / mem.page * mem.page;
+    struct head h = {"", 0, 0, 0};
+
+    while (page > b->at && memcmp(h.magic, magic, sizeof(magic)) != 0) {
+        page -= mem.page;
+        memcpy(&h, mem.base + SPAN + page, sizeof(h));
+    }
+    if (memcmp(h.magic, magic, sizeof(magic)) != 0 || h.dropped)
+        dt_fake_stop("%s is given memory of another process that %s", what,
+                     h.dropped ? "has been freed there" : "is in no block");
+}
+
 bool dt_fake_is_device(const void *p)
 {
     const char *c = p;
@@ -128,6 +158,8 @@ static void *alias(const void *p, const char *what, bool kept)
         dt_fake_stop("%s is given %p, which is in no block of device memory", what, p);
     if (!live)
         dt_fake_stop("%s is given %p, in %zu bytes that have been freed", what, p, b->bytes);
+    if (b->foreign)
+        check_foreign(b, at, what);
     return mem.base + SPAN + at;
 }
 
@@ -259,8 +291,79 @@ static bool open_memory(void)
     sigaction(SIGBUS, &fault, NULL);
     sigaction(SIGTRAP, &trap, NULL);
     mem.base = base;
-    mem.end = mem.page; /* a guard before the first */
+    mem.end = mem.page;
     return true;
+}
+
+/* Locked: the next block begins in a piece with room for it and the guard behind. */
+static bool find_piece(size_t bytes)
+{
+    struct dt_fake_piece *last = mem.n_pieces ? &mem.pieces[mem.n_pieces - 1] : NULL, *grown;
+    size_t need = bytes + 2 * mem.page;
+
+    if (last && mem.next + bytes + mem.page <= last->at + last->bytes)
+        return true;
+    grown = realloc(mem.pieces, (mem.n_pieces + 1) * sizeof(*grown));
+    if (!grown)
+        return false;
+    mem.pieces = grown;
+    grown[mem.n_pieces++] =
+        (struct dt_fake_piece){mem.fd, mem.end, need > PIECE ? need : (size_t)PIECE};
+    mem.next = mem.end + mem.page; /* a guard before the first */
+    mem.end += need > PIECE ? need : (size_t)PIECE;
+    return mem.end <= SPAN;
+}
+
+/* In the file only: nobody here sees it. */
+static void say_head(const struct dt_fake_block *b)
+{
+    struct head h = {.at = b->at, .bytes = b->bytes, .dropped = b->dropped};
+
+    memcpy(h.magic, magic, sizeof(magic));
+    if (pwrite(mem.fd, &h, sizeof(h), (off_t)(b->pages_at - mem.page)) != (ssize_t)sizeof(h))
+        dt_fake_stop("the head of a block cannot be written");
+}
+
+/* Locked: in the order of addresses. */
+static struct dt_fake_block *block_add(const struct dt_fake_block *b)
+{
+    struct dt_fake_block *kept = malloc(sizeof(*kept));
+    size_t k;
+
+    if (kept && mem.n == mem.cap) {
+        size_t cap = 2 * mem.cap + 64;
+        struct dt_fake_block **grown = realloc((void *)mem.blocks, cap * sizeof(*grown));
+
+        if (!grown) {
+            free(kept);
+            return NULL;
+        }
+        mem.blocks = grown;
+        mem.cap = cap;
+    }
+    if (!kept)
+        return NULL;
+    for (k = mem.n++; k > 0 && mem.blocks[k - 1]->at > b->at; k--)
+        mem.blocks[k] = mem.blocks[k - 1];
+    *kept = *b;
+    mem.blocks[k] = kept;
+    return kept;
+}
+
+/* Locked: room for another process's piece. */
+static struct dt_fake_block *place_foreign(size_t bytes)
+{
+    struct dt_fake_block b = {.at = mem.end,
+                              .bytes = bytes,
+                              .pages_at = mem.end,
+                              .pages = bytes,
+                              .live = true,
+                              .foreign = true};
+
+    if (mem.end + bytes + mem.page > SPAN)
+        return NULL;
+    mem.end += bytes + mem.page;
+    return block_add(&b);
 }
 
 /* Locked. */
@@ -268,32 +371,20 @@ static struct dt_fake_block *place(size_t bytes)
 {
     size_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     size_t pages = (room + mem.page - 1) / mem.page * mem.page;
-    struct dt_fake_block *b = calloc(1, sizeof(*b));
+    struct dt_fake_block b = {.bytes = bytes, .pages = pages, .live = true}, *kept;
 
-    if (mem.n == mem.cap) {
-        size_t cap = 2 * mem.cap + 64;
-        struct dt_fake_block **grown = realloc((void *)mem.blocks, cap * sizeof(*grown));
-
-        if (!grown) {
-            free(b);
-            return NULL;
-        }
-        mem.blocks = grown;
-        mem.cap = cap;
-    }
-    if (!b || mem.end + pages + mem.page > SPAN ||
-        mprotect(mem.base + SPAN + mem.end, pages, PROT_READ | PROT_WRITE) != 0) {
-        free(b);
+    if (!find_piece(pages))
         return NULL;
-    }
-    *b = (struct dt_fake_block){.at = mem.end + pages - room,
-                                .bytes = bytes,
-                                .pages_at = mem.end,
-                                .pages = pages,
-                                .live = true};
-    mem.blocks[mem.n++] = b;
-    mem.end += pages + mem.page;
-    return b;
+    b.pages_at = mem.next;
+    b.at = mem.next + pages - room;
+    if (mprotect(mem.base + SPAN + mem.next, pages, PROT_READ | PROT_WRITE) != 0)
+        return NULL;
+    kept = block_add(&b);
+    if (!kept)
+        return NULL;
+    mem.next += pages + mem.page;
+    say_head(kept);
+    return kept;
 }
 
 void *dt_fake_block_new(struct dt_fake *f, size_t bytes)
@@ -342,6 +433,7 @@ size_t dt_fake_block_drop(struct dt_fake_block *b)
 {
     pthread_mutex_lock(&mem.lock);
     b->dropped = true;
+    say_head(b);
     pthread_mutex_unlock(&mem.lock);
     mprotect(mem.base + SPAN + b->pages_at, b->pages, PROT_NONE);
     fallocate(mem.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)b->pages_at,
@@ -357,4 +449,53 @@ size_t dt_fake_block_bytes(const struct dt_fake_block *b)
 struct dt_device_memory_owner *dt_fake_block_owner(const struct dt_fake_block *b)
 {
     return b->owner;
+}
+
+/* ---- pieces, for other processes ---- */
+
+struct dt_fake_piece dt_fake_piece_of(const void *p, size_t *offset)
+{
+    size_t at, k = 0;
+
+    (void)dt_fake_alias(p, "a handle");
+    at = (size_t)((const char *)p - mem.base);
+    pthread_mutex_lock(&mem.lock);
+    while (k < mem.n_pieces &&
+           (at < mem.pieces[k].at || at - mem.pieces[k].at >= mem.pieces[k].bytes))
+        k++;
+    pthread_mutex_unlock(&mem.lock);
+    if (k == mem.n_pieces)
+        dt_fake_stop("%p is another process's, and so is its handle", p);
+    *offset = at - mem.pieces[k].at;
+    return mem.pieces[k];
+}
+
+/* Where nobody looks for blocks of this process: its piece ends. */
+void *dt_fake_piece_map(const struct dt_fake_piece *theirs)
+{
+    struct dt_fake_block *b = NULL;
+    void *p = MAP_FAILED;
+
+    pthread_mutex_lock(&mem.lock);
+    if (open_memory() && (b = place_foreign(theirs->bytes)))
+        p = mmap(mem.base + SPAN + b->at, theirs->bytes, PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_FIXED, theirs->fd, (off_t)theirs->at);
+    if (b && p == MAP_FAILED)
+        b->live = false;
+    pthread_mutex_unlock(&mem.lock);
+    return p == MAP_FAILED ? NULL : mem.base + b->at;
+}
+
+void dt_fake_piece_unmap(void *p)
+{
+    struct dt_fake_block *b = dt_fake_block_of(p);
+
+    if (!b->foreign)
+        dt_fake_stop("%p is unmapped, which is this process's own", p);
+    pthread_mutex_lock(&mem.lock);
+    b->live = false;
+    b->dropped = true;
+    pthread_mutex_unlock(&mem.lock);
+    mmap(mem.base + SPAN + b->at, b->bytes, PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }

@@ -124,6 +124,7 @@ check_PROGRAMS += \
 	tests/test_simulate \
 	tests/test_sizing \
 	tests/test_split \
+	tests/test_ipc \
 	tests/test_staged \
 	tests/test_step_memory \
 	tests/test_supply \
@@ -198,7 +199,9 @@ check_LIBRARIES = tests/libfakedevice.a
 tests_libfakedevice_a_SOURCES = \
 	tests/fake_device.c \
 	tests/fake_device.h \
+	tests/fake_device_event.c \
 	tests/fake_device_impl.h \
+	tests/fake_device_ipc.c \
 	tests/fake_device_kernels.c \
 	tests/fake_device_memory.c \
 	tests/fake_device_queue.c
@@ -225,6 +228,8 @@ tests_test_cudnn_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDNN_CPPFLAGS)
 tests_test_cudnn_abi_LDADD =
 tests_bench_roofline_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_nccl_card_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_ipc_SOURCES = tests/test_ipc.c tests/ipc_fixture.h
+tests_test_ipc_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_nccl_SOURCES = tests/test_nccl.c tests/nccl_fixture.h
 tests_test_nccl_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_on_queue_SOURCES = tests/test_on_queue.c tests/nccl_fixture.h
@@ -452,6 +457,8 @@ CUDA_CPU_FILES = \
 	tests/cuda_cpu/dnn.cc \
 	tests/cuda_cpu/dnn_run.cc \
 	tests/cuda_cpu/dry.cc \
+	tests/cuda_cpu/events.cc \
+	tests/cuda_cpu/ipc.cc \
 	tests/cuda_cpu/lt.cc \
 	tests/cuda_cpu/runtime.cc
 CUDA_CPU_INCLUDED = \
@@ -490,7 +497,7 @@ $(FAKE_DRIVER): tests/fake_driver.c
 	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) $(AM_CFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -shared \
 	    -Wl,-soname,libcuda.so.1 -o $@ $(srcdir)/tests/fake_driver.c
 CUDA_FAULTS_OBJECTS = tests/cuda_cpu/block.cpu.o tests/cuda_cpu/calls.cpu.o tests/cuda_cpu/card.cpu.o \
-	tests/cuda_cpu/dry.cpu.o tests/cuda_cpu/runtime.cpu.o
+	tests/cuda_cpu/dry.cpu.o tests/cuda_cpu/events.cpu.o tests/cuda_cpu/ipc.cpu.o tests/cuda_cpu/runtime.cpu.o
 $(CUDA_FAULTS): tests/cuda_cpu/faults.cc $(CUDA_FAULTS_OBJECTS)
 	$(AM_V_GEN)$(CXX) $(CUDA_CPU_FLAGS) $(CXXFLAGS) -o $@ $(srcdir)/tests/cuda_cpu/faults.cc \
 	    $(CUDA_FAULTS_OBJECTS) -lpthread

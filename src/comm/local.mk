@@ -19,8 +19,16 @@ libdtcomm_a_SOURCES = \
 	src/comm/supervisor_watch.c \
 	src/comm/transport.c \
 	src/comm/transport.h \
+	src/comm/transport_agree.c \
+	src/comm/transport_agree.h \
 	src/comm/transport_coll.c \
 	src/comm/transport_impl.h \
+	src/comm/transport_ipc.c \
+	src/comm/transport_ipc.h \
+	src/comm/transport_ipc_agree.c \
+	src/comm/transport_ipc_edge.c \
+	src/comm/transport_ipc_map.c \
+	src/comm/transport_ipc_post.c \
 	src/comm/transport_launcher.c \
 	src/comm/transport_meet.c \
 	src/comm/transport_meet.h \

@@ -76,6 +76,8 @@ enum dt_status dt_transport_open_device(struct dt_transport *control,
 
     if (over == DT_TRANSPORT_OVER_AUTO && !device->info.id[0]) /* no card: nobody need be asked */
         over = DT_TRANSPORT_OVER_STAGED;
+    if (over == DT_TRANSPORT_OVER_IPC)
+        return dt_transport_open_ipc(control, device, err, out);
     if (over != DT_TRANSPORT_OVER_STAGED) {
         st = dt_transport_open_nccl(control, device, err, out);
         if (st != DT_ERR_INPUT || over == DT_TRANSPORT_OVER_NCCL)

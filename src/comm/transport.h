@@ -68,7 +68,7 @@ struct dt_transport {
     int local_rank, local_size; /* among the ranks of this host */
     int cores;                  /* that this rank may run on */
     int sharer, sharers; /* among the ranks of this host that may run on just the same cores */
-    char name[16];       /* "mpi", "tcp", "nccl", "threads", "self" */
+    char name[16];       /* "mpi", "tcp", "nccl", "ipc", "threads", "self" */
     char host[64];
     char note[160]; /* what it does without, and why, in a line; "" = nothing so far */
     void *impl;
@@ -222,9 +222,22 @@ enum dt_status dt_transport_open_staged(struct dt_transport *inner, const struct
 enum dt_status dt_transport_open_nccl(struct dt_transport *control, const struct dt_device *device,
                                       struct dt_error *err, struct dt_transport **out);
 
+/* The memory of cards: messages between ranks of one host go from card to card, or within a card that they share, by
+ * memory that processes map (CUDA IPC); other messages and all collectives are staged over `control`, which outlives it,
+ * as the device does, and carries notes.  Collective; DT_ERR_INPUT, alike on all ranks, if a device has no such memory,
+ * two ranks of a host cannot map each other's, or no two are on one host. */
+enum dt_status dt_transport_open_ipc(struct dt_transport *control, const struct dt_device *device,
+                                     struct dt_error *err, struct dt_transport **out);
+
 /* The memory of a device by the best way there is, or the one that is named: NCCL where all ranks have a card each
- * that it can use, else staged.  Collective; devices are of one kind on all ranks. */
-enum dt_transport_over { DT_TRANSPORT_OVER_AUTO, DT_TRANSPORT_OVER_STAGED, DT_TRANSPORT_OVER_NCCL };
+ * that it can use, else staged.  CUDA IPC only if it is named: a message of it takes two notes of the hosts, one after
+ * the other.  Collective; devices are of one kind on all ranks. */
+enum dt_transport_over {
+    DT_TRANSPORT_OVER_AUTO,
+    DT_TRANSPORT_OVER_STAGED,
+    DT_TRANSPORT_OVER_NCCL,
+    DT_TRANSPORT_OVER_IPC
+};
 enum dt_status dt_transport_open_device(struct dt_transport *control,
                                         const struct dt_device *device, enum dt_transport_over over,
                                         struct dt_error *err, struct dt_transport **out);

@@ -218,6 +218,9 @@ enum dt_status dt_transport_alloc(const struct dt_device *dev, bool host, size_t
 /* MPI: longest message in one piece; tests set it. */
 extern size_t dt_transport_mpi_piece_bytes;
 
+/* CUDA IPC: blocks of other ranks that are mapped at a time, at most; tests set it. */
+extern int dt_transport_ipc_mappings;
+
 /* Before an abort: leaves a process behind that kills this rank's launcher, if that is one of Open
  * MPI's and does not end within 4 s. */
 void dt_transport_hurry_launcher(void);

@@ -10,6 +10,7 @@
  *   watch      that thread asks all links a few times a second.  What fails, or takes longer than an operation
  *              may, ends all of them: kernels that wait for others come to an end, queues go on, and the rank's next
  *              post or test tells why */
+#include "comm/transport_agree.h"
 #include "comm/transport_nccl_impl.h"
 
 #include "base/mem.h"
@@ -252,19 +253,9 @@ static void fill_table(struct dt_nccl_ranks *s)
 
 /* What every rank must know of every other before they begin. */
 struct candidate {
-    char host[64], boot[40], id[32], why[512]; /* why: it cannot */
+    struct dt_transport_place place;
+    char id[32], why[512]; /* why: it cannot */
 };
-
-/* Containers of a host have names of their own or one for all, but its kernel has started once. */
-static void read_boot(char *text, int size)
-{
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
-
-    if (f && !fgets(text, size, f))
-        text[0] = '\0';
-    if (f)
-        fclose(f);
-}
 
 static void look_here(struct dt_nccl_ranks *s, struct candidate *mine)
 {
@@ -272,9 +263,8 @@ static void look_here(struct dt_nccl_ranks *s, struct candidate *mine)
     void *p;
 
     *mine = (struct candidate){.why = ""};
-    snprintf(mine->host, sizeof(mine->host), "%s", s->control->host);
+    dt_transport_place_here(s->control, &mine->place);
     snprintf(mine->id, sizeof(mine->id), "%s", s->dev->info.id);
-    read_boot(mine->boot, (int)sizeof(mine->boot));
     if (!mine->id[0]) {
         snprintf(mine->why, sizeof(mine->why), "%s is no device of NVIDIA's", s->dev->info.name);
         return;
@@ -301,54 +291,26 @@ static enum dt_status judge(const struct candidate *all, int n, struct dt_error 
                                 all[k].why);
     for (int k = 0; k < n; k++)
         for (int i = 0; i < k; i++)
-            if (strcmp(all[k].id, all[i].id) == 0 && strcmp(all[k].boot, all[i].boot) == 0 &&
-                (all[k].boot[0] || strcmp(all[k].host, all[i].host) == 0))
+            if (strcmp(all[k].id, all[i].id) == 0 &&
+                dt_transport_same_host(&all[k].place, &all[i].place))
                 return dt_error_set(err, DT_ERR_INPUT,
                                     "NCCL cannot be used: ranks %d and %d share the card %s of %s",
-                                    i, k, all[k].id, all[k].host);
+                                    i, k, all[k].id, all[k].place.host);
     return DT_OK;
-}
-
-static enum dt_status gather(struct dt_transport *c, struct candidate *all, size_t *bytes,
-                             int *ranks, struct dt_error *err)
-{
-    struct dt_comm *everybody;
-    struct dt_req *r;
-    enum dt_status st;
-
-    for (int k = 0; k < c->size; k++) {
-        bytes[k] = sizeof(*all);
-        ranks[k] = k;
-    }
-    DT_TRY(c->comm_new(c, ranks, c->size, err, &everybody));
-    st = c->post_all_gather(everybody, all, bytes, NULL, err, &r);
-    if (st == DT_OK)
-        st = dt_transport_wait(c, r, 0, "all ranks, who open NCCL", err);
-    if (st == DT_OK)
-        c->comm_free(everybody);
-    return st;
 }
 
 static enum dt_status agree(struct dt_nccl_ranks *s, struct dt_error *err)
 {
     struct dt_transport *c = s->control;
     struct candidate *all = dt_calloc((size_t)c->size, sizeof(*all));
-    size_t *bytes = dt_calloc((size_t)c->size, sizeof(*bytes));
-    int *ranks = dt_calloc((size_t)c->size, sizeof(*ranks));
-    enum dt_status st = DT_OK;
+    enum dt_status st;
 
-    if (!all || !bytes || !ranks)
-        st = dt_error_nomem(err, "ranks");
-    if (st == DT_OK) {
-        look_here(s, &all[c->rank]);
-        st = gather(c, all, bytes, ranks, err);
-    }
-    if (st == DT_OK) {
-        st = judge(all, c->size, err);
-        dt_free(all); /* of what has failed, more may come */
-    }
-    dt_free(bytes);
-    dt_free(ranks);
+    if (!all)
+        return dt_error_nomem(err, "ranks");
+    look_here(s, &all[c->rank]);
+    DT_TRY(dt_transport_tell_all(c, all, sizeof(*all), "all ranks, who open NCCL", err));
+    st = judge(all, c->size, err);
+    dt_free(all);
     return st;
 }
 

@@ -102,6 +102,11 @@ struct dt_device_weight_shape {
     int kernel; /* 0 = linear; else a kernel x kernel filter */
 };
 
+/* What another process of this host needs to find memory or an event of a device: bytes in the device's own words. */
+struct dt_device_handle {
+    unsigned char bytes[64];
+};
+
 struct dt_device_memory_owner { /* whose memory something is; outlives it */
     int64_t now_bytes;
 };
@@ -188,6 +193,26 @@ struct dt_device {
                        uint64_t n); /* to n at least, when q comes to it */
     void (*gate_wait)(struct dt_device_queue *q, struct dt_device_gate *g,
                       uint64_t n); /* q goes on when it is n or more */
+
+    /* ---- between processes of a host (CUDA IPC) ----
+     * A device that has no such thing says so, DT_ERR_INPUT with the reason, and so does one that another process's
+     * handle is of no use to. */
+    /* Which of the driver's blocks `p` lies in, and how many bytes into it.  A block is the same one, and stays, until
+     * the device is closed, whatever is freed in it: who has mapped it must have unmapped it by then. */
+    enum dt_status (*ipc_memory)(const struct dt_device *dev, const void *p, struct dt_error *err,
+                                 struct dt_device_handle *block, size_t *offset);
+    /* The beginning of another process's block, for copies.  Each is mapped once at a time.  It is unmapped when no
+     * queue has anything of it any more; both may wait for the whole device. */
+    enum dt_status (*ipc_map)(const struct dt_device *dev, const struct dt_device_handle *block,
+                              struct dt_error *err, void **out);
+    void (*ipc_unmap)(const struct dt_device *dev, void *p);
+    /* An event that this process records and others, who open it, may wait for and ask about once they have been told
+     * of the record.  It has no time.  event_free ends both; that of the one who has opened it comes first. */
+    enum dt_status (*ipc_event_new)(const struct dt_device *dev, struct dt_error *err,
+                                    struct dt_device_event **out, struct dt_device_handle *handle);
+    enum dt_status (*ipc_event_open)(const struct dt_device *dev,
+                                     const struct dt_device_handle *handle, struct dt_error *err,
+                                     struct dt_device_event **out);
 
     /* ---- weights ----
      * A weight reads the fp32 master or, where the caller keeps one, its copy in bf16 (NULL: none; both are

@@ -14,6 +14,7 @@ libdtkernels_a_SOURCES = \
 	src/kernels/cpu/device.c \
 	src/kernels/cpu/dnnl.c \
 	src/kernels/cpu/dnnl.h \
+	src/kernels/cpu/ipc.c \
 	src/kernels/cpu/pack.c \
 	src/kernels/cpu/pack.h \
 	src/kernels/cpu/pieces.c \

@@ -6,6 +6,8 @@
 
 #include "cuda_cpu.h"
 
+#include <atomic>
+
 #include <cuda_runtime.h>
 
 struct cucpu_kernel {
@@ -20,6 +22,42 @@ void cucpu_run(const cucpu_kernel &k);
 
 /* Something else than a kernel, in the stream's order (runtime.cc). */
 void cucpu_task(cudaStream_t s, const char *what, std::function<void()> run);
+
+/* The same, whatever the thread's card is; and the stream's card. */
+void cucpu_put(cudaStream_t s, const char *what, std::function<void()> run);
+int cucpu_stream_card(cudaStream_t s);
+
+/* ---- what processes share (ipc.cc) ----
+ * A slot is of an event, or of a block of memory.  It is never used again. */
+enum { CUCPU_USERS = 16 };
+struct cucpu_slot {
+    std::atomic<uint64_t> recorded, done;   /* an event's */
+    std::atomic<uint32_t> alive;            /* its maker has it */
+    std::atomic<int32_t> user[CUCPU_USERS]; /* processes that have it open; 0: none */
+};
+cucpu_slot *cucpu_slot_new();
+/* A process that has it open and lives; 0: none. */
+int cucpu_slot_user(cucpu_slot *s);
+/* Ends the program: it is used against CUDA's rules. */
+[[noreturn]] void cucpu_stop(const char *what);
+/* The driver's cuMemGetAddressRange. */
+int cucpu_address_range(unsigned long long *base, size_t *bytes, unsigned long long at);
+
+/* Blocks of memory (runtime.cc). */
+struct cucpu_place {
+    char *p;
+    int fd;
+    size_t pages_at, pages, inside, bytes; /* of the file; where it begins in its pages */
+    cucpu_slot *slot;
+};
+bool cucpu_block_of(const void *p, cucpu_place *out);
+void *cucpu_block_map(const cucpu_place &theirs); /* NULL: no room */
+void cucpu_block_unmap(void *p);
+/* Events that there are (events.cc); one over a slot, as cudaEventCreate would make it. */
+int cucpu_events();
+cudaEvent_t cucpu_event_over(cucpu_slot *s, bool own);
+cucpu_slot *cucpu_event_slot(cudaEvent_t e); /* NULL: it is for this process only */
+void cucpu_slot_close(cucpu_slot *s);
 
 /* Counts a call of a library's function `name`; is it the one that is to fail (calls.cc)? */
 bool cucpu_fails(const char *name);

@@ -8,7 +8,6 @@
 //             faults at once, whatever still uses it
 //   streams   threads that run closures in their order; one in CUCPU_SHARE (256) waits up to CUCPU_DELAY_US (0)
 //             microseconds before it, as CUCPU_SEED (1) says, which also draws the order of threads in blocks
-//   events    counters, as CUDA has them: a wait means the record before it
 //   errors    of calls with wrong arguments end the program: the module may not make any
 #include "cuda_cpu_impl.h"
 
@@ -69,7 +68,8 @@ uint64_t mix(uint64_t x)
 
 struct block {
     size_t bytes, pages_at, pages;
-    bool live;
+    bool live, foreign; // foreign: another process's
+    cucpu_slot *slot;   // who has it mapped; NULL: nobody has asked for a handle
 };
 
 struct memory {
@@ -143,7 +143,6 @@ struct task {
 };
 
 uint64_t n_streams;
-std::atomic<int> n_events;
 
 } // namespace
 
@@ -156,19 +155,6 @@ struct CUstream_st {
     int card = cucpu_card;
     std::thread thread;
     std::thread::id maker;
-};
-
-// What an event is, for whoever waits for it: it may be destroyed meanwhile.
-struct moment {
-    std::mutex lock;
-    std::condition_variable passed;
-    uint64_t recorded = 0, done = 0;
-    std::chrono::steady_clock::time_point at;
-};
-struct CUevent_st {
-    std::shared_ptr<moment> m = std::make_shared<moment>();
-    int card = cucpu_card;
-    bool timed;
 };
 
 namespace
@@ -318,6 +304,16 @@ void cucpu_launch(const char *name, const void *kernel, dim3 grid, dim3 block, s
     put(stream, name, [k = std::move(k)] { cucpu_run(k); });
 }
 
+void cucpu_put(cudaStream_t s, const char *what, std::function<void()> run)
+{
+    put(s, what, std::move(run));
+}
+
+int cucpu_stream_card(cudaStream_t s)
+{
+    return s->card;
+}
+
 void cucpu_task(cudaStream_t s, const char *what, std::function<void()> run)
 {
     if (s && s->card != cucpu_card)
@@ -356,6 +352,14 @@ const char *cudaGetErrorString(cudaError_t e)
         return "device not ready";
     case cudaErrorInsufficientDriver:
         return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorDeviceUninitialized:
+        return "invalid device context";
+    case cudaErrorMapBufferObjectFailed:
+        return "mapping of buffer object failed";
+    case cudaErrorInvalidResourceHandle:
+        return "invalid resource handle";
+    case cudaErrorNotSupported:
+        return "operation not supported";
     default:
         return "another error";
     }
@@ -368,6 +372,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **fn, unsign
         *fn = reinterpret_cast<void *>(&write_value);
     else if (strcmp(name, "cuStreamWaitValue64") == 0)
         *fn = reinterpret_cast<void *>(&wait_value);
+    else if (strcmp(name, "cuMemGetAddressRange") == 0)
+        *fn = reinterpret_cast<void *>(&cucpu_address_range);
     else
         return cucpu_error = cudaErrorInvalidValue;
     return cudaSuccess;
@@ -403,7 +409,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
         memset(mem.base + SPAN + at, FRESH, bytes);
     memset(mem.base + SPAN + at + bytes, CANARY, used - bytes);
     POISON(mem.base + SPAN + at + bytes, used - bytes);
-    mem.blocks[at] = {bytes, pages_at, pages, true};
+    mem.blocks[at] = {bytes, pages_at, pages, true, false, nullptr};
     mem.end = pages_at + pages + PAGE;
     mem.live += bytes;
     *p = mem.base + at;
@@ -419,9 +425,12 @@ cudaError_t cudaFree(void *p)
     size_t at = static_cast<size_t>(static_cast<char *>(p) - mem.base);
     auto it = mem.blocks.find(at);
 
-    if (it == mem.blocks.end() || !it->second.live)
+    if (it == mem.blocks.end() || !it->second.live || it->second.foreign)
         stop("cudaFree of %p, which is no block", p);
     block &b = it->second;
+
+    if (b.slot && cucpu_slot_user(b.slot))
+        stop("cudaFree of %zu bytes that process %d has mapped", b.bytes, cucpu_slot_user(b.slot));
     char *end = mem.base + SPAN + at + b.bytes;
 
     UNPOISON(end, mem.base + SPAN + b.pages_at + b.pages - end);
@@ -528,88 +537,6 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
     return cudaSuccess;
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
-{
-    CALL("cudaEventCreateWithFlags");
-    *e = new CUevent_st;
-    (*e)->timed = flags == cudaEventDefault;
-    n_events++;
-    return cudaSuccess;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t e)
-{
-    delete e;
-    n_events--;
-    return cucpu_fails("cudaEventDestroy") ? cucpu_error = cudaErrorUnknown : cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
-{
-    CALL("cudaEventRecord");
-    if (s && s->card != e->card)
-        return cucpu_error = cudaErrorInvalidResourceHandle;
-    std::shared_ptr<moment> m = e->m;
-    uint64_t number;
-    {
-        std::lock_guard<std::mutex> hold(m->lock);
-        number = ++m->recorded;
-    }
-    put(s, "an event", [m, number] {
-        std::lock_guard<std::mutex> hold(m->lock);
-
-        if (number > m->done) {
-            m->done = number;
-            m->at = std::chrono::steady_clock::now();
-        }
-        m->passed.notify_all();
-    });
-    return cudaSuccess;
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
-{
-    CALL("cudaStreamWaitEvent");
-    std::shared_ptr<moment> m = e->m;
-    uint64_t number;
-    {
-        std::lock_guard<std::mutex> hold(m->lock);
-        number = m->recorded;
-    }
-    if (cucpu_setting("CUCPU_FAULT_WAIT", 0)) // a fault that tests must see
-        return cudaSuccess;
-    put(s, "waiting for an event", [m, number] {
-        std::unique_lock<std::mutex> hold(m->lock);
-
-        m->passed.wait(hold, [&] { return m->done >= number; });
-    });
-    return cudaSuccess;
-}
-cudaError_t cudaEventQuery(cudaEvent_t e)
-{
-    CALL("cudaEventQuery");
-    std::lock_guard<std::mutex> hold(e->m->lock);
-
-    return e->m->done >= e->m->recorded ? cudaSuccess : cucpu_error = cudaErrorNotReady;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t e)
-{
-    CALL("cudaEventSynchronize");
-    std::unique_lock<std::mutex> hold(e->m->lock);
-    uint64_t number = e->m->recorded;
-
-    e->m->passed.wait(hold, [&] { return e->m->done >= number; });
-    return cudaSuccess;
-}
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
-{
-    CALL("cudaEventElapsedTime");
-    if (!begin->timed || !end->timed)
-        stop("the time of an event that has none is asked for");
-    if (cudaEventQuery(begin) != cudaSuccess || cudaEventQuery(end) != cudaSuccess)
-        return cucpu_error = cudaErrorNotReady;
-    if (begin->m->recorded == 0 || end->m->recorded == 0)
-        return cucpu_error = cudaErrorInvalidResourceHandle;
-    *ms = std::chrono::duration<float, std::milli>(end->m->at - begin->m->at).count();
-    return cudaSuccess;
-}
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int value)
 {
     CALL("cudaFuncSetAttribute");
@@ -619,6 +546,60 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int
 
     allowed[kernel] = value;
     return cudaSuccess;
+}
+
+// ---- for ipc.cc ----
+
+bool cucpu_block_of(const void *p, cucpu_place *out)
+{
+    std::lock_guard<std::mutex> hold(mem.lock);
+
+    if (!is_device(p))
+        return false;
+    size_t at = static_cast<size_t>(static_cast<const char *>(p) - mem.base);
+    auto it = mem.blocks.upper_bound(at);
+
+    if (it == mem.blocks.begin())
+        return false;
+    --it;
+    block &b = it->second;
+
+    if (!b.live || b.foreign || at >= it->first + b.bytes)
+        return false;
+    if (!b.slot)
+        b.slot = cucpu_slot_new();
+    *out = {mem.base + it->first,   mem.fd,  b.pages_at, b.pages,
+            it->first - b.pages_at, b.bytes, b.slot};
+    return true;
+}
+
+void *cucpu_block_map(const cucpu_place &theirs)
+{
+    std::lock_guard<std::mutex> hold(mem.lock);
+
+    mem.open();
+    size_t pages_at = mem.end;
+
+    if (pages_at + theirs.pages + PAGE > SPAN ||
+        mmap(mem.base + SPAN + pages_at, theirs.pages, PROT_READ | PROT_WRITE,
+             MAP_SHARED | MAP_FIXED, theirs.fd, off_t(theirs.pages_at)) == MAP_FAILED)
+        return nullptr;
+    mem.end = pages_at + theirs.pages + PAGE;
+    mem.blocks[pages_at + theirs.inside] = {theirs.bytes, pages_at, theirs.pages,
+                                            true,         true,     nullptr};
+    return mem.base + pages_at + theirs.inside;
+}
+
+void cucpu_block_unmap(void *p)
+{
+    std::lock_guard<std::mutex> hold(mem.lock);
+    auto it = mem.blocks.find(static_cast<size_t>(static_cast<char *>(p) - mem.base));
+
+    if (it == mem.blocks.end() || !it->second.live || !it->second.foreign)
+        stop("%p is unmapped, which is no other process's block", p);
+    it->second.live = false;
+    mmap(mem.base + SPAN + it->second.pages_at, it->second.pages, PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 // ---- for tests ----
@@ -649,7 +630,7 @@ extern "C" __attribute__((visibility("default"))) void cucpu_left(int out[4])
     std::lock_guard<std::mutex> hold(mem.lock), also(streams_lock);
 
     out[0] = static_cast<int>(streams.size());
-    out[1] = n_events;
+    out[1] = cucpu_events();
     out[2] = 0;
     for (const auto &b : mem.blocks)
         out[2] += b.second.live;

@@ -12,7 +12,7 @@
 const char *const dt_job_run_fit_names[] = {"none", "max", "crop", "stretch", NULL};
 const char *const dt_job_run_decay_names[] = {"constant", "cosine", NULL};
 const char *const dt_job_run_noise_names[] = {"linear", "scaled-linear", "cosine", NULL};
-const char *const dt_job_run_transport_names[] = {"auto", "staged", "nccl", NULL};
+const char *const dt_job_run_transport_names[] = {"auto", "staged", "nccl", "ipc", NULL};
 const char *const dt_job_run_device_names[] = {"auto", "cpu", "cuda", NULL};
 const char *const dt_job_run_precision_names[] = {"auto", "fp32", "bf16", NULL};
 
@@ -541,7 +541,7 @@ const struct dt_key dt_job_run_keys[] = {
      .type = DT_KEY_WORD,
      DT_KEY_INTO(struct dt_job, run.transport),
      .words = dt_job_run_transport_names,
-     .help = "between GPUs: NCCL, or by way of the hosts' memory; auto: NCCL where it can be used"},
+     .help = "between GPUs: NCCL, by way of the hosts' memory, or CUDA IPC; auto: NCCL where it can be used"},
     {.name = "threads",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_job, run.threads),

@@ -132,4 +132,16 @@ void dt_cpu_simd_base(struct dt_kernels *k);
 void dt_cpu_simd_v3(struct dt_kernels *k); /* x86-64-v3: AVX2, FMA */
 void dt_cpu_simd_v4(struct dt_kernels *k); /* x86-64-v4: AVX-512 F, BW, CD, DQ, VL */
 
+/* ---- between processes (ipc.c): there is no such thing ---- */
+enum dt_status dt_cpu_ipc_memory(const struct dt_device *dev, const void *p, struct dt_error *err,
+                                 struct dt_device_handle *block, size_t *offset);
+enum dt_status dt_cpu_ipc_map(const struct dt_device *dev, const struct dt_device_handle *block,
+                              struct dt_error *err, void **out);
+void dt_cpu_ipc_unmap(const struct dt_device *dev, void *p);
+enum dt_status dt_cpu_ipc_event_new(const struct dt_device *dev, struct dt_error *err,
+                                    struct dt_device_event **out, struct dt_device_handle *handle);
+enum dt_status dt_cpu_ipc_event_open(const struct dt_device *dev,
+                                     const struct dt_device_handle *handle, struct dt_error *err,
+                                     struct dt_device_event **out);
+
 #endif

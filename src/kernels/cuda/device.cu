@@ -162,6 +162,7 @@ static enum dt_status open_device(const struct dt_device_options *opt, struct dt
         close_device(&c->dev);
         return st;
     }
+    dt_cuda_ipc(c);
     find_library(c, opt);
     tell_versions(c);
     c->dev.notes = opt ? opt->notes : NULL;

@@ -24,7 +24,13 @@ struct dt_cuda {
         cudaEvent_t event;
         uint64_t ns;
     } base[2];
-    cudaStream_t clock; /* for these, and nothing else */
+    cudaStream_t clock;  /* for these, and nothing else */
+    void *address_range; /* the driver's cuMemGetAddressRange; NULL: it has none (ipc.cu) */
+};
+struct dt_device_event {
+    const struct dt_device *dev;
+    cudaEvent_t event;
+    bool untimed; /* it is for other processes, too */
 };
 static inline struct dt_cuda *dt_cuda_of(const struct dt_device *dev)
 {
@@ -36,8 +42,14 @@ void dt_cuda_use(const struct dt_device *dev);
 /* ---- memory (memory.cu): fills alloc, free, host_alloc, host_free, memory_* ---- */
 enum dt_status dt_cuda_memory_new(struct dt_cuda *c, struct dt_error *err);
 void dt_cuda_memory_close(struct dt_cuda *c);
+/* Does the driver get back nothing before the close? */
+bool dt_cuda_memory_stays(const struct dt_cuda *c);
 /* ---- queues, events and gates (queue.cu): fills their entries ---- */
 enum dt_status dt_cuda_queues(struct dt_cuda *c, struct dt_error *err);
 void dt_cuda_queues_close(struct dt_cuda *c);
+/* A function of the driver's; NULL: it has none of that name. */
+void *dt_cuda_driver_entry(const char *name);
+/* ---- for other processes (ipc.cu): fills ipc_* ---- */
+void dt_cuda_ipc(struct dt_cuda *c);
 
 #endif

@@ -17,6 +17,7 @@ CUDA_FILES = \
 	src/kernels/cuda/embedding.cu \
 	src/kernels/cuda/groupnorm.cu \
 	src/kernels/cuda/image.cu \
+	src/kernels/cuda/ipc.cu \
 	src/kernels/cuda/loss.cu \
 	src/kernels/cuda/lt_call.cu \
 	src/kernels/cuda/memory.cu \

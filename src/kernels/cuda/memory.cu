@@ -482,6 +482,11 @@ enum dt_status dt_cuda_memory_new(struct dt_cuda *c, struct dt_error *err)
     return DT_OK;
 }
 
+bool dt_cuda_memory_stays(const struct dt_cuda *c)
+{
+    return c->memory->piece > 0;
+}
+
 void dt_cuda_memory_close(struct dt_cuda *c)
 {
     struct dt_cuda_memory *m = c->memory;

@@ -16,11 +16,6 @@ extern "C" {
 /* A clock of float milliseconds tells microseconds apart for 16 s: the base is moved before that. */
 #define BASE_NS UINT64_C(4000000000)
 
-struct dt_device_event {
-    const struct dt_device *dev;
-    cudaEvent_t event;
-};
-
 struct dt_device_gate {
     const struct dt_device *dev;
     uint64_t *word;
@@ -352,6 +347,8 @@ static uint64_t event_ns(struct dt_device_event *e)
     uint64_t at = 0;
     float ms;
 
+    if (e->untimed)
+        return 0;
     pthread_mutex_lock(&c->lock);
     for (int i = 0; i < 2 && at == 0; i++)
         if (dt_cuda_said(cudaEventElapsedTime(&ms, c->base[i].event, e->event)) == cudaSuccess)
@@ -416,7 +413,7 @@ static void gate_wait(struct dt_device_queue *q, struct dt_device_gate *g, uint6
 
 /* ---- opening ---- */
 
-static bool entry(const char *name, value_fn **fn)
+void *dt_cuda_driver_entry(const char *name)
 {
     cudaDriverEntryPointQueryResult found;
     void *p = NULL;
@@ -427,10 +424,15 @@ static bool entry(const char *name, value_fn **fn)
 #else
     e = cudaGetDriverEntryPoint(name, &p, cudaEnableDefault, &found);
 #endif
-    if (dt_cuda_said(e) != cudaSuccess || !p)
-        return false;
+    return dt_cuda_said(e) == cudaSuccess ? p : NULL;
+}
+
+static bool entry(const char *name, value_fn **fn)
+{
+    void *p = dt_cuda_driver_entry(name);
+
     memcpy(fn, &p, sizeof(*fn)); /* POSIX allows it, C has no cast */
-    return true;
+    return p != NULL;
 }
 
 enum dt_status dt_cuda_queues(struct dt_cuda *c, struct dt_error *err)
