@@ -367,6 +367,7 @@ SHELL_TESTS = \
 	tests/test_hf_weights.sh \
 	tests/test_train_ep.sh \
 	tests/test_train_groups.sh \
+	tests/test_train_offload.sh \
 	tests/test_train_mpi.sh \
 	tests/test_supervisor.sh \
 	tests/test_whatif.sh \
