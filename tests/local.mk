@@ -139,6 +139,7 @@ check_PROGRAMS += \
 	tests/test_with \
 	tests/test_warmup \
 	tests/test_zb_h1 \
+	tests/test_offload \
 	tests/test_zero
 tests_test_rows_SOURCES = tests/test_rows.c src/cli/rows.c src/cli/table.c
 tests_test_point_SOURCES = \
@@ -174,6 +175,7 @@ tests_test_warmup_SOURCES = tests/test_warmup.c tests/random_plan.h
 tests_test_mix_SOURCES = tests/test_mix.c tests/sched_fixture.h
 tests_test_phases_SOURCES = tests/test_phases.c tests/sched_fixture.h
 tests_test_zero_SOURCES = tests/test_zero.c tests/random_plan.h
+tests_test_offload_SOURCES = tests/test_offload.c tests/random_plan.h
 tests_test_run_view_SOURCES = tests/test_run_view.c tests/synth.c tests/synth.h
 tests_test_runs_hostile_SOURCES = tests/test_runs_hostile.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
@@ -374,6 +376,7 @@ SHELL_TESTS = \
 	tests/test_hf_weights.sh \
 	tests/test_train_ep.sh \
 	tests/test_train_groups.sh \
+	tests/test_train_offload.sh \
 	tests/test_train_mpi.sh \
 	tests/test_supervisor.sh \
 	tests/test_whatif.sh \

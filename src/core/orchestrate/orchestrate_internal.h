@@ -112,6 +112,8 @@ struct dt_orch_least {
 struct dt_orch_rejects {
     int64_t memory, gpus, heads, nodes;
     int64_t assigned; /* plans that fit by estimate but not with the microbatches assigned */
+    int64_t hosts;    /* plans whose hosts have too little memory for what is offloaded, instead */
+    double hosts_least_bytes;       /* of a node */
     double memory_least_over_bytes; /* the closest miss */
     char memory_least[160];
     int64_t gpus_least; /* fewest GPUs that any rejected layout needed */

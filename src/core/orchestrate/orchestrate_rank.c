@@ -358,6 +358,25 @@ static int next_plan(const struct candidate *c, int n)
     return best;
 }
 
+/* Why it does not fit: what is offloaded is too much for a node's host, or the microbatches are too large. */
+static void note_unfit(struct dt_orch_table *t, const struct dt_plan *p)
+{
+    const struct dt_cluster *c = t->in->cluster;
+    struct dt_work work[DT_MAX_MODULES];
+    struct dt_memory_host h = {0, 0};
+
+    for (int m = 0; c->host_mem_bytes > 0 && m < p->n_modules; m++)
+        dt_orch_expected_work(&t->work[m], p, t->in->model->llm, m, t->sigmas, &work[m]);
+    if (c->host_mem_bytes > 0)
+        dt_memory_host(p, t->in->model, c, work, NULL, &h);
+    if (h.node_bytes <= c->host_mem_bytes) {
+        t->rejects.assigned++;
+        return;
+    }
+    if (t->rejects.hosts++ == 0 || h.node_bytes < t->rejects.hosts_least_bytes)
+        t->rejects.hosts_least_bytes = h.node_bytes;
+}
+
 /* Times plan i, or puts it aside; *limit falls with the best timeline. */
 static enum dt_status look(struct dt_orch_table *t, struct dt_plan *p, bool first, double *limit,
                            struct candidate *c, struct dt_error *err)
@@ -367,7 +386,7 @@ static enum dt_status look(struct dt_orch_table *t, struct dt_plan *p, bool firs
 
     c->state = closer ? CLOSER : SEEN;
     if (st == DT_ERR_INFEASIBLE) {
-        t->rejects.assigned++;
+        note_unfit(t, p);
         p->n_modules = 0; /* marks it */
         return DT_OK;
     }
