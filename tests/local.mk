@@ -54,6 +54,7 @@ check_PROGRAMS += \
 	tests/test_ferry \
 	tests/test_finite \
 	tests/test_frames \
+	tests/test_gain \
 	tests/test_guard \
 	tests/test_guests \
 	tests/test_hashtable \
@@ -135,6 +136,7 @@ check_PROGRAMS += \
 	tests/test_trace_perfetto \
 	tests/test_train \
 	tests/test_transport \
+	tests/test_turns \
 	tests/test_classes \
 	tests/test_with \
 	tests/test_warmup \
@@ -386,6 +388,7 @@ SHELL_TESTS = \
 TESTS += $(check_PROGRAMS) $(SHELL_TESTS)
 TEST_EXTENSIONS = .sh
 EXTRA_DIST += $(SHELL_TESTS) \
+	tests/bench/loop_orders.sh \
 	tests/bench/pair.py \
 	tests/bench/peers.sh \
 	tests/bench/producers.sh \

@@ -206,7 +206,8 @@ static void print_cores(const struct dt_loop *l)
     if (l->again > 0)
         printf("; %d measurement%s repeated", l->again, l->again == 1 ? " was" : "s were");
     printf("\n");
-    for (int i = 0; i < l->n; i++)
+    for (int i = 0; i < l->n && !l->orders;
+         i++) /* gains say themselves within what they are known */
         if (!dt_drift_counts(&l->layout[i].drift)) {
             printf("the machine was too busy for these numbers (--anyway)\n");
             break;
@@ -225,7 +226,8 @@ static void layouts(struct dt_cli_rows *r, const struct dt_loop *l)
         dt_cli_row_int(r, "ranks", "ranks", x->ranks);
         dt_cli_row_int(r, "threads", "threads each", x->threads);
         dt_cli_row_number(r, "simulated_before_s", NULL, NULL, 1, x->simulated_s[0]);
-        dt_cli_row_number(r, "simulated_after_s", NULL, NULL, 1, x->simulated_s[1]);
+        dt_cli_row_number(r, "simulated_after_s", NULL, NULL, 1,
+                          x->simulated_s[l->orders ? l->passes - 1 : 1]);
         dt_cli_row_number(r, "reference_s", NULL, NULL, 1, x->drift.reference_s);
         dt_cli_row_number(r, "steady", NULL, NULL, 1, x->drift.steady);
         dt_cli_row_number(r, "foreign", NULL, NULL, 1, x->drift.foreign);
@@ -235,26 +237,9 @@ static void layouts(struct dt_cli_rows *r, const struct dt_loop *l)
                           x->predicted_s / x->measured_s - 1);
         if (l->strategies)
             dt_cli_row_text(r, "plan", NULL, x->plan);
-        if (!l->orders)
-            continue;
-        dt_cli_row_number(r, "gain_predicted", "gain predicted", "%.3f", 1,
-                          dt_loop_gain_predicted(l, i));
-        dt_cli_row_number(r, "gain_measured", "gain measured", "%.3f", 1,
-                          dt_loop_gain_measured(l, i));
+        if (l->orders)
+            dt_loop_row_order(r, l, i);
     }
-}
-
-static void print_gains(const struct dt_loop *l)
-{
-    double apart = 0;
-
-    for (int k = LOOP_ORDERS - 1; k < l->n; k++)
-        printf("%s: %.3fx predicted, %.3fx measured\n",
-               k == LOOP_ORDERS ? "Entrain's assignment" : "both reorderings",
-               dt_loop_gain_predicted(l, k), dt_loop_gain_measured(l, k));
-    for (int k = 1; k < l->n; k++)
-        apart = fmax(apart, fabs(dt_loop_gain_predicted(l, k) - dt_loop_gain_measured(l, k)));
-    printf("predicted and measured gains are %.1f points apart at most\n", 100 * apart);
 }
 
 static void print_table(const struct dt_loop *l, const struct outcome *o)
@@ -275,7 +260,7 @@ static void print_table(const struct dt_loop *l, const struct outcome *o)
         return;
     }
     if (l->orders) {
-        print_gains(l);
+        dt_loop_print_orders(l);
         return;
     }
     printf("predicted best: %s, %.1f %% slower than the measured best (%s)\n",
@@ -314,8 +299,10 @@ static enum dt_status print_json(const struct dt_loop *l, const struct outcome *
     dt_json_kv_int(&j, "cores_left", l->cpus_all - l->cores);
     dt_json_kv_double(&j, "drift", drift(l));
     dt_json_kv_double(&j, "foreign_max", l->foreign_max);
-    if (l->orders || l->strategies)
+    if (l->strategies)
         dt_json_kv_int(&j, "steps_kept", l->steps_kept);
+    if (l->orders)
+        dt_loop_json_orders(l, &j);
     dt_json_kv_int(&j, "taken_again", l->again);
     dt_json_kv_double(&j, "median_abs_error", o->median_abs_error);
     dt_json_kv_double(&j, "bias", o->bias);
@@ -402,7 +389,9 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
     DT_TRY(make_folder(&l, err));
     st = look_at_job(&l, err);
     if (st == DT_OK)
-        st = l.orders || l.strategies ? dt_loop_run_in_turn(&l, err) : dt_loop_run_layouts(&l, err);
+        st = l.orders       ? dt_loop_run_orders(&l, err)
+             : l.strategies ? dt_loop_run_in_turn(&l, err)
+                            : dt_loop_run_layouts(&l, err);
     if (st == DT_OK)
         st = judge(&l, &o, err);
     if (st == DT_OK && cli->json)
@@ -411,6 +400,8 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
         print_table(&l, &o);
     if (st == DT_OK && l.strategies)
         st = dt_loop_check_strategies(&l, err);
+    if (st == DT_OK && l.orders)
+        st = dt_loop_check_orders(&l, err);
     remove_tree(l.dir);
     dt_samples_free(l.seen);
     dt_samples_free(l.last);
@@ -418,6 +409,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
         dt_free(l.layout[i].step_s);
     dt_free(l.layout);
     dt_free(l.kept);
+    dt_loop_free_orders(&l);
     end_by_signal();
     return st;
 }

@@ -56,6 +56,7 @@ disttrain_SOURCES = \
 	src/cli/loop.h \
 	src/cli/loop_cores.c \
 	src/cli/loop_layouts.c \
+	src/cli/loop_orders.c \
 	src/cli/loop_run.c \
 	src/cli/loop_strategies.c \
 	src/cli/loop_turns.c \

@@ -4,14 +4,28 @@
 #ifndef DT_CLI_LOOP_H
 #define DT_CLI_LOOP_H
 
+#include "cli/rows.h"
 #include "cli/session.h"
 #include "fit/drift.h"
+#include "fit/gain.h"
 #include "comm/load.h"
 #include "exec/train/setup.h"
+#include "exec/train/turns.h"
 
 #include <signal.h>
 
 enum { LOOP_OVERRIDES_MAX = 16, LOOP_TEXT_MAX = 704, LOOP_DIR_MAX = 512, LOOP_PATH_MAX = 640 };
+
+/* Profiles are measured before the first layout, between groups of layouts and after the last; with orders before and after
+ * each training, of which there are two to four. */
+enum {
+    LOOP_GROUPS = 2,
+    LOOP_TRAININGS_MIN = 2,
+    LOOP_TRAININGS_MAX = 4,
+    LOOP_PASSES = LOOP_GROUPS + 1, /* at least */
+    LOOP_PASSES_MAX = LOOP_TRAININGS_MAX + 1,
+    LOOP_THREADS_MAX = 256
+};
 
 struct dt_loop_layout {
     char name[64]; /* "colocated 1x1 2x1 1x2": pp x dp of each module, and its cp or window */
@@ -19,12 +33,14 @@ struct dt_loop_layout {
     char also[64];            /* another one, or "" */
     int ranks, threads;       /* threads of a rank */
     struct dt_drift drift;    /* while it trained */
-    double simulated_s[2];    /* with the profiles before and after */
+    double simulated_s
+        [LOOP_PASSES_MAX]; /* with the profiles before and after; of orders with all of them */
     /* median steps; of orders and strategies mean ones, at one speed of the machine */
     double predicted_s, measured_s;
-    /* [steps], of orders and strategies in rounds; in reference kernels, 0: does not count; owned */
+    /* [steps], of strategies in rounds; in reference kernels, 0: does not count; owned */
     double *step_s;
-    char plan[200]; /* of a strategy: what it came to */
+    char plan[200];                                   /* of a strategy: what it came to */
+    struct dt_fit_gain gain_predicted, gain_measured; /* of an order, over the first one */
 };
 
 /* Strategies whose best plans are compared. */
@@ -33,6 +49,7 @@ struct dt_loop_no_plan { /* a strategy that has none */
     const char *strategy;
     char why[256];
 };
+
 /* Two strategies: times of the first over those of the second. */
 struct dt_loop_pair {
     double predicted, measured;
@@ -40,8 +57,20 @@ struct dt_loop_pair {
     bool agree;         /* one of them says that they are alike, or both that the same is faster */
 };
 
-/* Profiles are measured before the first layout, between groups of layouts and after the last. */
-enum { LOOP_GROUPS = 2, LOOP_PASSES_MAX = LOOP_GROUPS + 1, LOOP_THREADS_MAX = 256 };
+/* How much slower a rank's cores may be than another's where orders are compared: predictions take all for alike, and a rank that
+ * is slower by a twentieth shifts a gain by a few points. */
+#define LOOP_RANKS_APART_MAX 0.05
+/* What orders of samples took, each step in every one of them in turn: in a training LOOP_ROUNDS rounds. */
+enum { LOOP_ROUNDS = 4 };
+struct dt_loop_turns {
+    struct dt_train_turns how;
+    int trainings;                /* done */
+    double *time_s, *reference_s; /* [rounds so far][steps][orders]; owned */
+    double *rank_s;               /* [steps so far][ranks] of reference kernels; owned */
+    int64_t
+        steady[LOOP_TRAININGS_MAX]; /* of its steps, those in which the machine kept its speed */
+    double apart; /* how much longer the kernel takes on the slowest rank than on the fastest */
+};
 
 struct dt_loop {
     const struct dt_cli *cli;
@@ -54,9 +83,9 @@ struct dt_loop {
     bool anyway;        /* however busy the machine is */
     bool orders;        /* of samples instead of layouts */
     bool strategies;    /* instead of layouts */
-    int round;          /* of orders and strategies, the one that is measured */
+    int round;          /* of strategies, the one that is measured */
     double foreign_max; /* over all measurements that count */
-    int64_t steps_kept; /* of orders and strategies, how many */
+    int64_t steps_kept; /* of strategies, how many */
     bool *kept;         /* of these: [steps] that all of them have; owned */
     struct dt_loop_no_plan no_plan[LOOP_STRATEGIES];
     int n_no_plan;
@@ -70,6 +99,7 @@ struct dt_loop {
     struct dt_samples *seen; /* sizes of what the measured steps train on */
     struct dt_samples *last; /* of the last of these steps */
     const char *runs;        /* the file that keeps its runs, predicted and measured, or NULL */
+    struct dt_loop_turns turns;
     struct dt_loop_layout *layout;
     int n;
     size_t cap;
@@ -77,11 +107,19 @@ struct dt_loop {
 
 /* Layouts of up to ranks_max ranks that the job's batch allows (loop_layouts.c). */
 enum dt_status dt_loop_layouts(struct dt_loop *l, const struct dt_job *job, struct dt_error *err);
-/* Instead: the job's own plan with each way of reordering samples, without first and both last, and behind these with
- * Entrain's assignment, if it goes with the plan. */
-enum { LOOP_ORDERS = 4 };
+int dt_loop_threads_each(const struct dt_loop *l, int ranks);
+
+/* Instead: the job's own plan with each way of reordering samples, none first, and Entrain's assignment, if it goes with the plan.
+ * They are measured until their gains are known (loop_orders.c). */
 enum dt_status dt_loop_orders(struct dt_loop *l, const struct dt_model *m,
                               const struct dt_plan *plan, struct dt_error *err);
+enum dt_status dt_loop_run_orders(struct dt_loop *l, struct dt_error *err);
+void dt_loop_print_orders(const struct dt_loop *l);
+void dt_loop_row_order(struct dt_cli_rows *r, const struct dt_loop *l, int k);
+void dt_loop_json_orders(const struct dt_loop *l, struct dt_json *j);
+/* DT_ERR_TOLERANCE: a gain is predicted otherwise than it is measured. */
+enum dt_status dt_loop_check_orders(const struct dt_loop *l, struct dt_error *err);
+void dt_loop_free_orders(struct dt_loop *l);
 
 /* Instead: places for the best plan of each strategy, on as many ranks as there are cores; the plans themselves, once there
  * is a profile; the result of each pair (loop_strategies.c). */
@@ -92,16 +130,14 @@ void dt_loop_json_strategies(const struct dt_loop *l, struct dt_json *j);
 /* DT_ERR_TOLERANCE: two strategies are measured the other way round. */
 enum dt_status dt_loop_check_strategies(const struct dt_loop *l, struct dt_error *err);
 
-/* Measures all that there is and predicts it (loop_turns.c). */
+/* Measures all that there is and predicts it; blocks and messages only, for each number of threads (loop_turns.c). */
 enum dt_status dt_loop_run_layouts(struct dt_loop *l, struct dt_error *err);
 enum dt_status dt_loop_run_in_turn(struct dt_loop *l, struct dt_error *err);
+enum dt_status dt_loop_profile_all(struct dt_loop *l, struct dt_error *err);
 /* Are two times of such a ratio alike? */
 bool dt_loop_tie(double ratio, double uncertainty);
-/* Of orders and strategies, both in kept steps. */
+/* Of strategies, both in kept steps. */
 void dt_loop_compare(const struct dt_loop *l, int a, int b, struct dt_loop_pair *out);
-/* How many times as fast order k is as the first one. */
-double dt_loop_gain_predicted(const struct dt_loop *l, int k);
-double dt_loop_gain_measured(const struct dt_loop *l, int k);
 
 /* Keeps to the cores that others leave alone (loop_cores.c). */
 enum dt_status dt_loop_settle(struct dt_loop *l, struct dt_error *err);
@@ -119,6 +155,8 @@ void dt_loop_profile_path(const struct dt_loop *l, int pass, int threads, char *
 /* Trains some steps with the layout. */
 enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, struct dt_error *err,
                                struct dt_drift *out);
+/* Trains with all orders in turn; *text: its metrics.jsonl (dt_free). */
+enum dt_status dt_loop_measure_turns(struct dt_loop *l, struct dt_error *err, char **text);
 /* A session of the job on as many ranks of this machine, with the layout's overrides and the profile of this pass; these
  * samples stay the caller's if it ends with dt_loop_close(). */
 enum dt_status dt_loop_open(const struct dt_loop *l, const struct dt_loop_layout *x,

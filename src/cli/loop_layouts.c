@@ -28,7 +28,7 @@ static int ranks_of(const struct dt_model *m, const struct shape *s)
     return s->colocated ? most : sum;
 }
 
-static int threads_each(const struct dt_loop *l, int ranks)
+int dt_loop_threads_each(const struct dt_loop *l, int ranks)
 {
     int n = l->cores / ranks;
 
@@ -86,7 +86,7 @@ static enum dt_status add(struct dt_loop *l, const struct dt_job *job, const str
     x = &l->layout[l->n];
     memset(x, 0, sizeof(*x));
     x->ranks = ranks;
-    x->threads = threads_each(l, ranks);
+    x->threads = dt_loop_threads_each(l, ranks);
     at = (size_t)snprintf(x->over, sizeof(x->over), "plan={colocated: %s",
                           s->colocated ? "true" : "false");
     name =
@@ -154,41 +154,4 @@ enum dt_status dt_loop_layouts(struct dt_loop *l, const struct dt_job *job, stru
                 DT_TRY(add(l, job, &s, err));
             }
     return add_windows(l, job, others, err);
-}
-
-/* With Entrain's assignment, would it be a plan? */
-static bool may_defer(const struct dt_model *m, const struct dt_plan *plan)
-{
-    struct dt_plan p = *plan;
-
-    p.policy.assignment = DT_ASSIGNMENT_ENTRAIN;
-    return dt_plan_check_entrain(&p, m, NULL) == DT_OK;
-}
-
-enum dt_status dt_loop_orders(struct dt_loop *l, const struct dt_model *m,
-                              const struct dt_plan *plan, struct dt_error *err)
-{
-    static const char *const names[] = {"as they come", "intra", "inter", "intra and inter",
-                                        "entrain"};
-    int ranks = dt_plan_gpus(plan);
-
-    l->n = LOOP_ORDERS + may_defer(m, plan);
-    if (dt_grow((void **)&l->layout, &l->cap, (size_t)l->n, sizeof(*l->layout)))
-        return dt_error_nomem(err, "layouts");
-    for (int k = 0; k < l->n; k++) {
-        struct dt_loop_layout *x = &l->layout[k];
-
-        memset(x, 0, sizeof(*x));
-        x->ranks = ranks;
-        x->threads = threads_each(l, ranks);
-        snprintf(x->name, sizeof(x->name), "%s", names[k]);
-        if (k == LOOP_ORDERS) { /* which has an order of its own */
-            snprintf(x->over, sizeof(x->over), "train.assignment=entrain");
-            snprintf(x->also, sizeof(x->also), "train.reorder=none");
-        } else {
-            snprintf(x->over, sizeof(x->over), "train.reorder={intra: %s, inter: %s}",
-                     k & 1 ? "true" : "false", k & 2 ? "true" : "false");
-        }
-    }
-    return DT_OK;
 }

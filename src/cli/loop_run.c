@@ -206,7 +206,7 @@ static enum dt_status profile(struct dt_loop *l, int threads, int ranks, bool me
     job_words(c, l);
     word(c, "run.threads=%d", threads);
     word(c, "--seconds");
-    word(c, "%g", messages_only ? 0 : l->seconds / LOOP_PASSES_MAX);
+    word(c, "%g", messages_only ? 0 : l->seconds / LOOP_PASSES);
     word(c, "--repeats");
     word(c, "%d", messages_only ? 1 : REPEATS);
     if (messages_only) {
@@ -413,25 +413,13 @@ static enum dt_status keep_last(const struct dt_loop *l, const struct dt_loop_la
     return st;
 }
 
-enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, struct dt_error *err,
-                               struct dt_drift *out)
+/* On the layout's ranks, with the last profile; each try has a name of its own: nothing of one that did not count is found. */
+static void train_words(struct command *c, const struct dt_loop *l, const struct dt_loop_layout *x,
+                        const char *name)
 {
-    struct command *c = dt_calloc(1, sizeof(*c));
-    char path[LOOP_PATH_MAX], profile[LOOP_PATH_MAX];
-    struct dt_error not_kept = {0};
-    int at = (int)(x - l->layout);
-    enum dt_status st;
+    char profile[LOOP_PATH_MAX];
 
-    if (!c)
-        return dt_error_nomem(err, "a command");
-    /* right before the executed one, each time that it is tried */
-    if (l->runs && keep_last(l, x, &not_kept) != DT_OK) {
-        dt_cli_warn_not_kept(&not_kept);
-        l->runs = NULL; /* said once */
-    }
     dt_loop_profile_path(l, l->passes - 1, x->threads, profile, sizeof(profile));
-    /* each try its own: nothing of one that did not count is found */
-    snprintf(path, sizeof(path), "%s/log-%d-%d-%d", l->dir, at, l->round, l->again);
     word(c, "disttrain");
     word(c, "train");
     word(c, "--ranks");
@@ -441,47 +429,83 @@ enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, stru
         word(c, "--reference");
         word(c, "1");
     }
-    if (l->runs) {
-        word(c, "--runs");
-        word(c, "%s", l->runs);
-    } else {
-        word(c, "--no-runs");
-    }
     job_words(c, l);
     word(c, "search.strategy=manual");
     word(c, "search.allow_analytical=true");
     word(c, "cluster={preset: local, gpus_per_node: %d}", x->ranks > 4 ? x->ranks : 4);
+    word(c, "profile=%s", profile); /* what reordering goes by */
+    word(c, "run.log_dir=%s/log-%s", l->dir, name);
+    word(c, "run.log_interval=1");
+    word(c, "run.checkpoint={dir: \"%s/saved-%s\", interval: 0}", l->dir, name);
+}
+
+enum dt_status dt_loop_measure(struct dt_loop *l, struct dt_loop_layout *x, struct dt_error *err,
+                               struct dt_drift *out)
+{
+    struct command *c = dt_calloc(1, sizeof(*c));
+    char path[LOOP_PATH_MAX], name[64];
+    struct dt_error not_kept = {0};
+    enum dt_status st;
+
+    if (!c)
+        return dt_error_nomem(err, "a command");
+    /* right before the executed one, each time that it is tried */
+    if (l->runs && keep_last(l, x, &not_kept) != DT_OK) {
+        dt_cli_warn_not_kept(&not_kept);
+        l->runs = NULL; /* said once */
+    }
+    snprintf(name, sizeof(name), "%d-%d-%d", (int)(x - l->layout), l->round, l->again);
+    train_words(c, l, x, name);
+    if (l->runs)
+        word(c, "--runs=%s", l->runs);
+    else
+        word(c, "--no-runs");
     word(c, "%s", x->over);
     if (x->also[0])
         word(c, "%s", x->also);
-    word(c, "profile=%s", profile); /* what reordering goes by */
     word(c, "run.steps=%d", (int)(l->warm_up + l->steps));
-    word(c, "run.log_dir=%s", path);
-    word(c, "run.log_interval=1");
-    word(c, "run.checkpoint={dir: \"%s/saved-%d-%d-%d\", interval: 0}", l->dir, at, l->round,
-         l->again);
     st = run(l, c, x->name, NULL, err);
     command_free(c);
-    strncat(path, "/metrics.jsonl", sizeof(path) - strlen(path) - 1);
+    snprintf(path, sizeof(path), "%s/log-%s/metrics.jsonl", l->dir, name);
     return st == DT_OK ? read_measured(l, path, x, err, out) : st;
+}
+
+enum dt_status dt_loop_measure_turns(struct dt_loop *l, struct dt_error *err, char **text)
+{
+    const struct dt_train_turns *t = &l->turns.how;
+    struct command *c = dt_calloc(1, sizeof(*c));
+    char path[LOOP_PATH_MAX], name[64];
+    enum dt_status st;
+    size_t len;
+
+    if (!c)
+        return dt_error_nomem(err, "a command");
+    snprintf(name, sizeof(name), "turns-%d-%d", l->turns.trainings, l->again);
+    train_words(c, l, &l->layout[0], name);
+    word(c, "--orders=%lld,%lld,%lld", (long long)t->warm_up, (long long)t->batches,
+         (long long)t->rounds);
+    st = run(l, c, "disttrain train --orders", NULL, err);
+    command_free(c);
+    snprintf(path, sizeof(path), "%s/log-%s/metrics.jsonl", l->dir, name);
+    return st == DT_OK ? dt_file_read(path, METRICS_MAX, err, text, &len) : st;
 }
 
 enum dt_status dt_loop_predict(struct dt_loop *l, const struct dt_loop_layout *x, int pass,
                                struct dt_error *err, double *out_s)
 {
-    bool in_turn = l->orders || l->strategies;
+    bool mean = l->orders || l->strategies;
     struct dt_sim_result r;
     struct dt_session s;
     int n = 0;
 
     DT_TRY(simulate(l, x, pass, l->seen, (int)l->steps, err, &s, &r));
     for (int i = 0; i < r.iterations; i++)
-        if (in_turn ? l->kept[i] : x->step_s[i] > 0)
+        if (l->orders || (l->strategies ? l->kept[i] : x->step_s[i] > 0))
             r.iteration_s[n++] = r.iteration_s[i];
     *out_s = 0;
-    for (int i = 0; i < n && in_turn; i++)
+    for (int i = 0; i < n && mean; i++)
         *out_s += r.iteration_s[i] / n;
-    if (!in_turn)
+    if (!mean)
         *out_s = dt_median(r.iteration_s, (size_t)n);
     dt_sim_result_free(&r);
     dt_loop_close(&s);

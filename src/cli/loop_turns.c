@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Taking turns: profiles before and after what is measured, layouts one after the other, orders of samples and strategies in
- * rounds. */
+ * Taking turns: profiles before and after what is measured, layouts one after the other, strategies in rounds. */
 #include "cli/loop.h"
 #include "cli/progress.h"
 #include "base/mem.h"
@@ -27,7 +26,7 @@ static enum dt_status measure_once(struct dt_loop *l, void *arg, struct dt_error
 }
 
 /* Blocks and messages, once for each number of threads that some rank has. */
-static enum dt_status profile_all(struct dt_loop *l, struct dt_error *err)
+enum dt_status dt_loop_profile_all(struct dt_loop *l, struct dt_error *err)
 {
     bool have[LOOP_THREADS_MAX + 1] = {false};
 
@@ -88,7 +87,7 @@ enum dt_status dt_loop_run_layouts(struct dt_loop *l, struct dt_error *err)
     int groups = l->n < LOOP_GROUPS ? l->n : LOOP_GROUPS;
 
     DT_TRY(room_for_steps(l, 1, err));
-    DT_TRY(profile_all(l, err));
+    DT_TRY(dt_loop_profile_all(l, err));
     for (int g = 0; g < groups; g++) {
         int first = l->n * g / groups, last = l->n * (g + 1) / groups;
 
@@ -98,17 +97,17 @@ enum dt_status dt_loop_run_layouts(struct dt_loop *l, struct dt_error *err)
             dt_cli_progress(x->name, i + 1, l->n);
             DT_TRY(dt_loop_watched(l, x->name, measure_once, x, err, &x->drift));
         }
-        DT_TRY(profile_all(l, err));
+        DT_TRY(dt_loop_profile_all(l, err));
         DT_TRY(predict(l, first, last, err));
     }
     dt_cli_progress_end();
     return DT_OK;
 }
 
-/* ---- orders of samples, strategies ---- */
+/* ---- strategies ---- */
 
-/* Gains of orders are small against what a machine's speed does within minutes, but all of them train on the same steps:
- * each step's time is the median of its rounds, in reference kernels, and the rounds go back and forth. */
+/* All of them train on the same steps: each step's time is the median of its rounds, in reference kernels, and the rounds go
+ * back and forth. */
 enum { ROUNDS = 3 };
 
 static enum dt_status round_of_all(struct dt_loop *l, int round, struct dt_error *err)
@@ -151,9 +150,9 @@ static enum dt_status combine(struct dt_loop *l, struct dt_error *err)
     }
     if (2 * n < l->steps) /* never with --anyway */
         return dt_error_set(err, DT_ERR_BUSY,
-                            "machine too busy: it kept its speed with every %s in %lld of %lld "
-                            "steps only; measure when other work has ended, or --anyway",
-                            l->orders ? "order" : "strategy", (long long)n, (long long)l->steps);
+                            "machine too busy: it kept its speed with every strategy in %lld of "
+                            "%lld steps only; measure when other work has ended, or --anyway",
+                            (long long)n, (long long)l->steps);
     l->steps_kept = n;
     for (int k = 0; k < l->n; k++) {
         struct dt_loop_layout *x = &l->layout[k];
@@ -170,13 +169,12 @@ static enum dt_status combine(struct dt_loop *l, struct dt_error *err)
 
 enum dt_status dt_loop_run_in_turn(struct dt_loop *l, struct dt_error *err)
 {
-    DT_TRY(profile_all(l, err));
-    if (l->strategies) /* which a profile is needed for */
-        DT_TRY(dt_loop_plan_strategies(l, err));
+    DT_TRY(dt_loop_profile_all(l, err));
+    DT_TRY(dt_loop_plan_strategies(l, err)); /* which a profile is needed for */
     DT_TRY(room_for_steps(l, ROUNDS, err));
     for (int r = 0; r < ROUNDS; r++)
         DT_TRY(round_of_all(l, r, err));
-    DT_TRY(profile_all(l, err));
+    DT_TRY(dt_loop_profile_all(l, err));
     DT_TRY(combine(l, err));
     DT_TRY(predict(l, 0, l->n, err));
     dt_cli_progress_end();
@@ -210,14 +208,4 @@ void dt_loop_compare(const struct dt_loop *l, int a, int b, struct dt_loop_pair 
     out->agree = dt_loop_tie(out->predicted, out->uncertainty) ||
                  dt_loop_tie(out->measured, out->uncertainty) ||
                  (out->predicted < 1) == (out->measured < 1);
-}
-
-double dt_loop_gain_predicted(const struct dt_loop *l, int k)
-{
-    return l->layout[0].predicted_s / l->layout[k].predicted_s;
-}
-
-double dt_loop_gain_measured(const struct dt_loop *l, int k)
-{
-    return l->layout[0].measured_s / l->layout[k].measured_s;
 }
