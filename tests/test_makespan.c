@@ -165,6 +165,49 @@ START_TEST(makespans_without_programs)
 }
 END_TEST
 
+/* Ranks of expert parallelism take their turns together, but on the timeline they need not wait for each other. */
+START_TEST(makespans_of_experts_beside_guests)
+{
+    enum { FROM = 1000, ROUNDS = 1500 };
+    uint64_t seed = dt_test_seed();
+    int seen = 0;
+
+    for (int round = FROM; round < FROM + ROUNDS; round++) {
+        bool experts = false;
+
+        sf_random(&s, seed, round, round % 2);
+        for (int m = 0; m < s.plan.n_modules; m++)
+            experts |= s.plan.modules[m].layout.ep > 1;
+        if (experts && dt_plan_shares(&s.plan) && !s.plan.colocated) {
+            struct dt_cost *cost = new_cost();
+            int64_t ns = -1;
+
+            sf_assign(&s);
+            if (dt_sched_compile(&s.plan, &s.f.model, &s.f.cluster, s.a, cost, &s.err, &s.p) ==
+                DT_OK) {
+                dt_assert_ok(
+                    dt_sched_makespan(&s.plan, &s.f.model, &s.f.cluster, s.a, cost, &s.err, &ns),
+                    s.err);
+                ck_assert_msg(ns == timeline_ns(cost),
+                              "seed %" PRIu64 " round %d: %" PRId64 " ns, by the program %" PRId64
+                              " ns",
+                              seed, round, ns, timeline_ns(cost));
+                glance_is_exact(cost, ns);
+                seen++;
+                sf_free_program(&s);
+            } else {
+                dt_assign_free(s.a);
+                s.a = NULL;
+            }
+            dt_cost_free(cost);
+        }
+        sf_free(&s);
+    }
+    printf("experts beside guests: %d\n", seen);
+    ck_assert_int_gt(seen, ROUNDS / 100);
+}
+END_TEST
+
 /* The k-th allocation fails, 0: none does.  How many there were goes to *n. */
 static enum dt_status try_without(uint64_t k, uint64_t *n, int64_t *ns, bool *cost_fails)
 {
@@ -221,6 +264,7 @@ int main(void)
     TCase *c = dt_test_case(u, "makespan", 120);
 
     tcase_add_test(c, makespans_without_programs);
+    tcase_add_test(c, makespans_of_experts_beside_guests);
     tcase_add_test(c, makespans_without_memory);
     return dt_test_run(u);
 }

@@ -186,7 +186,8 @@ static bool same_plan(const struct dt_plan *p, const struct dt_plan *q)
         const struct dt_plan_module *a = &p->modules[m], *b = &q->modules[m];
 
         same = !memcmp(&a->layout, &b->layout, sizeof a->layout) && a->with == b->with &&
-               a->recompute == b->recompute && a->zero == b->zero;
+               a->recompute == b->recompute && a->zero == b->zero && a->window == b->window &&
+               a->zero_group == b->zero_group;
     }
     return same;
 }

@@ -14,6 +14,7 @@ enum {
     PLANS_MAX = 240,
     FEW_PLANS_MAX = 2400,
     FEW_GPUS = 16, /* on so few every variant of every LLM is tried */
+    SPLITS = 400,  /* of an LLM on so few that memory is asked for */
     AGAIN = 6,     /* plans whose LLMs are tried with all variants */
     WHOLE = 4,
 };
@@ -25,6 +26,7 @@ struct host {
 
 struct hosting {
     struct dt_orch_table *t;
+    bool few; /* GPUs */
     const struct dt_orch_hosted *h;
     struct dt_search_stats *stats;
     int llm, most, n[DT_SCHED_N];
@@ -66,7 +68,8 @@ static bool llm_fits(struct hosting *w, struct dt_orch_cand *c)
         if (dt_orch_table_fits(t, &q))
             return true;
     }
-    return false;
+    of->zero = 0;
+    return w->few; /* with other splits it may */
 }
 
 static void try_host(struct hosting *w, struct host *x)
@@ -172,8 +175,77 @@ static enum dt_status settle(struct hosting *w, struct dt_plan *p)
     return dt_orch_check_expected(w->t, p, NULL);
 }
 
-/* Guests recompute as little as fits; with more ZeRO of the LLM only where nothing fits without. */
-static bool lean_enough(struct hosting *w, const struct dt_orch_cand *c, struct dt_plan *p)
+struct splitting { /* all ways of dealing the LLM's blocks */
+    struct hosting *w;
+    const double *block_s;
+    double best; /* the slowest part of that in `found` */
+    int blocks, parts, left;
+    struct dt_plan p, found;
+};
+
+/* Parts from v on; `slowest` of those before. */
+static void try_splits(struct splitting *x, int v, double slowest)
+{
+    uint16_t *split = x->p.modules[x->w->llm].split;
+    double sum = 0;
+
+    if (v == x->parts) {
+        struct dt_plan p = x->p;
+
+        if (x->left-- > 0 && settle(x->w, &p) == DT_OK) {
+            x->best = slowest;
+            x->found = p;
+        }
+        return;
+    }
+    for (int end = split[v] + 1; end <= x->blocks - (x->parts - 1 - v); end++) {
+        sum += x->block_s[end - 1];
+        if (fmax(slowest, sum) >= x->best || x->left <= 0)
+            return;
+        if (v + 1 == x->parts && end < x->blocks)
+            continue;
+        split[v + 1] = (uint16_t)end;
+        try_splits(x, v + 1, fmax(slowest, sum));
+    }
+}
+
+/* On few GPUs memory may want stages that differ: the split with the fastest slowest part of those that fit. */
+static bool split_to_fit(struct hosting *w, const struct dt_orch_cand *c, struct dt_plan *p)
+{
+    struct dt_orch_table *t = w->t;
+    const struct dt_orch_choice *of = &c->of[w->llm];
+    const struct dt_plan_layout *l = &p->modules[w->llm].layout;
+    struct dt_orch_times *times = dt_orch_times_of(t, w->llm, of->lane, of->recompute,
+                                                   c->microbatch, t->space.pipe[c->pipe].split);
+    struct splitting *x;
+    bool found;
+
+    if (!w->few || !times || !times->block_s || l->pp * l->vpp < 2)
+        return false;
+    x = dt_calloc(1, sizeof(*x)); /* plans are too large for the stack */
+    if (!x) {
+        t->nomem = true;
+        return false;
+    }
+    *x = (struct splitting){.w = w,
+                            .block_s = times->block_s,
+                            .best = HUGE_VAL,
+                            .blocks = t->in->model->modules[w->llm].n_blocks,
+                            .parts = l->pp * l->vpp,
+                            .left = SPLITS,
+                            .p = *p};
+    try_splits(x, 0, 0);
+    found = x->best < HUGE_VAL;
+    if (found)
+        *p = x->found;
+    dt_free(x);
+    return found;
+}
+
+/* Guests recompute as little as fits; with more ZeRO of the LLM only where nothing fits without.  `splits`: of the LLM may be
+ * changed for it. */
+static bool lean_enough(struct hosting *w, const struct dt_orch_cand *c, bool splits,
+                        struct dt_plan *p)
 {
     const struct dt_orch_space *s = &w->t->space;
     const struct dt_plan placed = *p;
@@ -193,7 +265,7 @@ static bool lean_enough(struct hosting *w, const struct dt_orch_cand *c, struct 
                 p->modules[m].recompute = o->recompute[r < o->n_recompute ? r : o->n_recompute - 1];
                 p->modules[m].zero = o->zero[0];
             }
-            if (settle(w, p) == DT_OK)
+            if (settle(w, p) == DT_OK || (splits && split_to_fit(w, c, p)))
                 return true;
         }
     return false;
@@ -213,7 +285,9 @@ static bool make(struct hosting *w, const struct dt_orch_cand *c, int variant, s
         p->modules[m].with = m == w->llm ? 0 : (uint8_t)(w->llm + 1);
     if (!dt_orch_hosted_split(t, c, w->llm, p) || !w->h->place(t, c, variant, p))
         return false;
-    if (lean_enough(w, c, p))
+    if (lean_enough(w, c, false, p))
+        return true;
+    if (w->few && lean_enough(w, c, true, p))
         return true;
     t->rejects.assigned++;
     return false;
@@ -412,6 +486,7 @@ enum dt_status dt_orch_hosted_plans(struct dt_orch_table *t, const struct dt_orc
     if (!w)
         return dt_error_nomem(err, "planner search");
     *w = (struct hosting){.t = t,
+                          .few = few,
                           .h = h,
                           .stats = &out->stats,
                           .llm = t->in->model->llm,

@@ -425,7 +425,8 @@ enum dt_status dt_orch_polish(struct dt_orch_table *t, const double *cap,
  * there is no such choice, or it cannot help. */
 enum { DT_ORCH_GROUPS = 3 };
 int dt_orch_group_of(const struct dt_orch_table *t, const struct dt_plan_module *mp, int k);
-/* Puts before the best plan the one that single steps of zero_group and of windows lead to from it, if that is faster. */
+/* Adds the plans that single steps of zero_group and of windows lead to from the best of two kinds, where they are faster as
+ * ranking looks at them. */
 enum dt_status dt_orch_choose_shares(struct dt_orch_table *t, struct dt_error *err,
                                      struct dt_search_result *out);
 /* orchestrate_explain.c */

@@ -24,6 +24,8 @@
 #define SAMPLES 128.0
 /* Less than that is no gain. */
 #define GAIN 3e-4
+/* Nor is that of a program that is far longer: it makes all that follows dearer. */
+#define LONGER_GAIN 5e-3
 /* A descent that has brought nothing in its turn and is so much behind the best is given up. */
 #define BEHIND 0.02
 /* A neighbour whose program has more ops takes the time of many others.  It is left out unless the plan at hand is as
@@ -47,6 +49,7 @@ enum {
     WIDE_SHARE = 8, /* of the budget: what neighbours further off may take of it in vain, */
     WIDE_LOOKS = 8, /* which has to be enough for so many */
     NEAR = 4,       /* plans of another result that are taken over */
+    LESSONS = 64,
 };
 
 enum progress {
@@ -56,10 +59,20 @@ enum progress {
     WIDE /* neighbours further off were tried, too */
 };
 
+/* What the timelines of neighbours with another LLM were to what was expected of them: the least of those that were timed.  The
+ * formula is off by as much for the others around that LLM. */
+struct lesson {
+    struct dt_orch_choice llm;
+    uint8_t pipe, microbatch;
+    double ratio;
+};
+
 struct descent {
     enum progress progress;
     struct dt_plan start, plan; /* where it began, and where it is */
     struct dt_orch_hand hand;
+    struct lesson lesson[LESSONS]; /* of the plan at hand */
+    int n_lessons;
 };
 
 struct passed { /* a neighbour that was not faster than the plan at hand */
@@ -100,6 +113,7 @@ static void settle(struct polish *w, const struct dt_orch_spot *at, const struct
     w->d->hand.first_s = s;
     w->d->hand.ratio = s / dt_orch_spot_formula_s(&w->moves, at);
     w->d->hand.listed = false;
+    w->d->n_lessons = 0;
 }
 
 /* The next level of ZeRO of a module where the spot does not fit; false where there is none, or that has been tried. */
@@ -113,6 +127,47 @@ static bool raise_zero(struct polish *w, struct dt_orch_spot *s, int m)
         return false;
     }
     return dt_orch_spot_remember(&w->moves, s);
+}
+
+static bool has_llm(const struct polish *w, const struct dt_orch_spot *s, const struct lesson *x)
+{
+    const struct dt_orch_choice *c = &s->c.of[w->moves.llm];
+
+    return s->c.pipe == x->pipe && s->c.microbatch == x->microbatch && c->lane == x->llm.lane &&
+           c->recompute == x->llm.recompute && c->zero == x->llm.zero && c->pp == x->llm.pp &&
+           c->dp == x->llm.dp;
+}
+
+static struct lesson *lesson_of(struct polish *w, const struct dt_orch_spot *s)
+{
+    for (int i = 0; i < w->d->n_lessons; i++)
+        if (has_llm(w, s, &w->d->lesson[i]))
+            return &w->d->lesson[i];
+    return NULL;
+}
+
+/* A neighbour that was expected to take so long takes `seconds`, or more. */
+static void learn(struct polish *w, const struct dt_orch_spot *s, double expect, double seconds)
+{
+    const struct dt_orch_spot *at = &w->d->hand.at;
+    struct lesson x = {at->c.of[w->moves.llm], at->c.pipe, at->c.microbatch, 0}, *known;
+
+    if (w->moves.few || has_llm(w, s, &x) || !(expect > 0))
+        return;
+    known = lesson_of(w, s);
+    if (known)
+        known->ratio = fmin(known->ratio, seconds / expect);
+    else if (w->d->n_lessons < LESSONS)
+        w->d->lesson[w->d->n_lessons++] =
+            (struct lesson){s->c.of[w->moves.llm], s->c.pipe, s->c.microbatch, seconds / expect};
+}
+
+/* Is the neighbour out of reach, as others with its LLM are? */
+static bool is_hopeless(struct polish *w, const struct dt_orch_move *m)
+{
+    const struct lesson *x = lesson_of(w, &m->to);
+
+    return x && m->expect * x->ratio > w->d->hand.first_s * (1 + w->moves.reach);
 }
 
 /* A spot as a plan, with as much more ZeRO of the LLM, then of the guests, as makes it fit: the formula does not know what that
@@ -136,6 +191,14 @@ static bool is_long(const struct polish *w, const struct dt_plan *p)
 
     return !w->moves.few && ops > LONG_PROGRAM &&
            ops > NEARLY * dt_orch_look_ops(w->moves.t, &w->d->plan, SAMPLES);
+}
+
+static double gain_of(const struct polish *w, const struct dt_plan *p)
+{
+    bool longer = dt_orch_look_ops(w->moves.t, p, SAMPLES) >
+                  NEARLY * dt_orch_look_ops(w->moves.t, &w->d->plan, SAMPLES);
+
+    return longer && !w->moves.few ? LONGER_GAIN : GAIN;
 }
 
 static void pass_over(struct polish *w, const struct dt_orch_spot *at, double s)
@@ -163,9 +226,10 @@ static enum dt_status fits_whole(const struct polish *w, const struct dt_plan *p
 }
 
 /* Tries a neighbour; *better: it is the plan at hand now. */
-static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct dt_error *err,
-                               bool *better)
+static enum dt_status try_move(struct polish *w, const struct dt_orch_move *move,
+                               struct dt_error *err, bool *better)
 {
+    struct dt_orch_spot to = move->to;
     struct dt_plan p;
     struct dt_error why;
     double s, closer;
@@ -173,6 +237,8 @@ static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct 
     enum dt_status st;
 
     *better = false;
+    if (is_hopeless(w, move))
+        return DT_OK;
     if (!dt_orch_spot_remember(&w->moves, &to))
         return w->moves.nomem ? dt_error_nomem(err, "planner search") : DT_OK;
     st = fit_spot(w, &to, &why, &p);
@@ -184,9 +250,11 @@ static enum dt_status try_move(struct polish *w, struct dt_orch_spot to, struct 
         return dt_error_pass(err, &why);
     /* slower ones are never gone back to: the best may only be faster then */
     DT_TRY(glance(w, &p, SAMPLES, w->d->hand.first_s * (1 + PASSED_NEAR), err, &s, &share));
-    if (s > w->d->hand.first_s * (1 - GAIN) && s < HUGE_VAL)
+    if (s > 0)
+        learn(w, &move->to, move->expect, fmin(s, w->d->hand.first_s * (1 + PASSED_NEAR)));
+    if (s > w->d->hand.first_s * (1 - gain_of(w, &p)) && s < HUGE_VAL)
         pass_over(w, &to, s);
-    if (s <= 0 || s > w->d->hand.first_s * (1 - GAIN))
+    if (s <= 0 || s > w->d->hand.first_s * (1 - gain_of(w, &p)))
         return DT_OK;
     closer = s;
     if (share)
@@ -226,7 +294,7 @@ static enum dt_status take_turn(struct polish *w, int64_t ops, int64_t end, stru
             w->d->progress = DONE;
             return DT_OK;
         }
-        DT_TRY(try_move(w, h->moves[h->next++].to, err, &better));
+        DT_TRY(try_move(w, &h->moves[h->next++], err, &better));
         since = better ? w->moves.t->ops : since;
     }
     if (since == begin && is_behind(w))
@@ -303,9 +371,10 @@ static enum dt_status look_behind(struct polish *w, int64_t end, struct dt_error
             break;
         h->at = x.at;
         h->ratio = x.ratio;
+        w->d->n_lessons = 0;
         DT_TRY(dt_orch_moves_list(&w->moves, h, err));
         while (h->next < h->n && !better && w->moves.t->ops < end)
-            DT_TRY(try_move(w, h->moves[h->next++].to, err, &better));
+            DT_TRY(try_move(w, &h->moves[h->next++], err, &better));
         if (!better)
             continue;
         DT_TRY(take_turn(w, end, end, err));

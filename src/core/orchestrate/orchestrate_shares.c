@@ -5,7 +5,7 @@
  * (dt_plan_module.window).
  *
  * The search before this knows neither.  Both change little but the plan that they are tried on, so they are single steps from
- * the best one, each kept where its timeline is shorter. */
+ * the best ones, each kept where its timeline is shorter. */
 #include "base/mem.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
@@ -14,8 +14,17 @@
 
 /* As orchestrate_polish.c: less is no gain. */
 #define GAIN 3e-4
+/* The same where a share of the replicas stands for a plan. */
+#define PART_GAIN 1e-3
 
-enum { DRAWS = 3 /* of a generator */, WINDOWS = 4 /* of an encoder */ };
+/* As far as a share of the replicas may be off. */
+#define NEAR 0.015
+
+enum {
+    DRAWS = 3,   /* of a generator */
+    WINDOWS = 4, /* of an encoder */
+    KINDS = 2,   /* of plans, the best of which is tried */
+};
 
 int dt_orch_group_of(const struct dt_orch_table *t, const struct dt_plan_module *mp, int k)
 {
@@ -135,7 +144,7 @@ static enum dt_status descend(struct dt_orch_table *t, bool part, struct dt_erro
             continue;
         ops -= dt_orch_look_ops(t, &q, 0);
         DT_TRY(time_it(t, &q, now, err, &s));
-        if (s > now * (1 - GAIN))
+        if (s > now * (1 - (part ? PART_GAIN : GAIN)))
             continue;
         *p = q;
         *changed = true;
@@ -145,43 +154,49 @@ static enum dt_status descend(struct dt_orch_table *t, bool part, struct dt_erro
     return DT_OK;
 }
 
-/* Of the others as many as leave k in all. */
-static enum dt_status put_first(struct dt_search_result *out, int k, const struct dt_plan *p,
-                                struct dt_error *err)
+/* From plan i of those in the list. */
+static enum dt_status try_shares(struct dt_orch_table *t, struct dt_search_result *out, int i,
+                                 struct dt_error *err)
 {
-    int others = out->n < k ? out->n : k - 1;
-    struct dt_plan *all = dt_realloc(out->plans, ((size_t)out->n + 1) * sizeof(*all));
+    struct dt_plan p = out->plans[i];
+    bool changed = false, part;
 
-    if (!all)
-        return dt_error_nomem(err, "plans");
-    memmove(all + 1, all, (size_t)others * sizeof(*all));
-    all[0] = *p;
-    out->plans = all;
-    out->n = others + 1;
+    part = dt_orch_look_ops(t, &p, 0) < dt_orch_plan_ops(&p, t->in->model->llm);
+    DT_TRY(descend(t, part, err, &p, &changed));
+    if (changed && p.predicted.timeline_s < out->plans[i].predicted.timeline_s)
+        out->plans[out->n++] = p;
     return DT_OK;
 }
 
 enum dt_status dt_orch_choose_shares(struct dt_orch_table *t, struct dt_error *err,
                                      struct dt_search_result *out)
 {
-    struct dt_plan best = out->plans[0];
-    bool changed = false, part;
-    struct dt_error why;
+    const double best = out->plans[0].predicted.timeline_s;
+    int llm = t->in->model->llm, n = out->n, tried[KINDS], kinds = 0;
+    int kept = t->in->opt.k > 0 ? t->in->opt.k : 8;
+    struct dt_plan *all;
 
-    if (!t->in->opt.rank || t->in->opt.effort == DT_EFFORT_QUICK || t->in->near ||
-        best.predicted.timeline_s <= 0 || best.colocated || best.n_modules == 1)
+    if (!t->in->opt.rank || t->in->opt.effort == DT_EFFORT_QUICK || t->in->near || best <= 0 ||
+        out->plans[0].colocated || out->plans[0].n_modules == 1)
         return DT_OK;
-    part = dt_orch_look_ops(t, &best, 0) < dt_orch_plan_ops(&best, t->in->model->llm);
-    DT_TRY(descend(t, part, err, &best, &changed));
-    if (changed && part) {
-        enum dt_status st = dt_orch_plan_timeline_s(
-            t->in, &best, 0, &why, &best.predicted.timeline_s, &best.predicted.mem_bytes_max);
+    all = dt_realloc(out->plans, ((size_t)n + KINDS) * sizeof(*all));
+    if (!all)
+        return dt_error_nomem(err, "plans");
+    out->plans = all;
+    for (int i = 0; i < n && kinds < KINDS; i++) {
+        double s = all[i].predicted.timeline_s;
+        bool alike = false;
 
-        t->ops += (int64_t)dt_orch_plan_ops(&best, t->in->model->llm);
-        if (st != DT_OK && st != DT_ERR_INFEASIBLE)
-            return dt_error_pass(err, &why);
-        changed = st == DT_OK;
+        for (int k = 0; k < kinds; k++)
+            alike = alike || dt_orch_plans_alike(&all[tried[k]], &all[i], llm);
+        if (alike || s <= 0 || s > best * (1 + NEAR))
+            continue;
+        tried[kinds++] = i;
+        DT_TRY(try_shares(t, out, i, err));
     }
-    changed = changed && best.predicted.timeline_s < out->plans[0].predicted.timeline_s;
-    return changed ? put_first(out, t->in->opt.k > 0 ? t->in->opt.k : 8, &best, err) : DT_OK;
+    if (out->n == n)
+        return DT_OK;
+    DT_TRY(dt_orch_sort(all, out->n, err));
+    out->n = out->n < kept ? out->n : kept;
+    return DT_OK;
 }

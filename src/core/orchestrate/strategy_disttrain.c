@@ -150,6 +150,22 @@ static void timed_first(struct dt_plan *plans, int n)
     }
 }
 
+/* *slower: for certain than `best`, and then its time is left at 0. */
+static enum dt_status time_whole(struct dt_orch_table *t, struct dt_plan *p, double best,
+                                 struct dt_error *err, bool *slower)
+{
+    double s = 0, bytes;
+
+    t->ops += (int64_t)dt_orch_plan_ops(p, t->in->model->llm);
+    if (best < HUGE_VAL)
+        DT_TRY(dt_orch_run_timeline_s(t->in, p, p, DT_ORCH_GLANCE, best, 0, err, &s, &bytes));
+    *slower = s >= HUGE_VAL;
+    if (*slower)
+        return DT_OK;
+    return dt_orch_plan_timeline_s(t->in, p, 0, err, &p->predicted.timeline_s,
+                                   &p->predicted.mem_bytes_max);
+}
+
 /* Where plans were ranked by a share of their replicas, the slowest of many is not seen: the best of each kind, and the best of
  * the quick search, are timed whole, and these alone are ordered by it.  As all replicas hardly ever take less than some of them,
  * those that a share puts behind what the best takes whole are not timed; they keep their order. */
@@ -174,7 +190,7 @@ static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *qu
     for (int i = 0; i < out->n; i++) {
         struct dt_plan *p = &all[i];
         double share = p->predicted.timeline_s;
-        bool chosen = share > 0 && n < FINALISTS;
+        bool chosen = share > 0 && n < FINALISTS, slower;
         struct dt_error why;
         enum dt_status st;
 
@@ -184,9 +200,9 @@ static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *qu
         p->predicted.timeline_s = 0;
         if (!chosen || share > best * (1 + LEAD))
             continue;
-        t->ops += (int64_t)dt_orch_plan_ops(p, llm);
-        st = dt_orch_plan_timeline_s(t->in, p, 0, &why, &p->predicted.timeline_s,
-                                     &p->predicted.mem_bytes_max);
+        st = time_whole(t, p, best, &why, &slower);
+        if (st == DT_OK && slower)
+            continue;
         if (st == DT_OK) {
             best = fmin(best, p->predicted.timeline_s);
             final[n++] = *p;
@@ -219,9 +235,9 @@ static enum dt_status look(struct dt_orch_table *t, struct dt_error *err,
     DT_TRY(dt_orch_polish(t, NULL, DT_STRATEGY_DISTTRAIN, err, out));
     if (t->in->near)
         return DT_OK;
-    DT_TRY(time_finalists(t, &quick, err, out));
-    /* with GPUs of their own alone the space is the published one */
-    return t->in->opt.guests ? dt_orch_choose_shares(t, err, out) : DT_OK;
+    if (t->in->opt.guests) /* with GPUs of their own alone the space is the published one */
+        DT_TRY(dt_orch_choose_shares(t, err, out));
+    return time_finalists(t, &quick, err, out);
 }
 
 static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,

@@ -86,9 +86,9 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
     if (st == DT_OK && own.opt.rank)
         st = add_windows(apart, err, out);
     if (st == DT_OK)
-        st = dt_orch_time_whole(apart, err, out);
-    if (st == DT_OK)
         st = dt_orch_choose_shares(apart, err, out);
+    if (st == DT_OK)
+        st = dt_orch_time_whole(apart, err, out);
     if (st == DT_OK && out->n > (own.opt.k > 0 ? own.opt.k : 8))
         out->n = own.opt.k > 0 ? own.opt.k : 8;
     for (int i = 0; st == DT_OK && i < out->n; i++)

@@ -268,7 +268,12 @@ static enum dt_status compile(struct dt_sched *s, enum wanted wanted, struct dt_
     if (known)
         return DT_OK;
     out->p = dt_calloc(1, sizeof(*out->p));
-    return out->p ? write_program(s, out->p, err) : dt_error_nomem(err, "a program");
+    if (!out->p)
+        return dt_error_nomem(err, "a program");
+    DT_TRY(write_program(s, out->p, err));
+    if (s->order && s->dur.ns && s->makespan_ns < 0) /* the run of its turns does not tell */
+        DT_TRY(dt_timeline_makespan(out->p, s->order, s->dur.ns, err, &s->makespan_ns));
+    return DT_OK;
 }
 
 static enum dt_status compile_one(const struct dt_sched *in, enum dt_sched_take take,

@@ -138,16 +138,28 @@ static enum dt_status run_guests(struct dt_sched_turns_runs *g, const struct dt_
     return st;
 }
 
+/* Ranks of expert parallelism begin together in a run, so that none is taken from the others, but on a timeline they need not wait for
+ * each other: what a run takes is no less than the makespan then. */
+static bool binds_experts(const struct dt_sched *s)
+{
+    for (int m = 0; m < s->n_modules; m++)
+        if (s->plan->modules[m].layout.ep > 1)
+            return true;
+    return false;
+}
+
 static enum dt_status find_turns(struct dt_sched *s, const struct dt_program *p, const int64_t *ns,
                                  struct dt_error *err, struct dt_sched_turns *best)
 {
     struct dt_sched_turns_runs *g = ns ? dt_sched_turns_prepare(s, p, ns) : NULL;
+    bool binds = binds_experts(s);
 
     if (!g)
         return dt_error_nomem(err, "turns of colocated modules");
-    return s->plan->colocated ? run_colocated(g, err, best)
-                              : run_guests(g, p, s->makespan_only,
-                                           s->limit_ns > 0 ? s->limit_ns : INT64_MAX, err, best);
+    return s->plan->colocated
+               ? run_colocated(g, err, best)
+               : run_guests(g, p, s->makespan_only && !binds,
+                            s->limit_ns > 0 && !binds ? s->limit_ns : INT64_MAX, err, best);
 }
 
 /* The dependencies of the turns into the program, and what their runs tell about it into s. */
@@ -155,16 +167,16 @@ static enum dt_status take_turns(struct dt_sched *s, struct dt_program *p, struc
                                  struct dt_error *err)
 {
     struct dt_durations d = {0};
-    bool timed = !s->plan->colocated && s->cost;
+    bool timed = !s->plan->colocated && s->cost, binds = binds_experts(s);
     enum dt_status st;
 
     if (timed)
         DT_TRY(dt_sched_durations(s, p, err, &d));
     st = find_turns(s, p, timed ? d.ns : nominal_ns(s, p, s->plan->colocated), err, t);
-    if (st == DT_OK &&
-        timed) /* what the turns make wait adds no more: every op began as soon as it could */
+    if (st == DT_OK && timed &&
+        !binds) /* what the turns make wait adds no more: every op began as soon as it could */
         s->makespan_ns = t->end_ns;
-    if (st == DT_OK && !(timed && (s->makespan_only || t->end_ns == INT64_MAX)) &&
+    if (st == DT_OK && !(timed && !binds && (s->makespan_only || t->end_ns == INT64_MAX)) &&
         write_deps(p, t) != 0)
         st = dt_error_nomem(err, "turns of colocated modules");
     if (st != DT_OK) {
