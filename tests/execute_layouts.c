@@ -232,6 +232,10 @@ static const struct {
     {"merged, tp 2, pp 2, full recompute", "2/2/1 2/1/1 1/1/1", "merged recompute=full"},
     {"merged, zb-h1, items, dp 4", "1/1/4 1/2/2 1/1/1", "merged zb-h1 window=1"},
     {"merged and normed, tp 2, zb-h1", "2/1/1 1/2/1 1/1/1", "mergen zb-h1"},
+    {"means of patches, tp 2, pp 2", "2/2/1 1/1/2 1/1/1", "mergem mpi"},
+    {"means of patches, tp 2, dp 2, zb-h1", "2/1/2 1/2/1 1/1/1", "mergem zb-h1 mb=2"},
+    {"means of patches, cp 2, full recompute", "1/1/2 1/1/1 1/1/1",
+     "mergem cp=2 recompute=full full"},
     {"Qwen2-VL's tower, tp 2, pp 2", "2/2/1 1/1/2 1/1/1", "mergeq"},
     {"Qwen2-VL's tower, phases, cp 2", "1/1/2 1/1/1 1/1/1", "mergeq cp=2 window=all full"},
     /* collectives and products in chunks */
@@ -546,6 +550,9 @@ static void read_option(const char *s, struct ranks_case *c)
         c->model = MERGING(", positions: 16, sequence_parallel: false");
     else if (word_is(s, "mergen", &v))
         c->model = MERGING(", projector_norm: layernorm, projector_bias: false");
+    else if (word_is(s, "mergem", &v))
+        c->model = MERGING(", positions: 16, merge_by: mean, projector: linear, "
+                           "projector_norm: rmsnorm, projector_bias: false");
     else if (word_is(s, "mergeq", &v))
         c->model = MERGING(", head_dim: 8, channels: 6, grid_rotary: true, names: qwen2-vl");
     else if (word_is(s, "recompute=", &v))

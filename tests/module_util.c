@@ -7,10 +7,10 @@
 
 #include <pthread.h>
 
-const char *const mu_names[MU_N] = {"llama",  "qwen",         "gpt2",    "vit",       "vit-bare",
-                                    "unet",   "unet-self",    "moe",     "mixtral",   "llama3",
-                                    "linear", "gpt2-idle",    "clip",    "unet-sine", "moe-gate",
-                                    "merge",  "merge-linear", "qwen2-vl"};
+const char *const mu_names[MU_N] = {"llama",  "qwen",         "gpt2",       "vit",       "vit-bare",
+                                    "unet",   "unet-self",    "moe",        "mixtral",   "llama3",
+                                    "linear", "gpt2-idle",    "clip",       "unet-sine", "moe-gate",
+                                    "merge",  "merge-linear", "merge-mean", "qwen2-vl"};
 
 enum mu_kind mu_base(enum mu_kind kind)
 {
@@ -29,6 +29,7 @@ enum mu_kind mu_base(enum mu_kind kind)
         return MU_MOE;
     case MU_MERGE:
     case MU_MERGE_LINEAR:
+    case MU_MERGE_MEAN:
     case MU_QWEN_VL:
         return MU_VIT;
     default:
@@ -152,6 +153,12 @@ static void more_of(enum mu_kind kind, struct dt_shape *s)
     } else if (kind == MU_MERGE_LINEAR) {
         s->merge = 4;
         s->projector_norm = DT_NORM_RMSNORM;
+        s->projector = DT_PROJ_LINEAR;
+    } else if (kind == MU_MERGE_MEAN) {
+        s->merge = 2;
+        s->merge_mean = true;
+        s->projector_norm = DT_NORM_RMSNORM;
+        s->projector_bias = false;
         s->projector = DT_PROJ_LINEAR;
     } else if (kind == MU_QWEN_VL) {
         s->merge = 2;

@@ -584,6 +584,18 @@ static double *project(struct ref_module *r, const struct dt_block *b, const cha
     return named(r, prefix, merger ? "2" : "linear_2", rows, b->mid_dim, b->out_dim, h);
 }
 
+/* Of every n rows that follow each other. */
+static double *means(struct ref_module *r, int rows, int n, int width, const double *x)
+{
+    double *y = NEW(r, (size_t)(rows / n) * (size_t)width);
+
+    for (int i = 0; i < rows / n * width; i++)
+        y[i] = 0;
+    for (int i = 0; i < rows * width; i++)
+        y[i / width / n * width + i % width] += x[i] / n;
+    return y;
+}
+
 /* What the tensors of each kind of tower are called. */
 static const struct tower {
     const char *top, *patch, *position, *layer, *norm_before, *norm_behind, *projector;
@@ -619,7 +631,9 @@ void ref_encoder(struct ref_module *r, const struct ref_encoder_in *in, double *
         } else if (b->kind == DT_BLOCK_NORM) {
             x = norm(r, t->top, i == 1 ? t->norm_before : t->norm_behind, rows, h, r->norm_eps, x);
         } else { /* merged patches stand side by side */
-            rows = rows * h / b->in_dim;
+            if (b->pool)
+                x = means(r, rows, b->merge * b->merge, h, x);
+            rows = b->pool ? rows / (b->merge * b->merge) : rows * h / b->in_dim;
             x = project(r, b, t->projector, rows, x);
             h = b->out_dim;
         }

@@ -57,8 +57,6 @@ static enum dt_status check_block(const struct dt_module *m, const struct dt_blo
 {
     if (unknown_layer(b))
         return unsupported(err, m, unknown_layer(b));
-    if (b->merge > 1 && b->pool)
-        return unsupported(err, m, "the mean of merged patches (merge_by: mean)");
     if (b->class_attends)
         return unsupported(err, m,
                            "attention to a class token (class_attention: false leaves the token "
