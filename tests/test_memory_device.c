@@ -20,6 +20,7 @@
 /* Most of what a step needs besides its states is the projector's, which merges 2 x 2 patches. */
 #define MERGED MERGING("")
 #define MEANS MERGING(", merge_by: mean, projector: linear, projector_norm: rmsnorm")
+#define WINDOWS MERGING(", window: 16, projector_norm: layernorm")
 #define MERGING(more)                                                                              \
     "encoder: {kind: encoder, layers: 1, hidden: 64, ffn: 64, heads: 4, patch: 2, positions: 64,"  \
     " merge: 2" more "},"                                                                          \
@@ -96,6 +97,8 @@ static const struct memory_case cases[] = {
     {"bf16, merged patches, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, MERGED, false, NULL},
     {"bf16, means of patches", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, MEANS, false, NULL},
     {"bf16, means of patches, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, MEANS, false, NULL},
+    {"bf16, windows", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WINDOWS, false, NULL},
+    {"bf16, windows, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, WINDOWS, false, NULL},
     {"fp32, offloaded", DT_F32, DT_RECOMPUTE_NONE, 1, 1, WIDE, true, "ttt"},
     {"bf16, offloaded", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WIDE, true, "ttt"},
     {"bf16, offloaded, two replicas with ZeRO-1", DT_BF16, DT_RECOMPUTE_NONE, 2, 1, WIDE, true,

@@ -97,15 +97,16 @@ static double temporaries(const struct dt_block *b, const struct dt_block_cpu *c
     double own = b->context_len > 0 ? rows : rows_of(b, c->own);
     double inner = b->in_norm != DT_NORM_NONE ? 2.0 * b->in_dim : 0; /* normed, and its gradient */
     double whole = c->tp > 1 ? 2.0 * (b->in_dim + b->out_dim) : 0;   /* gathered and summed */
+    double square = b->pool ? (double)b->merge * b->merge * b->in_dim : b->in_dim;
+    bool ordered = b->window > 0 && b->context_len == 0; /* from that of windows to the image's */
+    bool again = c->tp > 1 && (b->merge > 1 || ordered); /* patches are dealt again as squares */
 
-    if (c->tp > 1 && b->merge > 1) { /* patches are dealt again as squares, and so are gradients */
-        whole += b->pool ? (double)b->merge * b->merge * b->in_dim : b->in_dim;
+    whole += (again ? square : 0) + (ordered ? square : 0);
+    if (again || ordered || b->pool) { /* and so are gradients */
         inner = fmax(inner, b->in_dim);
+        inner += b->in_norm != DT_NORM_NONE ? b->in_dim : 0;
     }
-    if (b->pool) /* means */
-        inner = fmax(inner, b->in_dim) + b->in_dim;
-    if ((b->pool || (c->tp > 1 && b->merge > 1)) && b->in_norm != DT_NORM_NONE)
-        inner += b->in_dim; /* the gradient of what is normed */
+    inner += b->pool ? b->in_dim : 0; /* means */
     return c->e * (rows * (ceil(b->mid_dim / c->tp) + whole) + own * inner);
 }
 

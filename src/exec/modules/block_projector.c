@@ -7,7 +7,9 @@
  *
  * Tensor parallelism: the middle is dealt; of a single layer the outputs are, whose columns are
  * then joined.  The projector of conditioning states has them whole, before and after.  Own patches need not be whole
- * squares: those of all members are gathered, and dealt again by merged rows. */
+ * squares: those of all members are gathered, and dealt again by merged rows.
+ *
+ * Where layers attend to windows, rows come window by window; squares are put in the order of their image first. */
 #include "exec/modules/impl.h"
 
 static int64_t merged(const struct dt_block *b)
@@ -32,15 +34,21 @@ static int64_t patch_width(const struct dt_block *b)
     return b->pool ? b->in_dim : b->in_dim / merged(b);
 }
 
+/* Rows come window by window, and leave in the order of their image. */
+static bool ordered(const struct dt_block *b)
+{
+    return b->window > 0 && b->context_len == 0;
+}
+
 static bool dealt_again(const struct dt_nn_call *c)
 {
-    return c->s->seqpar && c->b->merge > 1;
+    return c->s->seqpar && (c->b->merge > 1 || ordered(c->b));
 }
 
 /* Is the input not what the first layer or its norm takes, as it lies? */
 static bool moved(const struct dt_nn_call *c)
 {
-    return dealt_again(c) || c->b->pool;
+    return dealt_again(c) || c->b->pool || ordered(c->b);
 }
 
 static struct dt_kernel_norm in_norm_of(const struct dt_nn_call *c)
@@ -73,10 +81,10 @@ static void projector_layout(struct dt_nn_call *c)
 }
 
 struct rooms {
-    char *in[2],
-        *out[2];     /* for all rows, where there are other members: inputs and outputs, twice */
-    char *patches;   /* all members' patches, where they are dealt again */
-    char *means, *d; /* of own squares; gradient of what is made of the input */
+    char *in[2], *out[2]; /* all rows of inputs and outputs, twice, where there are other members */
+    char *patches;        /* all members' patches, where they are dealt again */
+    char *squares;        /* the same, of one member too, in another order */
+    char *means, *d;      /* of own squares; gradient of what is made of the input */
 };
 
 static struct rooms rooms_of(struct dt_nn_call *c)
@@ -90,6 +98,8 @@ static struct rooms rooms_of(struct dt_nn_call *c)
     }
     if (dealt_again(c))
         r.patches = dt_nn_work_rows(c, rows * merged(c->b), patch_width(c->b));
+    if (ordered(c->b))
+        r.squares = dt_nn_work_rows(c, rows * merged(c->b), patch_width(c->b));
     if (c->b->pool)
         r.means = dt_nn_work_rows(c, own, c->b->in_dim);
     if (moved(c) && normed(c))
@@ -101,12 +111,17 @@ static struct rooms rooms_of(struct dt_nn_call *c)
 static const char *merged_rows(struct dt_nn_call *c, const struct rooms *room)
 {
     int64_t rows = projected_rows(c), own = dt_nn_own_rows(c->s, rows), n = merged(c->b);
-    int64_t width = patch_width(c->b);
+    int64_t width = patch_width(c->b), first = dt_nn_own_first(c->s, rows);
     const char *x = c->x;
 
-    if (dealt_again(c)) {
-        dt_nn_whole_rows(c, rows * n, width, x, room->patches);
-        x = dt_nn_off(room->patches, dt_nn_own_first(c->s, rows) * n * width, c->es);
+    if (dealt_again(c))
+        x = dt_nn_whole_rows(c, rows * n, width, x, room->patches);
+    if (ordered(c->b)) {
+        c->k->rows_copy(c->q, c->dtype, own, n * width, x, c->batch->dev.square + first,
+                        room->squares, NULL, false);
+        x = room->squares;
+    } else if (dealt_again(c)) {
+        x = dt_nn_off(x, first * n * width, c->es);
     }
     if (!c->b->pool)
         return x;
@@ -145,20 +160,25 @@ static void spread(struct dt_nn_call *c, int64_t squares, char *d, char *to)
 /* d, of own merged rows and lost, back to own patches. */
 static void unmerge(struct dt_nn_call *c, const struct rooms *room, char *d)
 {
-    int64_t rows = projected_rows(c), width = patch_width(c->b);
+    int64_t rows = projected_rows(c), width = patch_width(c->b), n = merged(c->b);
     int64_t own = dt_nn_own_rows(c->s, c->batch->rows);
+    char *to;
 
-    if (!dealt_again(c)) {
-        spread(c, rows, d, c->dx);
-        return;
-    }
-    d = dt_nn_whole_rows(c, rows, c->b->in_dim, d, room->in[1]);
+    if (dealt_again(c))
+        d = dt_nn_whole_rows(c, rows, c->b->in_dim, d, room->in[1]);
     if (c->b->pool) {
-        spread(c, rows, d, room->patches);
-        d = room->patches;
+        to = dealt_again(c) ? room->patches : ordered(c->b) ? room->squares : c->dx;
+        spread(c, rows, d, to);
+        d = to;
     }
-    dt_nn_copy(c, c->dx, dt_nn_off(d, dt_nn_own_first(c->s, c->batch->rows) * width, c->es),
-               (size_t)(own * width) * c->es);
+    if (ordered(c->b)) {
+        to = dealt_again(c) ? room->squares : c->dx;
+        c->k->rows_copy(c->q, c->dtype, rows, n * width, d, NULL, to, c->batch->dev.square, false);
+        d = to;
+    }
+    if (dealt_again(c))
+        dt_nn_copy(c, c->dx, dt_nn_off(d, dt_nn_own_first(c->s, c->batch->rows) * width, c->es),
+                   (size_t)(own * width) * c->es);
 }
 
 /* Room for the gradient of what the first layer takes, where that is not the input as it came. */
