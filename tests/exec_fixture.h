@@ -98,22 +98,24 @@ static inline void ef_init(struct exec_fixture *f, const char *modules, int thre
     dt_assert_ok(dt_diffusion_init(&f->diffusion, DT_NOISE_COSINE, 1000, &f->err), f->err);
 }
 
+/* A picture to read is `width` pixels wide. */
 static inline void ef_doc(struct dt_sequence *s, struct dt_rng *r, enum dt_sequence_task task,
-                          int text, int vocab)
+                          int text, int width, int vocab)
 {
     struct dt_sequence_doc *d = &s->docs[s->n_docs];
-    int at = s->n_tokens, patches = EF_SIDE / 4 * (EF_SIDE / 4);
+    int at = s->n_tokens, w = task == DT_TASK_CAPTION ? width : EF_SIDE;
+    int patches = w / 4 * (EF_SIDE / 4);
 
     *d = (struct dt_sequence_doc){.task = task, .first = (uint32_t)at};
     s->ids[at++] = 1;
     if (task != DT_TASK_TEXT) {
         struct dt_sequence_item *it = &s->items[s->n_items++];
 
-        *it = (struct dt_sequence_item){.w = EF_SIDE, .h = EF_SIDE, .doc = (uint32_t)s->n_docs};
+        *it = (struct dt_sequence_item){.w = w, .h = EF_SIDE, .doc = (uint32_t)s->n_docs};
         it->flags = task == DT_TASK_CAPTION ? DT_ITEM_ENCODE : DT_ITEM_GENERATE;
-        uint8_t *px = it->px = dt_malloc(EF_SIDE * EF_SIDE * 3);
+        uint8_t *px = it->px = dt_malloc((size_t)w * EF_SIDE * 3);
         ck_assert_ptr_nonnull(px);
-        for (int i = 0; i < EF_SIDE * EF_SIDE; i++)
+        for (int i = 0; i < w * EF_SIDE; i++)
             memset(px + 3 * i, (int)dt_rng_below(r, 256), 3);
         if (task == DT_TASK_CAPTION) {
             it->first = (uint32_t)at;
@@ -173,11 +175,23 @@ static inline enum dt_sequence_task ef_task(const struct exec_fixture *f, struct
     return task;
 }
 
+/* Where layers attend to windows, pictures are of more than one, and not as wide as whole ones: else none would change
+ * the order of patches.  As many tokens remain for text as a sequence has room for. */
+static inline int ef_width(const struct dt_module *m)
+{
+    for (int b = 0; b < m->n_blocks; b++)
+        if (m->blocks[b].window > 0)
+            return EF_SIDE + 4;
+    return EF_SIDE;
+}
+
 /* Sequences of random documents; of EF_MIXED every third one is text only. */
 static inline void ef_seqs_of(struct exec_fixture *f, int n, uint64_t seed, enum ef_data data)
 {
     struct dt_rng r;
     int vocab = f->model->modules[f->model->llm].blocks[0].vocab;
+    int width = ef_width(&f->model->modules[0]);
+    uint64_t text = width > EF_SIDE ? 7 : 9;
 
     dt_rng_init(&r, seed, 3);
     for (int k = 0; k < n; k++) {
@@ -197,7 +211,7 @@ static inline void ef_seqs_of(struct exec_fixture *f, int n, uint64_t seed, enum
                                          : d == 0            ? DT_TASK_CAPTION
                                                              : DT_TASK_TEXT;
 
-            ef_doc(s, &r, task, 1 + (int)dt_rng_below(&r, 9), vocab);
+            ef_doc(s, &r, task, 1 + (int)dt_rng_below(&r, text), width, vocab);
         }
         s->text_tokens = s->n_tokens;
         ef_hear(&f->model->modules[0], s, &r);

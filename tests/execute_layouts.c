@@ -232,8 +232,19 @@ static const struct {
     {"merged, tp 2, pp 2, full recompute", "2/2/1 2/1/1 1/1/1", "merged recompute=full"},
     {"merged, zb-h1, items, dp 4", "1/1/4 1/2/2 1/1/1", "merged zb-h1 window=1"},
     {"merged and normed, tp 2, zb-h1", "2/1/1 1/2/1 1/1/1", "mergen zb-h1"},
+    {"means of patches, tp 2, pp 2", "2/2/1 1/1/2 1/1/1", "mergem mpi"},
+    {"means of patches, tp 2, dp 2, zb-h1", "2/1/2 1/2/1 1/1/1", "mergem zb-h1 mb=2"},
+    {"means of patches, cp 2, full recompute", "1/1/2 1/1/1 1/1/1",
+     "mergem cp=2 recompute=full full"},
     {"Qwen2-VL's tower, tp 2, pp 2", "2/2/1 1/1/2 1/1/1", "mergeq"},
     {"Qwen2-VL's tower, phases, cp 2", "1/1/2 1/1/1 1/1/1", "mergeq cp=2 window=all full"},
+    {"Qwen2.5-VL's tower, tp 2, pp 2", "2/2/1 1/1/2 1/1/1", "mergev mpi"},
+    {"Qwen2.5-VL's tower, tp 2, dp 2, zb-h1", "2/1/2 1/2/1 1/1/1", "mergev zb-h1 mb=2"},
+    {"Qwen2.5-VL's tower, dp 4, cp 2, dropout", "1/1/4 1/1/2 1/1/1",
+     "mergev cp=2 mb=2 dropout=0.1"},
+    {"Qwen2.5-VL's tower, phases, full recompute", "1/1/2 1/1/1 1/1/1",
+     "mergev window=all recompute=full full"},
+    {"windows, tp 2, whole rows", "2/1/1 2/1/1 1/1/1", "windows full"},
     /* collectives and products in chunks */
     {"tp 2, 3 chunks", "2/1/1 2/1/1 2/1/1", "chunks=3 mpi"},
     {"tp 4 pp 2 of a table, 4 chunks", "4/2/1", "gpt chunks=4 mpi"},
@@ -546,6 +557,15 @@ static void read_option(const char *s, struct ranks_case *c)
         c->model = MERGING(", positions: 16, sequence_parallel: false");
     else if (word_is(s, "mergen", &v))
         c->model = MERGING(", projector_norm: layernorm, projector_bias: false");
+    else if (word_is(s, "windows", &v)) /* of single patches, in all layers */
+        c->model = "encoder: {kind: encoder, layers: 2, hidden: 24, ffn: 40, heads: 2, patch: 4, "
+                   "positions: 16, window: 4, sequence_parallel: false}, " EF_LLM ", " EF_UNET;
+    else if (word_is(s, "mergem", &v))
+        c->model = MERGING(", positions: 16, merge_by: mean, projector: linear, "
+                           "projector_norm: rmsnorm, projector_bias: false");
+    else if (word_is(s, "mergev", &v)) /* of 6 x 4 patches, in two windows */
+        c->model = MERGING(", head_dim: 8, channels: 6, grid_rotary: true, names: qwen2-vl, "
+                           "window: 16, window_every: 2, gated: true, norm: rmsnorm");
     else if (word_is(s, "mergeq", &v))
         c->model = MERGING(", head_dim: 8, channels: 6, grid_rotary: true, names: qwen2-vl");
     else if (word_is(s, "recompute=", &v))

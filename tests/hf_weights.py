@@ -70,6 +70,20 @@ def qwen2_vl():  # the vision tower of Qwen2VLForConditionalGeneration: 2 moment
     return out
 
 
+def qwen2_5_vl():  # Qwen2_5_VLForConditionalGeneration's: norms without shifts, gated MLPs
+    out = {"visual.patch_embed.proj.weight": (H, 3, 2, 2, 2), "visual.merger.ln_q.weight": (H,)}
+    both = {"visual.merger.mlp.0": (4 * H, 4 * H), "visual.merger.mlp.2": (H, 4 * H)}
+    for i in range(LAYERS):
+        at = f"visual.blocks.{i}."
+        both.update({at + "attn.qkv": (3 * H, H), at + "attn.proj": (H, H), at + "mlp.gate_proj": (20, H),
+                     at + "mlp.up_proj": (20, H), at + "mlp.down_proj": (H, 20)})
+        out.update({at + "norm1.weight": (H,), at + "norm2.weight": (H,)})
+    for name, shape in both.items():
+        out[name + ".weight"] = shape
+        out[name + ".bias"] = shape[:1]
+    return out
+
+
 TEXT = {"hidden_size": H, "num_hidden_layers": LAYERS, "num_attention_heads": 2, "num_key_value_heads": 2,
         "vocab_size": VOCAB, "max_position_embeddings": 128, "tie_word_embeddings": False, "hidden_act": "silu"}
 CONFIGS = {
@@ -84,8 +98,15 @@ CONFIGS = {
                                     "num_heads": 2, "in_channels": 3, "mlp_ratio": 4, "patch_size": 2,
                                     "spatial_merge_size": 2, "temporal_patch_size": 2,
                                     "hidden_act": "quick_gelu"}),
+    "qwen2_5_vl": dict(TEXT, model_type="qwen2_5_vl", intermediate_size=40, rms_norm_eps=1e-6, rope_theta=10000.0,
+                       vision_config={"model_type": "qwen2_5_vl", "depth": LAYERS, "hidden_size": H,
+                                      "out_hidden_size": H, "intermediate_size": 20, "num_heads": 2,
+                                      "in_channels": 3, "patch_size": 2, "spatial_merge_size": 2,
+                                      "temporal_patch_size": 2, "window_size": 8,
+                                      "fullatt_block_indexes": [1], "hidden_act": "silu"}),
 }
-TENSORS = {"mixtral": llm(mixtral_layer), "qwen2_moe": llm(qwen2_moe_layer), "qwen2_vl": qwen2_vl()}
+TENSORS = {"mixtral": llm(mixtral_layer), "qwen2_moe": llm(qwen2_moe_layer), "qwen2_vl": qwen2_vl(),
+           "qwen2_5_vl": qwen2_5_vl()}
 
 
 def elements(shape):
@@ -119,7 +140,7 @@ def read(path):
 
 
 def same(kind, folder, saved):
-    module = "encoder." if kind == "qwen2_vl" else "llm."
+    module = "encoder." if kind.endswith("_vl") else "llm."
     ours, theirs = {}, read(f"{folder}/{kind}.safetensors")
     for path in glob.glob(f"{saved}/*.safetensors"):
         ours.update({n[len(module):]: t for n, t in read(path).items()

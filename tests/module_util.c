@@ -7,10 +7,10 @@
 
 #include <pthread.h>
 
-const char *const mu_names[MU_N] = {"llama",  "qwen",         "gpt2",    "vit",       "vit-bare",
-                                    "unet",   "unet-self",    "moe",     "mixtral",   "llama3",
-                                    "linear", "gpt2-idle",    "clip",    "unet-sine", "moe-gate",
-                                    "merge",  "merge-linear", "qwen2-vl"};
+const char *const mu_names[MU_N] = {
+    "llama",    "qwen",    "gpt2",         "vit",        "vit-bare",  "unet",       "unet-self",
+    "moe",      "mixtral", "llama3",       "linear",     "gpt2-idle", "clip",       "unet-sine",
+    "moe-gate", "merge",   "merge-linear", "merge-mean", "qwen2-vl",  "qwen2.5-vl", "windows"};
 
 enum mu_kind mu_base(enum mu_kind kind)
 {
@@ -29,7 +29,10 @@ enum mu_kind mu_base(enum mu_kind kind)
         return MU_MOE;
     case MU_MERGE:
     case MU_MERGE_LINEAR:
+    case MU_MERGE_MEAN:
     case MU_QWEN_VL:
+    case MU_QWEN25_VL:
+    case MU_WINDOWS:
         return MU_VIT;
     default:
         return kind;
@@ -153,7 +156,19 @@ static void more_of(enum mu_kind kind, struct dt_shape *s)
         s->merge = 4;
         s->projector_norm = DT_NORM_RMSNORM;
         s->projector = DT_PROJ_LINEAR;
-    } else if (kind == MU_QWEN_VL) {
+    } else if (kind == MU_MERGE_MEAN) {
+        s->merge = 2;
+        s->merge_mean = true;
+        s->projector_norm = DT_NORM_RMSNORM;
+        s->projector_bias = false;
+        s->projector = DT_PROJ_LINEAR;
+    } else if (kind == MU_WINDOWS) {
+        s->window = 4;
+    } else if (kind == MU_QWEN_VL || kind == MU_QWEN25_VL) {
+        s->gated = kind == MU_QWEN25_VL;
+        s->layernorm = kind == MU_QWEN_VL;
+        s->window = s->gated ? 16 : 0;
+        s->window_every = s->gated ? 2 : 0;
         s->merge = 2;
         s->channels = 6;
         s->head_dim = 8;
@@ -217,20 +232,22 @@ static void fill_llm(struct mu *u)
 
 static void fill_encoder(struct mu *u)
 {
-    static const int sizes[3][2] = {{7, 5}, {12, 12}, {3, 9}}; /* w, h in pixels */
+    static const int sizes[2][3][2] = {{{7, 5}, {12, 12}, {3, 9}}, /* w, h in pixels */
+                                       {{14, 10}, {24, 24}, {7, 18}}};
+    int windows = u->kind == MU_QWEN25_VL; /* several, whole ones and parts */
     struct dt_rng r;
     int rows = 0, merged = dt_module_merged(&u->m), side = 3 * (u->m.merge > 1 ? u->m.merge : 1);
 
     dt_rng_init(&r, u->seed, 78);
     u->n_images = 3;
     for (int i = 0; i < 3; i++) {
-        int n = 3 * sizes[i][0] * sizes[i][1];
+        int w = sizes[windows][i][0], h = sizes[windows][i][1], n = 3 * w * h;
 
-        memcpy(u->sizes[i], sizes[i], sizeof(sizes[i]));
+        memcpy(u->sizes[i], sizes[windows][i], sizeof(u->sizes[i]));
         u->px[i] = NEW(u, uint8_t, n);
         for (int k = 0; k < n; k++)
             u->px[i][k] = (uint8_t)dt_rng_below(&r, 256);
-        rows += (sizes[i][0] + side - 1) / side * ((sizes[i][1] + side - 1) / side) * merged;
+        rows += (w + side - 1) / side * ((h + side - 1) / side) * merged;
     }
     u->max = (struct dt_batch_limits){.rows = rows + 3 * merged, .seqs = 4};
     u->enc.rows = rows;
@@ -255,34 +272,80 @@ static void patch_pixels(const struct mu *u, int image, const struct patch *p, d
     }
 }
 
-/* The grid, stated anew: squares of patches that are merged, row by row, and in each its patches. */
-static void reference_patches(struct mu *u)
+/* What patches are put in order by: image, window, square of merged ones, patch; each of the last three by row and column. */
+enum { KEYS = 7 };
+struct ordered {
+    int key[KEYS], square; /* its number in the order of images, rows and columns */
+    struct patch p;
+};
+
+static int by_keys(const void *a, const void *b)
 {
-    int side = mu_base(u->kind) == MU_VIT ? 4 : 2, cls = mu_base(u->kind) == MU_VIT, at = 0;
-    int merge = u->m.merge > 1 ? u->m.merge : 1, width = 9 * u->m.blocks[0].channels;
-    int *image = NEW(u, int, u->enc.rows), *pos = NEW(u, int, u->enc.rows);
-    int(*cell)[2] = (int(*)[2])NEW(u, int, 2 * u->enc.rows);
-    double *px = NEW(u, double, u->enc.rows *width);
+    const struct ordered *x = a, *y = b;
+
+    for (int i = 0; i < KEYS; i++)
+        if (x->key[i] != y->key[i])
+            return x->key[i] < y->key[i] ? -1 : 1;
+    return 0;
+}
+
+static int window_side(const struct dt_module *m)
+{
+    for (int i = 0; i < m->n_blocks; i++)
+        if (m->blocks[i].window > 0)
+            return (int)lround(sqrt(m->blocks[i].window));
+    return 1 << 20;
+}
+
+static struct ordered *order_patches(struct mu *u)
+{
+    int merge = u->m.merge > 1 ? u->m.merge : 1, side = window_side(&u->m), at = 0, squares = 0;
+    struct ordered *all = NEW(u, struct ordered, u->enc.rows);
 
     for (int i = 0; i < u->n_images; i++) {
         struct patch p = {.rows = (u->sizes[i][1] + 2) / 3, .cols = (u->sizes[i][0] + 2) / 3};
 
         p.rows += (merge - p.rows % merge) % merge;
         p.cols += (merge - p.cols % merge) % merge;
-        for (int top = 0; top < p.rows; top += merge)
-            for (int left = 0; left < p.cols; left += merge)
-                for (p.r = top; p.r < top + merge; p.r++)
-                    for (p.c = left; p.c < left + merge; p.c++, at++) {
-                        image[at] = i;
-                        cell[at][0] = p.r;
-                        cell[at][1] = p.c;
-                        pos[at] = cls + (int)floor((p.r + 0.5) / p.rows * side) * side +
-                                  (int)floor((p.c + 0.5) / p.cols * side);
-                        patch_pixels(u, i, &p, px + at * width);
-                    }
+        for (p.r = 0; p.r < p.rows; p.r++)
+            for (p.c = 0; p.c < p.cols; p.c++)
+                all[at++] = (struct ordered){
+                    {i, p.r / side, p.c / side, p.r / merge, p.c / merge, p.r, p.c},
+                    squares + p.r / merge * (p.cols / merge) + p.c / merge,
+                    p};
+        squares += p.rows / merge * (p.cols / merge);
     }
     ck_assert_int_eq(at, u->enc.rows);
-    u->enc = (struct ref_encoder_in){u->enc.rows, image, pos, px, (const int(*)[2])cell};
+    qsort(all, (size_t)at, sizeof(*all), by_keys);
+    return all;
+}
+
+/* The grid, stated anew. */
+static void reference_patches(struct mu *u)
+{
+    int side = mu_base(u->kind) == MU_VIT ? 4 : 2, cls = mu_base(u->kind) == MU_VIT;
+    int merged = dt_module_merged(&u->m), width = 9 * u->m.blocks[0].channels;
+    const struct ordered *o = order_patches(u);
+    int *image = NEW(u, int, u->enc.rows), *pos = NEW(u, int, u->enc.rows);
+    int *window = NEW(u, int, u->enc.rows), *square = NEW(u, int, u->enc.rows);
+    int(*cell)[2] = (int(*)[2])NEW(u, int, 2 * u->enc.rows);
+    double *px = NEW(u, double, u->enc.rows *width);
+
+    for (int i = 0; i < u->enc.rows; i++) {
+        const struct patch *p = &o[i].p;
+
+        image[i] = o[i].key[0];
+        window[i] =
+            i == 0 ? 0 : window[i - 1] + (memcmp(o[i].key, o[i - 1].key, 3 * sizeof(int)) != 0);
+        square[o[i].square] = i / merged;
+        cell[i][0] = p->r;
+        cell[i][1] = p->c;
+        pos[i] = cls + (int)floor((p->r + 0.5) / p->rows * side) * side +
+                 (int)floor((p->c + 0.5) / p->cols * side);
+        patch_pixels(u, image[i], p, px + i * width);
+    }
+    u->enc =
+        (struct ref_encoder_in){u->enc.rows, image, pos, px, (const int(*)[2])cell, window, square};
 }
 
 static void fill_unet(struct mu *u)

@@ -36,7 +36,10 @@ enum mu_kind {
     MU_MOE_GATE, /* experts whose shared ones have a gate (Qwen2-MoE) */
     MU_MERGE, /* ViT that merges 2 x 2 patches, norms them, and projects without biases (InternVL) */
     MU_MERGE_LINEAR, /* 4 x 4, an RMSNorm and one layer */
+    MU_MERGE_MEAN,   /* the mean of 2 x 2, an RMSNorm and a matrix (Gemma 3) */
     MU_QWEN_VL, /* Qwen2-VL's vision tower: rotary positions down and across, two moments, its merger */
+    MU_QWEN25_VL, /* Qwen2.5-VL's: windows of 4 x 4 patches in one layer of two, gated MLPs, RMSNorm */
+    MU_WINDOWS, /* ViT with windows of 2 x 2 patches, none of which are merged */
     MU_N
 };
 /* The one whose widths it has. */

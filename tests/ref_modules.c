@@ -299,6 +299,9 @@ static const struct names clip_names = {"layer_norm1",
 /* q, k and v of one tensor */
 static const struct names qwen_vl_names = {"norm1", NULL,      NULL, NULL,     "attn.proj",
                                            "norm2", "mlp.fc1", NULL, "mlp.fc2"};
+static const struct names qwen25_vl_names = {
+    "norm1",         NULL,           NULL, NULL, "attn.proj", "norm2", "mlp.up_proj",
+    "mlp.gate_proj", "mlp.down_proj"};
 
 /* GPT2Config: scale_attn_weights, scale_attn_by_inverse_layer_idx */
 static double score_scale(const struct ref_module *r, const struct dt_block *b)
@@ -426,6 +429,7 @@ static double *llama_or_vit(struct ref_module *r, const struct dt_block *b, cons
 {
     int h = b->hidden, q = b->heads * b->head_dim, kv = b->kv_heads * b->head_dim;
     double *t = norm(r, p, n->norm1, rows, h, r->norm_eps, x), *u, *g, *qs, *ks, *vs;
+    const int *seen = b->window > 0 ? r->window : doc;
 
     if (n->q) {
         qs = named(r, p, n->q, rows, h, q, t);
@@ -449,7 +453,7 @@ static double *llama_or_vit(struct ref_module *r, const struct dt_block *b, cons
         rotate(rows, b->heads, b->head_dim, &r->m->arith.rope, pos, qs);
         rotate(rows, b->kv_heads, b->head_dim, &r->m->arith.rope, pos, ks);
     }
-    t = attention(r, rows, rows, doc, doc, b->heads, b->kv_heads, b->head_dim, b->causal,
+    t = attention(r, rows, rows, seen, seen, b->heads, b->kv_heads, b->head_dim, b->causal,
                   score_scale(r, b), qs, ks, vs);
     t = plus(r, rows * h, x, drop(r, b, 0, rows, doc, named(r, p, n->o, rows, q, h, t)));
     u = norm(r, p, n->norm2, rows, h, r->norm_eps, t);
@@ -584,6 +588,29 @@ static double *project(struct ref_module *r, const struct dt_block *b, const cha
     return named(r, prefix, merger ? "2" : "linear_2", rows, b->mid_dim, b->out_dim, h);
 }
 
+/* Of n rows each, in another order: square i is the order[i]-th. */
+static double *squares(struct ref_module *r, int rows, int n, int width, const int *order,
+                       const double *x)
+{
+    double *y = NEW(r, (size_t)rows * (size_t)width);
+
+    for (int i = 0; i < rows / n; i++)
+        memcpy(y + i * n * width, x + order[i] * n * width, (size_t)(n * width) * sizeof(*y));
+    return y;
+}
+
+/* Of every n rows that follow each other. */
+static double *means(struct ref_module *r, int rows, int n, int width, const double *x)
+{
+    double *y = NEW(r, (size_t)(rows / n) * (size_t)width);
+
+    for (int i = 0; i < rows / n * width; i++)
+        y[i] = 0;
+    for (int i = 0; i < rows * width; i++)
+        y[i / width / n * width + i % width] += x[i] / n;
+    return y;
+}
+
 /* What the tensors of each kind of tower are called. */
 static const struct tower {
     const char *top, *patch, *position, *layer, *norm_before, *norm_behind, *projector;
@@ -608,6 +635,7 @@ void ref_encoder(struct ref_module *r, const struct ref_encoder_in *in, double *
     char prefix[64];
 
     r->cell = in->cell;
+    r->window = in->window;
     for (int i = 0; pos && i < rows * h; i++)
         x[i] += pos[in->pos[i / h] * h + i % h];
     for (int i = 1; i < m->n_blocks; i++) {
@@ -615,11 +643,16 @@ void ref_encoder(struct ref_module *r, const struct ref_encoder_in *in, double *
 
         if (b->kind == DT_BLOCK_TRANSFORMER) {
             snprintf(prefix, sizeof(prefix), "%s%s%d.", t->top, t->layer, layer++);
-            x = llama_or_vit(r, b, prefix, t->names, rows, in->image, NULL, x);
+            x = llama_or_vit(r, b, prefix,
+                             b->gated && t->names == &qwen_vl_names ? &qwen25_vl_names : t->names,
+                             rows, in->image, NULL, x);
         } else if (b->kind == DT_BLOCK_NORM) {
             x = norm(r, t->top, i == 1 ? t->norm_before : t->norm_behind, rows, h, r->norm_eps, x);
         } else { /* merged patches stand side by side */
-            rows = rows * h / b->in_dim;
+            x = squares(r, rows, b->merge > 1 ? b->merge * b->merge : 1, h, in->square, x);
+            if (b->pool)
+                x = means(r, rows, b->merge * b->merge, h, x);
+            rows = b->pool ? rows / (b->merge * b->merge) : rows * h / b->in_dim;
             x = project(r, b, t->projector, rows, x);
             h = b->out_dim;
         }

@@ -29,6 +29,7 @@ struct ref_module {
     /* Experts: balance_scale times the sum of how uneven each layer's routing is; `uneven` is what came out. */
     double balance_scale, uneven;
     const int (*cell)[2];  /* patches' places, of the encoder's input */
+    const int *window;     /* and windows */
     struct dt_arena arena; /* of one evaluation */
 };
 
@@ -54,6 +55,9 @@ struct ref_encoder_in {
     const int *image, *pos;
     const double *pixels;
     const int (*cell)[2];
+    const int *window; /* per row, of all images */
+    const int *
+        square; /* of the squares of merged patches in the order in which they leave, the place among rows */
 };
 void ref_encoder(struct ref_module *r, const struct ref_encoder_in *in, double *out);
 

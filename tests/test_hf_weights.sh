@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
-# disttrain train --init-from: checkpoints named as Mixtral's, Qwen2-MoE's and Qwen2-VL's vision tower's are read whole, on
-# layouts that deal their tensors, and come out of a checkpoint bit for bit.  The files are written by
+# disttrain train --init-from: checkpoints named as Mixtral's, Qwen2-MoE's and the vision towers' of Qwen2-VL and Qwen2.5-VL
+# are read whole, on layouts that deal their tensors, and come out of a checkpoint bit for bit.  The files are written by
 # tests/hf_weights.py, which states names and shapes as the classes of transformers have them.
 # Environment: DISTTRAIN (the program), srcdir (the source directory), PYTHON.
 set -u
@@ -40,15 +40,17 @@ for kind in mixtral qwen2_moe; do
 done
 
 # --- a vision tower and its merger, beside an LLM of our own ---
-weights write qwen2_vl . || exit 99
-tower='{modules: {encoder: {hf: {config: qwen2_vl.json, part: vision}},
-    llm: {kind: llm, layers: 1, hidden: 16, ffn: 32, heads: 2, vocab: 264}}}'
-n=0
-for plan in '{encoder: {}, llm: {}}' '{encoder: {tp: 2}, llm: {}}' '{encoder: {pp: 2}, llm: {}}'; do
-    n=$((n + 1)) ranks=$((n > 1 ? 3 : 2))
-    train vl$n qwen2_vl "model=$tower" "plan=$plan" run.init_partial=true --ranks $ranks
-    check "qwen2_vl, $plan: all tensors are read, no other is asked for" 'read_whole encoder'
-    check "qwen2_vl, $plan: the same in the checkpoint" 'weights same qwen2_vl . vl$n/step-*'
+for kind in qwen2_vl qwen2_5_vl; do
+    weights write $kind . || exit 99
+    tower="{modules: {encoder: {hf: {config: $kind.json, part: vision}},
+        llm: {kind: llm, layers: 1, hidden: 16, ffn: 32, heads: 2, vocab: 264}}}"
+    n=0
+    for plan in '{encoder: {}, llm: {}}' '{encoder: {tp: 2}, llm: {}}' '{encoder: {pp: 2}, llm: {}}'; do
+        n=$((n + 1)) ranks=$((n > 1 ? 3 : 2))
+        train $kind$n $kind "model=$tower" "plan=$plan" run.init_partial=true --ranks $ranks
+        check "$kind, $plan: all tensors are read, no other is asked for" 'read_whole encoder'
+        check "$kind, $plan: the same in the checkpoint" 'weights same $kind . $kind$n/step-*'
+    done
 done
 # what is of another shape is refused by name
 expect 2 "mlp.shared_expert.gate_proj.weight is \[20, 16\], should be \[24, 16\]" "$DISTTRAIN" train --no-runs --init-from qwen2_moe.safetensors job.yaml \

@@ -226,6 +226,7 @@ static void check_rows(struct kt *k, int64_t rows, int64_t width, int top, bool 
     struct buf x = buf_new(k, rows * top * width, k->t, 1, 0), y = buf_new(k, x.n, k->t, 1, 0);
     struct buf dy = buf_new(k, x.n, k->t, 1, 0), w = buf_new(k, rows * top, DT_F32, 1, 0);
     struct buf dw = buf_new(k, w.n, DT_F32, 1, 0), sum = buf_new(k, rows * width, k->t, 1, 0);
+    struct buf near = buf_new(k, rows * width, k->t, 1, 0);
     int32_t *place = calloc((size_t)w.n + 1, sizeof(*place));
 
     for (int64_t i = 0; i < w.n; i++) { /* a permutation */
@@ -237,11 +238,13 @@ static void check_rows(struct kt *k, int64_t rows, int64_t width, int top, bool 
     const int32_t *given = kt_give(k, place, (size_t)w.n * sizeof(*place));
 
     for (int th = 0; th < 2; th++) {
-        buf_reset(&sum), buf_reset(&dy);
+        buf_reset(&sum), buf_reset(&near), buf_reset(&dy);
         k->k->rows_weigh(k->q[th], k->t, w.n, width, w.p, x.p, y.p);
         k->k->rows_join(k->q[th], k->t, rows, top, width, x.p, given, sum.p, add);
+        k->k->rows_join(k->q[th], k->t, rows, top, width, x.p, NULL, near.p, add);
         k->k->rows_weigh_bwd(k->q[th], k->t, w.n, width, w.p, x.p, dy.p, dy.p, dw.p);
         kt_same(k, th, &y), kt_same(k, th, &sum), kt_same(k, th, &dy), kt_same(k, th, &dw);
+        kt_same(k, th, &near);
     }
     for (int64_t r = 0; r < w.n; r++) {
         double dot = 0;
@@ -257,13 +260,17 @@ static void check_rows(struct kt *k, int64_t rows, int64_t width, int top, bool 
     }
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < width; i++) {
-            double want = add ? sum.v[r * width + i] : 0;
+            double want = add ? sum.v[r * width + i] : 0, beside = add ? near.v[r * width + i] : 0;
 
-            for (int j = 0; j < top; j++)
+            for (int j = 0; j < top; j++) {
                 want += x.v[place[r * top + j] * width + i];
+                beside += x.v[(r * top + j) * width + i];
+            }
             kt_near(k, "joined", sum.got[r * width + i], want, 16, kt_tol(k->t));
+            kt_near(k, "of neighbours", near.got[r * width + i], beside, 16, kt_tol(k->t));
         }
     buf_free(&x), buf_free(&y), buf_free(&dy), buf_free(&w), buf_free(&dw), buf_free(&sum);
+    buf_free(&near);
     free(place);
 }
 

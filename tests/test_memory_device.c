@@ -18,9 +18,12 @@
     "out_channels: 1, context_dim: 64, context_len: 8, latent_scale: 1, resize: 8}"
 
 /* Most of what a step needs besides its states is the projector's, which merges 2 x 2 patches. */
-#define MERGED                                                                                     \
+#define MERGED MERGING("")
+#define MEANS MERGING(", merge_by: mean, projector: linear, projector_norm: rmsnorm")
+#define WINDOWS MERGING(", window: 16, projector_norm: layernorm")
+#define MERGING(more)                                                                              \
     "encoder: {kind: encoder, layers: 1, hidden: 64, ffn: 64, heads: 4, patch: 2, positions: 64,"  \
-    " merge: 2},"                                                                                  \
+    " merge: 2" more "},"                                                                          \
     "llm: {kind: llm, layers: 1, hidden: 1024, ffn: 256, heads: 4, vocab: 261},"                   \
     "generator: {kind: unet, channels: [32, 64], head_dim: 16, res_blocks: 1, in_channels: 1, "    \
     "out_channels: 1, context_dim: 64, context_len: 8, latent_scale: 1, resize: 8}"
@@ -92,6 +95,10 @@ static const struct memory_case cases[] = {
     {"bf16, two replicas with ZeRO-1", DT_BF16, DT_RECOMPUTE_NONE, 2, 1, WIDE, false, NULL},
     {"bf16, merged patches", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, MERGED, false, NULL},
     {"bf16, merged patches, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, MERGED, false, NULL},
+    {"bf16, means of patches", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, MEANS, false, NULL},
+    {"bf16, means of patches, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, MEANS, false, NULL},
+    {"bf16, windows", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WINDOWS, false, NULL},
+    {"bf16, windows, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, WINDOWS, false, NULL},
     {"fp32, offloaded", DT_F32, DT_RECOMPUTE_NONE, 1, 1, WIDE, true, "ttt"},
     {"bf16, offloaded", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WIDE, true, "ttt"},
     {"bf16, offloaded, two replicas with ZeRO-1", DT_BF16, DT_RECOMPUTE_NONE, 2, 1, WIDE, true,

@@ -551,6 +551,34 @@ START_TEST(layers_that_are_only_planned)
 }
 END_TEST
 
+/* Windows that patches do not lie in as a whole, or out of which nothing puts them in order again. */
+START_TEST(windows_that_are_only_planned)
+{
+    static const struct {
+        enum mu_kind kind;
+        int window;
+        const char *message;
+    } cases[] = {{MU_VIT_BARE, 4, "windows without a projector"},
+                 {MU_MERGE, 9, "not squares of whole squares"},
+                 {MU_WINDOWS, 5, "not squares of whole squares"}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct dt_nn_shape_facts f;
+        struct dt_error err = {0};
+        struct mu u;
+
+        mu_open(&u, cases[i].kind, 1);
+        for (int b = 0; b < u.m.n_blocks; b++)
+            if (u.m.blocks[b].kind == DT_BLOCK_TRANSFORMER ||
+                u.m.blocks[b].kind == DT_BLOCK_PROJECTOR)
+                u.m.blocks[b].window = cases[i].window;
+        ck_assert_int_eq(dt_nn_shape_facts(&u.m, &err, &f), DT_ERR_INPUT);
+        dt_assert_has(err.message, cases[i].message);
+        mu_close(&u);
+    }
+}
+END_TEST
+
 /* Spectrograms of 4, 11 and 2 frames in patches of 4 x 4: 1, 2 and 1 rows of 3.  Value (frame, filter) of sound s is
  * 1000 s + 20 frame + filter. */
 START_TEST(a_spectrogram_is_cut_into_patches)
@@ -763,6 +791,7 @@ int main(void)
     tcase_add_loop_test(c, counts_are_the_models, 0, MU_N);
     tcase_add_loop_test(c, initial_values_do_not_depend_on_the_layout, 0, MU_N);
     tcase_add_test(c, layers_that_are_only_planned);
+    tcase_add_test(c, windows_that_are_only_planned);
     tcase_add_test(c, a_spectrogram_is_cut_into_patches);
     tcase_add_test(c, what_does_not_fit_is_refused);
     tcase_add_test(c, experts_with_members_are_refused);

@@ -26,7 +26,9 @@ static const struct tp_case {
     {MU_MOE, 4, 4, 4, true},        {MU_MIXTRAL, 4, 4, 2, false},
     {MU_MOE_GATE, 4, 4, 4, false},  {MU_MERGE, 4, 4, 2, false},
     {MU_MERGE, 3, 3, 3, true},      {MU_MERGE_LINEAR, 4, 4, 2, false},
-    {MU_QWEN_VL, 3, 3, 3, false},
+    {MU_QWEN_VL, 3, 3, 3, false},   {MU_MERGE_MEAN, 4, 4, 2, false},
+    {MU_MERGE_MEAN, 3, 3, 3, true}, {MU_QWEN25_VL, 3, 3, 3, false},
+    {MU_QWEN25_VL, 4, 4, 2, true},  {MU_WINDOWS, 4, 4, 2, false},
 };
 #define FP32_BOUND 1e-4 /* sums in another order; doc/modules.md has what is seen */
 enum { CASES = sizeof(cases) / sizeof(cases[0]) };

@@ -99,6 +99,7 @@ libdtexec_a_SOURCES = \
 	src/exec/infer/png.c \
 	src/exec/infer/png.h \
 	src/exec/modules/batch.c \
+	src/exec/modules/block_projector.c \
 	src/exec/modules/block_spatial.c \
 	src/exec/modules/block_text.c \
 	src/exec/modules/block_transformer.c \

@@ -305,7 +305,7 @@ struct dt_kernels {
     void (*rows_weigh_bwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
                            int64_t width, const float *w, const void *x, const void *dy, void *dx,
                            float *dw);
-    /* y[r] (+)= the sum over j < k of x[place[r * k + j]], in the order of j */
+    /* y[r] (+)= the sum over j < k of x[place[r * k + j]], in the order of j; place NULL: of k rows that lie together */
     void (*rows_join)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int k,
                       int64_t width, const void *x, const int32_t *place, void *y, bool add);
 

@@ -48,7 +48,7 @@ static void kernels(const struct dt_block *b, struct dt_kop_list *o)
     dt_kop_emit_coll(o, DT_KOP_ALL_GATHER, w->tp, DT_ELEM_BYTES * w->tokens * b->out_dim, 1);
 }
 
-/* Rows of a projector's input on one rank: conditioning states come whole. */
+/* Rows of a projector's input on one rank, as its norm takes them: conditioning states come whole. */
 static double input_rows(const struct dt_block *b, const struct dt_block_share *w)
 {
     if (b->context_len > 0)
@@ -56,23 +56,26 @@ static double input_rows(const struct dt_block *b, const struct dt_block_share *
     return rows_of(b, w->tokens / (w->seqpar ? w->tp : 1));
 }
 
+static double input(const struct dt_block *b, const struct dt_block_share *w, double e)
+{
+    double patches =
+        b->pool ? (double)b->merge * b->merge : 1; /* of each row their mean is taken again */
+
+    return e * input_rows(b, w) * patches * b->in_dim;
+}
+
 /* The input, once more normed if it is (the norm's output and statistics are cheap), and the middle. */
 static double kept(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,
                    double e)
 {
     double rows = b->context_len > 0 ? w->n * b->context_len / w->cp : rows_of(b, w->tokens);
-    double in = e * input_rows(b, w) * b->in_dim;
+    double in = input(b, w, e);
     double mid = e * rows * dt_block_ceil_div(b->mid_dim, w->tp);
 
     if (b->in_norm != DT_NORM_NONE && keep_cheap)
         in += input_rows(b, w) *
               (e * b->in_dim + dt_block_stat_bytes(b->in_norm == DT_NORM_LAYERNORM));
     return in + mid * (keep_cheap ? 2 : 1);
-}
-
-static double input(const struct dt_block *b, const struct dt_block_share *w, double e)
-{
-    return e * input_rows(b, w) * b->in_dim;
 }
 
 static bool by_items(const struct dt_block *b)
@@ -83,8 +86,9 @@ static bool by_items(const struct dt_block *b)
 static double flow(const struct dt_block *b, const struct dt_block_cpu *c)
 {
     double rows = b->context_len > 0 ? c->items * b->context_len : rows_of(b, c->own);
+    double in = b->pool ? (double)b->merge * b->merge * b->in_dim : b->in_dim;
 
-    return c->e * rows * fmax(b->in_dim, b->out_dim);
+    return c->e * rows * fmax(in, b->out_dim);
 }
 
 static double temporaries(const struct dt_block *b, const struct dt_block_cpu *c)
@@ -93,11 +97,16 @@ static double temporaries(const struct dt_block *b, const struct dt_block_cpu *c
     double own = b->context_len > 0 ? rows : rows_of(b, c->own);
     double inner = b->in_norm != DT_NORM_NONE ? 2.0 * b->in_dim : 0; /* normed, and its gradient */
     double whole = c->tp > 1 ? 2.0 * (b->in_dim + b->out_dim) : 0;   /* gathered and summed */
+    double square = b->pool ? (double)b->merge * b->merge * b->in_dim : b->in_dim;
+    bool ordered = b->window > 0 && b->context_len == 0; /* from that of windows to the image's */
+    bool again = c->tp > 1 && (b->merge > 1 || ordered); /* patches are dealt again as squares */
 
-    if (c->tp > 1 && b->merge > 1) { /* patches are dealt again as squares, and so are gradients */
-        whole += b->in_dim;
+    whole += (again ? square : 0) + (ordered ? square : 0);
+    if (again || ordered || b->pool) { /* and so are gradients */
         inner = fmax(inner, b->in_dim);
+        inner += b->in_norm != DT_NORM_NONE ? b->in_dim : 0;
     }
+    inner += b->pool ? b->in_dim : 0; /* means */
     return c->e * (rows * (ceil(b->mid_dim / c->tp) + whole) + own * inner);
 }
 

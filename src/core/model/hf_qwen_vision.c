@@ -42,15 +42,20 @@ enum dt_status dt_hf_qwen2_vision(const struct dt_hf *hf, struct dt_shape *s)
     return dt_hf_activation(hf, "hidden_act", "quick_gelu", &s->arith.activation);
 }
 
-/* Windows of window_size pixels a side; fullatt_block_indexes are the last of every so many layers. */
+/* Windows of as many whole squares of merged patches as window_size pixels have a side; fullatt_block_indexes are the last of every so many layers. */
 static enum dt_status windows(const struct dt_hf *hf, struct dt_shape *s)
 {
     struct dt_node list = dt_hf_get(hf, "fullatt_block_indexes");
-    int pixels = 112;
+    int pixels = 112, side;
     int64_t first = 0, layer;
 
     DT_TRY(dt_hf_int(hf, "window_size", 1 << 14, 112, &pixels));
-    s->window = (pixels / s->patch) * (pixels / s->patch);
+    side = pixels / (s->merge * s->patch) * s->merge;
+    if (side == 0)
+        return dt_node_error(hf->map, hf->err,
+                             "window_size: %d pixels are less than %d x %d merged patches of %d",
+                             pixels, s->merge, s->merge, s->patch);
+    s->window = side * side;
     for (size_t i = 0; i < dt_seq_size(list); i++) {
         const char *text = dt_node_text(dt_seq_at(list, i));
 

@@ -134,6 +134,7 @@ static void add_projector(const struct dt_shape *s, int in, int out, int tokens,
     p->context_len = tokens;
     p->bias = s->projector_bias;
     p->in_norm = s->projector_norm;
+    p->window = s->window;
     if (s->merge > 1) {
         p->merge = s->merge;
         p->pool = s->merge_mean;

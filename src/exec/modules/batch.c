@@ -55,6 +55,8 @@ static void arrays(struct dt_batch_arrays *a, const struct dt_batch_limits *max,
         a->hw = cut(c, max->seqs, sizeof(*a->hw));
         a->pixels = cut(c, max->rows * width, 4);
         a->turn = f->grid_dim > 0 ? cut(c, max->rows * f->grid_dim, 4) : NULL;
+        a->cu_window = f->window > 0 ? cut(c, max->rows + 1, 4) : NULL;
+        a->square = f->window > 0 ? cut(c, max->rows, 4) : NULL;
     }
     if (f->conv_in >= 0) {
         a->t = cut(c, max->seqs, 4);
@@ -152,6 +154,7 @@ enum dt_status dt_batch_new(const struct dt_device *dev, const struct dt_module 
     b->device = dev;
     b->module = m;
     b->grid_dim = f.grid_dim;
+    b->window = f.window;
     b->max = *max;
     if (b->max.max_len <= 0)
         b->max.max_len = b->max.rows;
@@ -288,13 +291,55 @@ static void turn_patch(struct dt_batch *b, int64_t at, int row, int col)
     }
 }
 
-/* Where the i-th patch of an image is: square by square of those that are merged, row by row in each. */
-static void patch_at(int i, int merge, int cols, int *row, int *col)
-{
-    int square = i / (merge * merge), inside = i % (merge * merge), across = cols / merge;
+/* Patches of an image: window by window, or of all; in it square by square of those that are merged, and patch by patch;
+ * all of these row by row. */
+struct walk {
+    int rows, cols, merge; /* of the image */
+    int side;              /* of windows */
+    int top, left;         /* the window */
+    int row, col;          /* the square */
+};
 
-    *row = square / across * merge + inside / merge;
-    *col = square % across * merge + inside % merge;
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* The next square; true: of another window. */
+static bool next_square(struct walk *w)
+{
+    w->col += w->merge;
+    if (w->col < least(w->left + w->side, w->cols))
+        return false;
+    w->col = w->left;
+    w->row += w->merge;
+    if (w->row < least(w->top + w->side, w->rows))
+        return false;
+    w->left += w->side;
+    if (w->left >= w->cols) {
+        w->left = 0;
+        w->top += w->side;
+    }
+    w->row = w->top;
+    w->col = w->left;
+    return true;
+}
+
+/* Of the walk's square, whose rows begin at `at`, as those of its image do at `image`: where it lies, and in which window. */
+static void note_square(struct dt_batch *b, const struct walk *w, bool new_window, int64_t image,
+                        int64_t at)
+{
+    int each = w->merge * w->merge;
+    int64_t number = w->row / w->merge * (w->cols / w->merge) + w->col / w->merge, rows;
+
+    if (!b->host.square)
+        return;
+    b->host.square[image / each + number] = (int32_t)(at / each);
+    if (new_window)
+        b->host.cu_window[b->n_window++] = (int32_t)at;
+    b->host.cu_window[b->n_window] = (int32_t)(at + each);
+    rows = at + each - b->host.cu_window[b->n_window - 1];
+    b->max_window = rows > b->max_window ? rows : b->max_window;
 }
 
 enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, int h,
@@ -302,7 +347,9 @@ enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, in
 {
     const struct dt_block *p = &b->module->blocks[0];
     int rows, cols, side, merge = b->module->merge > 1 ? b->module->merge : 1;
-    int64_t width, at = b->rows;
+    int64_t width, at = b->rows, image = at;
+    struct walk walk = {.merge = merge};
+    bool new_window = true;
     float shade[256];
 
     if (p->kind != DT_BLOCK_PATCH_EMBED || w < 1 || h < 1)
@@ -317,14 +364,22 @@ enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, in
     side = grid_side(p);
     shades(shade);
     b->host.cu[b->n_seq] = (int32_t)at;
-    for (int64_t first = at; at < first + (int64_t)rows * cols; at++) {
-        int r, c;
+    if (b->n_seq == 0)
+        b->n_window = b->max_window = 0;
+    walk.rows = rows;
+    walk.cols = cols;
+    walk.side = b->window > 0 ? b->window : rows + cols;
+    while (at < image + (int64_t)rows * cols) {
+        note_square(b, &walk, new_window, image, at);
+        for (int i = 0; i < merge * merge; i++, at++) {
+            int r = walk.row + i / merge, c = walk.col + i % merge;
 
-        patch_at((int)(at - first), merge, cols, &r, &c);
-        b->host.pos[at] = side > 0 ? grid_position(p, side, r, rows, c, cols) : -1;
-        one_patch(b->module, shade, px, w, h, r, c, b->host.pixels + at * width);
-        if (b->host.turn)
-            turn_patch(b, at, r, c);
+            b->host.pos[at] = side > 0 ? grid_position(p, side, r, rows, c, cols) : -1;
+            one_patch(b->module, shade, px, w, h, r, c, b->host.pixels + at * width);
+            if (b->host.turn)
+                turn_patch(b, at, r, c);
+        }
+        new_window = next_square(&walk);
     }
     b->host.hw[b->n_seq][0] = rows;
     b->host.hw[b->n_seq++][1] = cols;

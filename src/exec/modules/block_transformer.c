@@ -82,18 +82,21 @@ static struct dt_kernel_attention attention_of(const struct dt_nn_call *c, const
     const struct dt_block *b = c->b;
     const struct dt_batch *m = c->batch;
 
+    bool windows = b->window > 0; /* images are cut into some, whose patches lie together */
+    int64_t longest = windows ? m->max_window : m->max_len;
+
     return (struct dt_kernel_attention){.dtype = c->dtype,
                                         .causal = b->causal,
                                         .heads = (int)d->heads,
                                         .kv_heads = (int)d->kv_heads,
                                         .head_dim = b->head_dim,
-                                        .n_seq = m->n_seq,
-                                        .cu_q = m->dev.cu,
-                                        .cu_k = m->dev.cu,
+                                        .n_seq = windows ? m->n_window : m->n_seq,
+                                        .cu_q = windows ? m->dev.cu_window : m->dev.cu,
+                                        .cu_k = windows ? m->dev.cu_window : m->dev.cu,
                                         .rows_q = d->rows,
                                         .rows_k = d->rows,
-                                        .max_q = m->max_len,
-                                        .max_k = m->max_len,
+                                        .max_q = longest,
+                                        .max_k = longest,
                                         .stride_q = d->qkv,
                                         .stride_k = d->qkv,
                                         .stride_v = d->qkv,
@@ -401,6 +404,8 @@ static void note(struct dt_nn_shape_facts *f, const struct dt_block *b, int i)
     (void)i;
     f->n_transformers++;
     f->experts |= b->n_experts > 0;
+    while (f->window * f->window < b->window)
+        f->window++;
     f->grid_dim = b->grid_rope ? b->head_dim : f->grid_dim;
 }
 

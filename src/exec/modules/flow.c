@@ -41,7 +41,8 @@ static const char *unknown_layer(const struct dt_block *b)
         return unknown_experts(b);
     if (b->kv_lora > 0)
         return "multi-head latent attention";
-    if (b->window > 0)
+    if (b->window > 0 &&
+        (b->causal || (b->kind != DT_BLOCK_TRANSFORMER && b->kind != DT_BLOCK_PROJECTOR)))
         return "attention to a window of tokens (window)";
     if ((b->norms != 0 && b->norms != 2) || b->norm_free)
         return "a layer with other norms than one before attention and one before its MLP";
@@ -57,8 +58,6 @@ static enum dt_status check_block(const struct dt_module *m, const struct dt_blo
 {
     if (unknown_layer(b))
         return unsupported(err, m, unknown_layer(b));
-    if (b->merge > 1 && b->pool)
-        return unsupported(err, m, "the mean of merged patches (merge_by: mean)");
     if (b->class_attends)
         return unsupported(err, m,
                            "attention to a class token (class_attention: false leaves the token "
@@ -150,6 +149,26 @@ static enum dt_status skips(struct walk *w, struct dt_error *err)
                                     m->name, w->n);
 }
 
+/* Windows are squares of the squares that are merged, in whose order patches lie until the projector puts the rows that
+ * leave in that of the image. */
+static enum dt_status check_windows(const struct dt_module *m, int side, struct dt_error *err)
+{
+    const struct dt_block *last = &m->blocks[m->n_blocks - 1];
+    int merge = m->merge > 1 ? m->merge : 1;
+
+    if (side == 0)
+        return DT_OK;
+    if (m->modality == DT_MODALITY_AUDIO)
+        return unsupported(err, m, "windows of sound (window)");
+    if (last->kind != DT_BLOCK_PROJECTOR || last->context_len > 0)
+        return unsupported(err, m, "windows without a projector (window)");
+    if (side * side != last->window || side % merge != 0)
+        return unsupported(err, m,
+                           "windows that are not squares of whole squares of merged patches "
+                           "(window)");
+    return DT_OK;
+}
+
 enum dt_status dt_nn_shape_facts(const struct dt_module *m, struct dt_error *err,
                                  struct dt_nn_shape_facts *f)
 {
@@ -176,6 +195,7 @@ enum dt_status dt_nn_shape_facts(const struct dt_module *m, struct dt_error *err
     }
     if (f->levels > DT_BATCH_LEVELS)
         return unsupported(err, m, "a U-Net of more than 8 levels");
+    DT_TRY(check_windows(m, f->window, err));
     return f->conv_in >= 0 ? skips(&w, err) : DT_OK;
 }
 

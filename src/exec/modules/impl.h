@@ -200,6 +200,7 @@ struct dt_nn_shape_facts {
     int n_transformers;
     int grid_dim; /* elements of a head that turn by a patch's place; 0 = none do */
     bool experts; /* a block has some */
+    int window;   /* patches a side of the windows that layers attend to; 0 = none */
 };
 enum dt_status dt_nn_shape_facts(const struct dt_module *m, struct dt_error *err,
                                  struct dt_nn_shape_facts *out);

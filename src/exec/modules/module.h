@@ -84,6 +84,9 @@ struct dt_batch_arrays {
     int32_t (*hw)[2]; /* images, [seqs] */
     float *pixels;    /* encoder: [rows][channels*patch*patch]; generator: x0 [rows][in_channels] */
     float *turn;      /* encoder with grid_rope: [rows][cosines | sines], else NULL */
+    /* encoder with windows, else NULL: rows before each, [squares + 1]; of the squares of merged patches, in the order of
+     * images and in it row by row, the place where they lie, [squares] */
+    int32_t *cu_window, *square;
     float *t, *alpha, *sigma;           /* [seqs] */
     int32_t *cu_level[DT_BATCH_LEVELS]; /* generator: pixels before each image, per level */
     int32_t *cu_context;                /* generator: conditioning rows before each image */
@@ -127,7 +130,10 @@ struct dt_batch {
     float balance_scale;
     int32_t *doc_of; /* host, [rows]: room for the caller, e.g. for dt_batch_documents */
     int grid_dim;    /* see `turn`; 0 = none */
-    float *angles;   /* host: of row or column i of an image, [i][cosines | sines] */
+    /* encoder with windows of so many patches a side: patches lie window by window, in it as elsewhere */
+    int window;
+    int64_t n_window, max_window; /* how many there are; rows of the largest */
+    float *angles;                /* host: of row or column i of an image, [i][cosines | sines] */
     struct dt_batch_arrays host, dev;
     void *host_memory, *dev_memory; /* what the arrays lie in */
     size_t upload_bytes;            /* of the host's, which are the device's first */

@@ -302,14 +302,14 @@ static void rows_weigh_bwd(struct dt_device_queue *q, enum dt_dtype dtype, int64
 DT_INLINE void join(const struct rows *a, int64_t begin, int64_t end, enum dt_dtype t)
 {
     for (int64_t r = begin; r < end; r++) {
-        const int32_t *place = a->place + r * a->k;
+        const int32_t *place = a->place ? a->place + r * a->k : NULL;
         void *y = dt_at_w(a->y, r * a->width, t);
 
         for (int64_t i = 0; i < a->width; i++) {
             float sum = a->add ? dt_ld(y, i, t) : 0;
 
             for (int j = 0; j < a->k; j++)
-                sum += dt_ld(a->x, place[j] * a->width + i, t);
+                sum += dt_ld(a->x, (place ? place[j] : r * a->k + j) * a->width + i, t);
             dt_st(y, i, sum, t);
         }
     }

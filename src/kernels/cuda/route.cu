@@ -272,7 +272,7 @@ __global__ void join_kernel(int64_t n, int k, int64_t width, const T *x, const i
         if (add)
             dt_cu_load<V>(sum, y + i);
         for (int j = 0; j < k; j++) {
-            dt_cu_load<V>(a, x + place[r * k + j] * width + at);
+            dt_cu_load<V>(a, x + (place ? place[r * k + j] : r * k + j) * width + at);
             for (int v = 0; v < V; v++)
                 sum[v] += a[v];
         }
