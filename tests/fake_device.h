@@ -21,7 +21,8 @@
  *   DISTTRAIN_FAKE_RECORD=FILE   a touch by the host is let through, and the file gets a line for each
  *                                place in the program that touched: the calls that led there
  *   DISTTRAIN_FAKE_IPC=WHAT      the ipc_... call of that name is refused, read at each: "memory", "map", "event",
- *                                "open"
+ *                                "open"; or "freed": memory may be used that its process has freed, as cards let it be
+ *                                until that process closes its device
  *   DISTTRAIN_FAKE_FAULT=WHAT    the device breaks its word, which a test must notice: "wait" (queues do
  *                                not wait for events), "free" (memory is gone at once, whatever still
  *                                reads it), "done" (events are done before they are) */

@@ -32,7 +32,6 @@ static int if_status[IF_RANKS];
 /* What ranks and the test share; zero at first. */
 struct if_shared {
     uint64_t number[IF_RANKS];
-    volatile int ended[IF_RANKS];
     enum dt_status status[IF_RANKS];
     char text[IF_RANKS][512];
 };

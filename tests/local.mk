@@ -62,6 +62,7 @@ check_PROGRAMS += \
 	tests/test_hf_models \
 	tests/test_hf_numbers \
 	tests/test_infer \
+	tests/test_ipc \
 	tests/test_job \
 	tests/test_kernel_rules \
 	tests/test_kernels_attention \
@@ -125,7 +126,6 @@ check_PROGRAMS += \
 	tests/test_simulate \
 	tests/test_sizing \
 	tests/test_split \
-	tests/test_ipc \
 	tests/test_staged \
 	tests/test_step_memory \
 	tests/test_supply \
@@ -332,6 +332,7 @@ SHELL_TESTS = \
 	tests/test_golden.sh \
 	tests/test_gpu_jobs.sh \
 	tests/test_hardening.sh \
+	tests/test_ipc_train.sh \
 	tests/test_hf.sh \
 	tests/test_hosts.sh \
 	tests/test_inputs.sh \

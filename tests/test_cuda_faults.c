@@ -33,7 +33,9 @@ static void find(void *so, const char *name, void *fn)
 struct work {
     struct dt_device *dev;
     struct dt_device_queue *q[2];
-    struct dt_device_event *event;
+    struct dt_device_event *event, *shared; /* shared: with other processes */
+    struct dt_device_handle of_event, of_memory;
+    size_t offset;
     struct dt_device_gate *gate;
     struct dt_device_weight *w;
     float *host; /* page-locked: what goes up and comes down */
@@ -94,6 +96,8 @@ static enum dt_status begin_on(struct work *k, const struct dt_device_choice *wh
     k->p = p;
     DT_TRY(k->dev->alloc(k->dev, 2 * sizeof(int32_t), err, &p));
     k->cu = p;
+    DT_TRY(k->dev->ipc_event_new(k->dev, err, &k->shared, &k->of_event));
+    DT_TRY(k->dev->ipc_memory(k->dev, k->p, err, &k->of_memory, &k->offset));
     return k->dev->weight_new(k->dev, &s, k->p + AT_W, NULL, err, &k->w);
 }
 
@@ -143,10 +147,13 @@ static enum dt_status compute(struct work *k, struct dt_error *err)
     d->k->sum_sq(q, 1, &(struct dt_kernel_span){M * OUT, k->p + AT_Y},
                  (double *)(void *)(k->p + AT_SQ), false);
     d->event_record(q, k->event);
+    d->event_record(q, k->shared);
     d->copy(q, k->host + AT_Y, k->p + AT_Y, (size_t)(ALL - AT_Y) * sizeof(float), DT_COPY_TO_HOST);
     DT_TRY(d->event_sync(k->event, err));
     (void)d->event_done(k->event);
     (void)d->event_ns(k->event);
+    DT_TRY(d->event_sync(k->shared, err));
+    ck_assert_uint_eq(d->event_ns(k->shared), 0);
     DT_TRY(d->queue_sync(up, err));
     return d->queue_sync(q, err);
 }
@@ -187,6 +194,7 @@ static void end(struct work *k)
     k->dev->free(k->dev, k->cu);
     k->dev->gate_free(k->gate);
     k->dev->event_free(k->event);
+    k->dev->event_free(k->shared);
     for (int i = 0; i < 2; i++)
         k->dev->queue_free(k->q[i]);
     k->dev->host_free(k->dev, k->host); /* no copy of it is under way now */
@@ -268,6 +276,37 @@ START_TEST(test_every_call)
 }
 END_TEST
 
+/* ---- what other processes would get ---- */
+
+/* A handle is of the driver's block, and no process opens its own (other processes do in tests/test_ipc). */
+START_TEST(test_handles)
+{
+    struct work k = {0};
+    struct dt_error err = {0};
+    struct dt_device_handle again;
+    struct dt_device_event *e;
+    size_t offset;
+    void *p;
+
+    dt_assert_ok(begin(&k, &err), err);
+    for (size_t at = 0; at < ALL; at += 1000) {
+        dt_assert_ok(k.dev->ipc_memory(k.dev, k.p + at, &err, &again, &offset), err);
+        ck_assert_mem_eq(&again, &k.of_memory, sizeof(again));
+        ck_assert_uint_eq(offset, k.offset + at * sizeof(float));
+    }
+    ck_assert_int_eq(k.dev->ipc_map(k.dev, &k.of_memory, &err, &p), DT_ERR_INPUT);
+    dt_assert_has(err.message, "the memory of another process cannot be mapped: invalid device");
+    ck_assert_int_eq(k.dev->ipc_event_open(k.dev, &k.of_event, &err, &e), DT_ERR_INPUT);
+    dt_assert_has(err.message, "CUDA_VISIBLE_DEVICES");
+    end(&k);
+    setenv("DISTTRAIN_CUDA_ARENA", "0", 1);
+    k = (struct work){0};
+    ck_assert_int_eq(begin(&k, &err), DT_ERR_INPUT);
+    dt_assert_has(err.message, "DISTTRAIN_CUDA_ARENA=0");
+    end(&k);
+}
+END_TEST
+
 /* ---- threads and cards ---- */
 
 /* A thread that has never heard of the second card puts on its queues whatever there is. */
@@ -310,6 +349,7 @@ int main(void)
     setenv("DISTTRAIN_MODULES", MODULES, 1);
     tcase_add_test(t, test_every_call);
     t = dt_test_case(s, "threads", 60);
+    tcase_add_test(t, test_handles);
     tcase_add_test(t, test_any_thread_uses_any_card);
     return dt_test_run(s);
 }

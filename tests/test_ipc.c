@@ -578,7 +578,6 @@ static void with_a_fault(struct if_rank *r)
 {
     bool bad = r->k == failing_rank;
     char *out = if_alloc(r, FEW), *in = if_alloc(r, FEW);
-    const struct timespec pause = {0, 1000000};
     char sent[FEW];
     enum dt_status st;
 
@@ -598,11 +597,6 @@ static void with_a_fault(struct if_rank *r)
     else
         r->t->close(r->t);
     r->t = NULL;
-    if_shared->ended[r->k] = 1;
-    for (int i = 0; !if_shared->ended[1 - r->k]; i++) { /* it may still write into `in` */
-        ck_assert_msg(i < 10000, "the other rank has not come to its end");
-        nanosleep(&pause, NULL);
-    }
     for (int i = 0; i < FEW && st == DT_OK; i++)
         ck_assert_int_eq(((const char *)dt_test_host(in))[i], 'b' - r->k);
     r->dev->free(r->dev, out);
@@ -617,6 +611,8 @@ START_TEST(each_call_fails_once)
 
     failing = _i / 2 == 0 ? DEVICE : HOST_MEMORY;
     failing_rank = _i % 2;
+    setenv("DISTTRAIN_FAKE_IPC", "freed",
+           1); /* who has not heard yet that a rank fails still writes there */
     for (failing_call = 1; n + 1 == (int)failing_call; failing_call++) {
         uint64_t begin = dt_clock_ns();
 

@@ -52,19 +52,16 @@ static bool is_sound(const struct dt_ipc *s)
     return sound;
 }
 
-/* What may still be written into, or read from, by the control transport stays until the process ends. */
-static void free_requests(struct dt_ipc *s)
+/* What the control transport may still read stays until the process ends; so do events that ranks may still ask, which
+ * have not said that they ask no more. */
+static void free_requests(struct dt_ipc *s, bool parted)
 {
     for (struct dt_ipc_request *r = s->all, *next; r; r = next) {
         next = r->all;
-        if (r->tells) {
-            s->dev->event_free(r->ready);
-            if (r->kind == DT_IPC_SEND)
-                s->dev->event_free(r->copied);
-            dt_transport_leave(r);
-        } else {
+        if (parted || (!r->tells && r->kind != DT_IPC_SEND))
             dt_ipc_request_free(s, r);
-        }
+        else
+            dt_transport_leave(r);
     }
 }
 
@@ -89,12 +86,14 @@ static void free_peers(struct dt_ipc *s)
 
 static void free_all(struct dt_ipc *s)
 {
+    bool parts = s->peer && is_sound(s);
+
     if (s->q)
         s->dev->queue_free(s->q); /* the last copies have been made */
     dt_ipc_unmap_all(s);
-    if (s->peer && is_sound(s))
-        dt_ipc_part(s);
-    free_requests(s);
+    if (parts)
+        parts = dt_ipc_part(s);
+    free_requests(s, parts);
     free_peers(s);
     if (s->staged)
         s->staged->close(s->staged);

@@ -126,8 +126,8 @@ void dt_ipc_advance(struct dt_ipc *s, struct dt_ipc_request *r);
 enum dt_status dt_ipc_look(struct dt_ipc *s, struct dt_ipc_request *r, bool *over,
                            struct dt_error *err);
 /* Tells all peers that this rank has nothing of theirs any more, and waits for them to say so, a few seconds at most:
- * who does not come has failed. */
-void dt_ipc_part(struct dt_ipc *s);
+ * who does not come has failed.  Have all come? */
+bool dt_ipc_part(struct dt_ipc *s);
 
 /* ---- the table's entries (transport_ipc_post.c) ---- */
 void dt_ipc_fill_posts(struct dt_transport *t);

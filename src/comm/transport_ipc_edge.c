@@ -298,21 +298,24 @@ static bool all_gone(struct dt_ipc *s, struct dt_req **tells)
     return all;
 }
 
-void dt_ipc_part(struct dt_ipc *s)
+bool dt_ipc_part(struct dt_ipc *s)
 {
     static struct dt_ipc_note bye = {.kind = DT_IPC_BYE}; /* stays, whoever has not read it */
     struct dt_req **tells = dt_calloc((size_t)s->t.size, sizeof(*tells));
     const struct timespec pause = {0, 100000};
     uint64_t begin = dt_clock_ns();
 
+    bool all;
+
     if (!tells)
-        return;
+        return false;
     for (int k = 0; k < s->t.size; k++)
         if (s->peer[k].near && s->peer[k].failed.status == DT_OK &&
             s->control->post_send(s->control, k, DT_IPC_TAG, &bye, sizeof(bye), NULL, NULL,
                                   &tells[k]) != DT_OK)
             tells[k] = NULL;
-    while (!all_gone(s, tells) && dt_clock_ns() - begin < PART_NS)
+    while (!(all = all_gone(s, tells)) && dt_clock_ns() - begin < PART_NS)
         nanosleep(&pause, NULL);
     dt_free((void *)tells);
+    return all;
 }
