@@ -342,6 +342,7 @@ SHELL_TESTS = \
 	tests/test_licences.sh \
 	tests/test_lists.sh \
 	tests/test_loop.sh \
+	tests/test_loop_orders.sh \
 	tests/test_loop_strategies.sh \
 	tests/test_man.sh \
 	tests/test_measured.sh \

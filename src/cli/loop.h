@@ -17,13 +17,13 @@
 enum { LOOP_OVERRIDES_MAX = 16, LOOP_TEXT_MAX = 704, LOOP_DIR_MAX = 512, LOOP_PATH_MAX = 640 };
 
 /* Profiles are measured before the first layout, between groups of layouts and after the last; with orders before and after
- * each training, of which there are two to four. */
+ * each training, of which there are two to four, and further ones where predictions differ. */
 enum {
     LOOP_GROUPS = 2,
     LOOP_TRAININGS_MIN = 2,
     LOOP_TRAININGS_MAX = 4,
     LOOP_PASSES = LOOP_GROUPS + 1, /* at least */
-    LOOP_PASSES_MAX = LOOP_TRAININGS_MAX + 1,
+    LOOP_PASSES_MAX = 8,
     LOOP_THREADS_MAX = 256
 };
 

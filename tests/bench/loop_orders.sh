@@ -7,6 +7,7 @@
 #
 # Environment: DISTTRAIN (the program), srcdir; KEEP=DIR makes data and job there and leaves them.
 : "${srcdir:=.}"
+case ${KEEP:-/} in /*) ;; *) KEEP=$PWD/$KEEP ;; esac
 . "$srcdir/tests/shell.sh"
 command -v mpirun >/dev/null || { echo '# no mpirun: orders of samples not measured'; exit 0; }
 if [ -n "${KEEP:-}" ]; then mkdir -p "$KEEP" && cd "$KEEP" || exit 99; fi
