@@ -663,6 +663,7 @@ bench: all $(BENCHES)
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/whatif.sh
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/producers.sh
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/slow_producer.sh
+	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/loop_orders.sh
 
 # ---- the tests under valgrind, and line coverage of what is pure ----
 check-valgrind:
