@@ -343,6 +343,7 @@ SHELL_TESTS = \
 	tests/test_licences.sh \
 	tests/test_lists.sh \
 	tests/test_loop.sh \
+	tests/test_loop_orders.sh \
 	tests/test_loop_strategies.sh \
 	tests/test_man.sh \
 	tests/test_measured.sh \
@@ -663,6 +664,7 @@ bench: all $(BENCHES)
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/whatif.sh
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/producers.sh
 	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/slow_producer.sh
+	@$(AM_TESTS_ENVIRONMENT) $(SHELL) $(srcdir)/tests/bench/loop_orders.sh
 
 # ---- the tests under valgrind, and line coverage of what is pure ----
 check-valgrind:

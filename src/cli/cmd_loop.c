@@ -206,8 +206,8 @@ static void print_cores(const struct dt_loop *l)
     if (l->again > 0)
         printf("; %d measurement%s repeated", l->again, l->again == 1 ? " was" : "s were");
     printf("\n");
-    for (int i = 0; i < l->n && !l->orders;
-         i++) /* gains say themselves within what they are known */
+    /* of orders gains say within what they are known */
+    for (int i = 0; i < l->n && !l->orders; i++)
         if (!dt_drift_counts(&l->layout[i].drift)) {
             printf("the machine was too busy for these numbers (--anyway)\n");
             break;

@@ -17,24 +17,23 @@
 enum { LOOP_OVERRIDES_MAX = 16, LOOP_TEXT_MAX = 704, LOOP_DIR_MAX = 512, LOOP_PATH_MAX = 640 };
 
 /* Profiles are measured before the first layout, between groups of layouts and after the last; with orders before and after
- * each training, of which there are two to four. */
+ * each training, of which there are two to four, and further ones where predictions differ. */
 enum {
     LOOP_GROUPS = 2,
     LOOP_TRAININGS_MIN = 2,
     LOOP_TRAININGS_MAX = 4,
     LOOP_PASSES = LOOP_GROUPS + 1, /* at least */
-    LOOP_PASSES_MAX = LOOP_TRAININGS_MAX + 1,
+    LOOP_PASSES_MAX = 8,
     LOOP_THREADS_MAX = 256
 };
 
 struct dt_loop_layout {
     char name[64]; /* "colocated 1x1 2x1 1x2": pp x dp of each module, and its cp or window */
-    char over[LOOP_TEXT_MAX]; /* the override that states it: "plan={...}" */
-    char also[64];            /* another one, or "" */
-    int ranks, threads;       /* threads of a rank */
-    struct dt_drift drift;    /* while it trained */
-    double simulated_s
-        [LOOP_PASSES_MAX]; /* with the profiles before and after; of orders with all of them */
+    char over[LOOP_TEXT_MAX];            /* the override that states it: "plan={...}" */
+    char also[64];                       /* another one, or "" */
+    int ranks, threads;                  /* threads of a rank */
+    struct dt_drift drift;               /* while it trained */
+    double simulated_s[LOOP_PASSES_MAX]; /* profiles before and after; of orders all of them */
     /* median steps; of orders and strategies mean ones, at one speed of the machine */
     double predicted_s, measured_s;
     /* [steps], of strategies in rounds; in reference kernels, 0: does not count; owned */
@@ -64,11 +63,10 @@ struct dt_loop_pair {
 enum { LOOP_ROUNDS = 4 };
 struct dt_loop_turns {
     struct dt_train_turns how;
-    int trainings;                /* done */
-    double *time_s, *reference_s; /* [rounds so far][steps][orders]; owned */
-    double *rank_s;               /* [steps so far][ranks] of reference kernels; owned */
-    int64_t
-        steady[LOOP_TRAININGS_MAX]; /* of its steps, those in which the machine kept its speed */
+    int trainings;                      /* done */
+    double *time_s, *reference_s;       /* [rounds so far][steps][orders]; owned */
+    double *rank_s;                     /* [steps so far][ranks] of reference kernels; owned */
+    int64_t steady[LOOP_TRAININGS_MAX]; /* steps of it in which the machine kept its speed */
     double apart; /* how much longer the kernel takes on the slowest rank than on the fastest */
 };
 

@@ -255,14 +255,22 @@ static void predicted_times(struct dt_loop *l)
     }
 }
 
-/* The least known of all gains, predicted and measured. */
-static double least_known(const struct dt_loop *l)
+/* Within what the least known of all gains is known. */
+static double measured_within(const struct dt_loop *l)
 {
     double most = 0;
 
     for (int k = 1; k < l->n; k++)
-        most =
-            fmax(most, fmax(l->layout[k].gain_predicted.within, l->layout[k].gain_measured.within));
+        most = fmax(most, l->layout[k].gain_measured.within);
+    return most;
+}
+
+static double predicted_within(const struct dt_loop *l)
+{
+    double most = 0;
+
+    for (int k = 1; k < l->n; k++)
+        most = fmax(most, l->layout[k].gain_predicted.within);
     return most;
 }
 
@@ -293,11 +301,13 @@ static enum dt_status check_known(const struct dt_loop *l, struct dt_error *err)
     if (apart(l, k).within > DT_FIT_GAIN_TARGET)
         return dt_error_set(
             err, DT_ERR_BUSY,
-            "machine too busy: after %lld rounds the gain of '%s' is known within %.1f "
+            "machine too busy: after %lld rounds and %d profiles the gain of '%s' is known within "
+            "%.1f "
             "points measured and %.1f predicted, which says nothing about %.0f points; "
             "measure when other work has ended, or --anyway",
-            (long long)rounds_of(l), l->layout[k].name, 100 * l->layout[k].gain_measured.within,
-            100 * l->layout[k].gain_predicted.within, 100 * DT_FIT_GAIN_TARGET);
+            (long long)rounds_of(l), l->passes, l->layout[k].name,
+            100 * l->layout[k].gain_measured.within, 100 * l->layout[k].gain_predicted.within,
+            100 * DT_FIT_GAIN_TARGET);
     if (l->turns.apart > LOOP_RANKS_APART_MAX)
         return dt_error_set(
             err, DT_ERR_BUSY,
@@ -310,30 +320,48 @@ static enum dt_status check_known(const struct dt_loop *l, struct dt_error *err)
 
 /* ---- all of it ---- */
 
-static void progress(const struct dt_loop *l)
+static void progress(const struct dt_loop *l, const char *what)
 {
-    int64_t rounds = rounds_of(l);
-
-    if (rounds == 0)
-        dt_cli_progress_line("rounds 1 to %d of at most %d", LOOP_ROUNDS,
-                             LOOP_TRAININGS_MAX * LOOP_ROUNDS);
+    if (l->turns.trainings == 0)
+        dt_cli_progress_line("%s", what);
     else
-        dt_cli_progress_line("rounds %lld to %lld of at most %d  gains known within %.1f points",
-                             (long long)rounds + 1, (long long)rounds + LOOP_ROUNDS,
-                             LOOP_TRAININGS_MAX * LOOP_ROUNDS, 100 * least_known(l));
+        dt_cli_progress_line(
+            "%s  %lld rounds  gains known within %.1f points measured, %.1f predicted", what,
+            (long long)rounds_of(l), 100 * measured_within(l), 100 * predicted_within(l));
 }
 
-/* One more training, and the profile behind it. */
-static enum dt_status train_and_profile(struct dt_loop *l, struct dt_error *err)
+static enum dt_status train(struct dt_loop *l, struct dt_error *err)
 {
     struct dt_drift drift;
 
-    progress(l);
+    progress(l, "training in turns");
     DT_TRY(dt_loop_watched(l, "orders of samples", train_once, NULL, err, &drift));
     l->turns.trainings++;
-    DT_TRY(measured(l, err));
+    return measured(l, err);
+}
+
+static enum dt_status profile(struct dt_loop *l, struct dt_error *err)
+{
+    progress(l, "measuring blocks");
     DT_TRY(dt_loop_profile_all(l, err));
     return simulate(l, err);
+}
+
+/* Profiles before and after each training, more trainings until the measured gains are known and more profiles until the
+ * predicted ones are. */
+static enum dt_status measure(struct dt_loop *l, struct dt_error *err)
+{
+    const struct dt_loop_turns *t = &l->turns;
+
+    DT_TRY(profile(l, err));
+    while (t->trainings < LOOP_TRAININGS_MIN || (t->trainings < LOOP_TRAININGS_MAX && !l->anyway &&
+                                                 measured_within(l) > DT_FIT_GAIN_AIM)) {
+        DT_TRY(train(l, err));
+        DT_TRY(profile(l, err));
+    }
+    while (l->passes < LOOP_PASSES_MAX && !l->anyway && predicted_within(l) > DT_FIT_GAIN_AIM)
+        DT_TRY(profile(l, err));
+    return DT_OK;
 }
 
 /* With --runs, once more each by itself: its last step is what is kept. */
@@ -359,14 +387,8 @@ static enum dt_status keep_runs(struct dt_loop *l, struct dt_error *err)
 
 enum dt_status dt_loop_run_orders(struct dt_loop *l, struct dt_error *err)
 {
-    struct dt_loop_turns *t = &l->turns;
-
     DT_TRY(room_for_training(l, err));
-    DT_TRY(dt_loop_profile_all(l, err));
-    DT_TRY(simulate(l, err));
-    while (t->trainings < LOOP_TRAININGS_MIN ||
-           (t->trainings < LOOP_TRAININGS_MAX && !l->anyway && least_known(l) > DT_FIT_GAIN_AIM))
-        DT_TRY(train_and_profile(l, err));
+    DT_TRY(measure(l, err));
     predicted_times(l);
     DT_TRY(check_known(l, err));
     DT_TRY(keep_runs(l, err));

@@ -35,7 +35,8 @@ enum dt_status dt_loop_profile_all(struct dt_loop *l, struct dt_error *err)
 
         if (have[p.threads])
             continue;
-        dt_cli_progress("measuring blocks", i, l->n);
+        if (!l->orders) /* which say so themselves */
+            dt_cli_progress("measuring blocks", i, l->n);
         DT_TRY(
             dt_loop_watched(l, "blocks", profile_once, &p, err, &l->profile[l->passes][p.threads]));
         have[p.threads] = true;

@@ -72,8 +72,8 @@ struct dt_prefetch_data {
     struct dt_feed_client *feed; /* what the loader's documents come from; NULL = shards */
     int rank, ranks;             /* whose share is fetched or decoded of it */
     int threads;                 /* that decode it, if the loader leaves out pixels */
-    const struct dt_train_turns *
-        turns; /* orders take turns, of shards alone; programs point to its plans.  NULL: the setup's plan */
+    /* orders take turns, of shards alone; programs point to its plans.  NULL: the setup's plan */
+    const struct dt_train_turns *turns;
 };
 /* Makes `count` batches at most, the program of the first one checked. */
 enum dt_status dt_prefetch_open(const struct dt_setup *s, const struct dt_prefetch_data *data,

@@ -156,7 +156,7 @@ static enum dt_status check_turns(const struct train *t, struct dt_error *err)
     if (dt_guard_rolls_back(&t->run->guard))
         return dt_error_set(err, DT_ERR_INPUT,
                             "orders do not take turns in a training that may roll back "
-                            "(run.guard)");
+                            "(run.nonfinite, run.spike)");
     return DT_OK;
 }
 

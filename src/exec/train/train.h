@@ -37,9 +37,9 @@ struct dt_train_options {
     bool from_scratch;                /* do not go on from a checkpoint */
     bool changed_data;                /* go on although the data is not what it was */
     int64_t reference_every; /* iterations between runs of the reference kernel; 0 = never */
-    const struct dt_train_turns
-        *turns; /* orders of samples that take turns, for all steps of the job, which are as many,
-                                          from scratch; NULL = none; stays the caller's, longer than the summary */
+    /* Orders of samples that take turns, from scratch, in all steps of the job, which are as many; NULL = none; stays the caller's,
+     * longer than the summary. */
+    const struct dt_train_turns *turns;
     const char *run_id;         /* go on from this run's checkpoints only, or begin it; NULL =
                                           from what is there */
     const struct dt_warn *warn; /* of rank 0; NULL = nobody listens */

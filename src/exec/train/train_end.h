@@ -16,8 +16,8 @@ struct dt_train_end {
     int64_t memory_bytes;      /* of this rank, at most after a step */
     const int64_t *lane_bytes; /* [n_lanes of the program], likewise; NULL where no step was done */
     int64_t steps_before;      /* those of earlier processes */
-    struct dt_train_summary *
-        sum; /* has ranks, loading and the last program; gets decoded, memory, lanes, timeline, beside */
+    /* has ranks, loading and the last program; gets decoded, memory, lanes, timeline, beside */
+    struct dt_train_summary *sum;
 };
 /* Collective.  What it has allocated before a failure is the summary's, too. */
 enum dt_status dt_train_end(const struct dt_train_end *e, struct dt_error *err);
