@@ -42,7 +42,8 @@ enum dt_status dt_hf_qwen2_vision(const struct dt_hf *hf, struct dt_shape *s)
     return dt_hf_activation(hf, "hidden_act", "quick_gelu", &s->arith.activation);
 }
 
-/* Windows of as many whole squares of merged patches as window_size pixels have a side; fullatt_block_indexes are the last of every so many layers. */
+/* Windows of as many whole squares of merged patches as window_size pixels have a side; fullatt_block_indexes are the last
+ * of every so many layers. */
 static enum dt_status windows(const struct dt_hf *hf, struct dt_shape *s)
 {
     struct dt_node list = dt_hf_get(hf, "fullatt_block_indexes");
