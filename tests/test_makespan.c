@@ -44,12 +44,29 @@ enum { DIRECT, EACH, CHUNKS, UNALIGNED, SPLIT, TIED, KINDS };
 
 static int64_t glance(struct dt_cost *cost, int64_t limit_ns, bool *exact)
 {
-    int64_t ns = -1;
+    int64_t ns = -1, first_ns;
 
-    dt_assert_ok(
-        dt_sched_glance(&s.plan, &s.f.model, &s.f.cluster, s.a, cost, limit_ns, &s.err, &ns, exact),
-        s.err);
+    dt_assert_ok(dt_sched_glance(&s.plan, &s.f.model, &s.f.cluster, s.a, cost, limit_ns, 0, &s.err,
+                                 &ns, &first_ns, exact),
+                 s.err);
+    ck_assert(first_ns == 0 || first_ns >= ns);
     return ns;
+}
+
+/* Beyond rough_ns it is the first rule's, else as without. */
+static void rough_glances(struct dt_cost *cost, int64_t all_ns)
+{
+    int64_t ns = -1, first_ns = 0;
+    bool exact;
+
+    dt_assert_ok(dt_sched_glance(&s.plan, &s.f.model, &s.f.cluster, s.a, cost, 0, 1, &s.err, &ns,
+                                 &first_ns, &exact),
+                 s.err);
+    ck_assert(first_ns > 0 ? ns == first_ns && !exact : ns == all_ns);
+    dt_assert_ok(dt_sched_glance(&s.plan, &s.f.model, &s.f.cluster, s.a, cost, 0, ns, &s.err, &ns,
+                                 &first_ns, &exact),
+                 s.err);
+    ck_assert_int_eq(ns, all_ns);
 }
 
 /* A glance tells no less than the makespan, and that where it says so; whether it does. */
@@ -60,6 +77,7 @@ static bool glance_is_exact(struct dt_cost *cost, int64_t makespan_ns)
 
     ck_assert_int_ge(ns, makespan_ns);
     ck_assert(!exact || ns == makespan_ns);
+    rough_glances(cost, ns);
     return exact;
 }
 

@@ -422,7 +422,7 @@ static enum dt_status descend(struct hosting *w, struct dt_plan *p, double *ops,
         if (!neighbour(w, k, &q, &last) || settle(w, &q) != DT_OK)
             continue;
         *ops -= dt_orch_look_ops(t, &q, 0);
-        st = dt_orch_time_plan(t, &q, 0, HUGE_VAL, &why, &closer);
+        st = dt_orch_time_plan(t, &q, 0, HUGE_VAL, HUGE_VAL, &why, &closer);
         if (st != DT_OK && st != DT_ERR_INFEASIBLE)
             return dt_error_pass(err, &why);
         if (st == DT_OK && q.predicted.timeline_s < p->predicted.timeline_s) {

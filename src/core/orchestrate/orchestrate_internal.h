@@ -378,31 +378,39 @@ enum dt_status dt_orch_rank(struct dt_orch_table *t, struct dt_plan *plans, int 
                             struct dt_error *err);
 /* Predictions of one plan with a timeline of the replicas that take so many samples, or (0) as close as ranking looks;
  * *closer: the latter would be of more.  A plan that takes longer than limit_s may be given up, and is then said to take
- * HUGE_VAL.  DT_ERR_INFEASIBLE where what was assigned does not fit. */
+ * HUGE_VAL; of one that takes longer than rough_s the turns of guests are taken by one rule alone.  DT_ERR_INFEASIBLE where
+ * what was assigned does not fit. */
 enum dt_status dt_orch_time_plan(struct dt_orch_table *t, struct dt_plan *p, double samples,
-                                 double limit_s, struct dt_error *err, bool *closer);
+                                 double limit_s, double rough_s, struct dt_error *err,
+                                 bool *closer);
 /* Ops of the program that this times. */
 double dt_orch_look_ops(const struct dt_orch_table *t, const struct dt_plan *p, double samples);
 /* Does memory hold all of its microbatches, as they are assigned?  DT_ERR_INFEASIBLE: it does not. */
 enum dt_status dt_orch_check_whole(const struct dt_search_input *in, const struct dt_plan *p,
                                    struct dt_error *err);
 /* The timeline of the program of `run`, which stands for plan p or is p; memory is checked for p.  HUGE_VAL: a glance
- * that was given up, as it takes longer than limit_s for certain. */
+ * that was given up, as it takes longer than limit_s for certain; beyond rough_s a glance may be of more than it takes. */
 enum dt_orch_look {
     DT_ORCH_EXACT,  /* dt_sched_makespan() */
     DT_ORCH_GLANCE, /* dt_sched_glance() */
 };
 enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
                                       const struct dt_plan *run, enum dt_orch_look look,
-                                      double limit_s, int64_t first_sample, struct dt_error *err,
-                                      double *seconds, double *mem_bytes_max);
+                                      double limit_s, double rough_s, int64_t first_sample,
+                                      struct dt_error *err, double *seconds, double *mem_bytes_max);
 /* orchestrate_timed.c: the same, if a search before this one has run it; for those after this one */
+struct dt_orch_timeline {
+    double seconds;
+    int64_t first_ns; /* of a glance: by the first rule of guests' turns; 0: there are none */
+    double mem_bytes_max;
+    bool rough; /* no other rule was tried */
+};
 bool dt_orch_timed_find(const struct dt_search_input *in, const struct dt_plan *p,
-                        const struct dt_plan *run, enum dt_orch_look look, int64_t first_sample,
-                        double *seconds, double *mem_bytes_max);
+                        const struct dt_plan *run, enum dt_orch_look look, int64_t rough_ns,
+                        int64_t first_sample, double *seconds, double *mem_bytes_max);
 void dt_orch_timed_add(const struct dt_search_input *in, const struct dt_plan *p,
                        const struct dt_plan *run, enum dt_orch_look look, int64_t first_sample,
-                       double seconds, double mem_bytes_max);
+                       const struct dt_orch_timeline *line);
 /* By timeline as above; those without one, by staged_s, last. */
 enum dt_status dt_orch_sort(struct dt_plan *plans, int n, struct dt_error *err);
 /* orchestrate_plans.c */

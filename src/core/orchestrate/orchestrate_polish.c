@@ -34,6 +34,8 @@
 #define NEARLY 1.5
 /* A plan that was passed over is gone back to if it takes at most so much more than the best. */
 #define PASSED_NEAR 0.02
+/* A neighbour that is so near to what it may take at most need not have the best turns of guests. */
+#define ROUGH 0.015
 /* As orchestrate_rank.c: the bound is of mean samples. */
 #define CERTAIN 1.01
 
@@ -95,8 +97,9 @@ struct polish {
 static enum dt_status glance(struct polish *w, struct dt_plan *p, double samples, double limit,
                              struct dt_error *err, double *seconds, bool *share)
 {
+    double rough = limit * (1 - ROUGH); /* the neighbours of what is as near are tried anyway */
     struct dt_error why;
-    enum dt_status st = dt_orch_time_plan(w->moves.t, p, samples, limit, &why, share);
+    enum dt_status st = dt_orch_time_plan(w->moves.t, p, samples, limit, rough, &why, share);
 
     *seconds = st == DT_OK ? p->predicted.timeline_s : 0;
     if (st == DT_OK || st == DT_ERR_INFEASIBLE)

@@ -19,6 +19,8 @@
 /* Before any timeline says what it is to the formula, it is taken to be the same: with this weight, where a timeline of a plan
  * alike in all that counts here has 1.  As the formula is mostly too short, kinds of plans that none was timed of come early. */
 #define PRIOR 0.5
+/* Of one that takes so much more, the turns of guests need not be the best. */
+#define ROUGH 0.015
 /* So many chunks more differ as much as a pipe of twice the depth. */
 #define CHUNKS_ALIKE 4
 /* A program that takes all of the budget is put behind those that promise to be up to so much slower: an early one would
@@ -65,32 +67,36 @@ static int64_t limit_ns(double limit_s)
 
 enum dt_status dt_orch_run_timeline_s(const struct dt_search_input *in, const struct dt_plan *p,
                                       const struct dt_plan *run, enum dt_orch_look look,
-                                      double limit_s, int64_t first_sample, struct dt_error *err,
-                                      double *seconds, double *mem_bytes_max)
+                                      double limit_s, double rough_s, int64_t first_sample,
+                                      struct dt_error *err, double *seconds, double *mem_bytes_max)
 {
+    struct dt_orch_timeline line = {0};
     struct dt_assignment *a;
-    double bytes = 0;
-    int64_t ns = 0;
+    int64_t ns = 0, first_ns = 0;
     bool exact = true;
     enum dt_status st;
 
-    if (dt_orch_timed_find(in, p, run, look, first_sample, seconds, mem_bytes_max))
+    if (dt_orch_timed_find(in, p, run, look, limit_ns(rough_s), first_sample, seconds,
+                           mem_bytes_max))
         return DT_OK;
     DT_TRY(dt_assign(run, in->model, in->cost, in->samples, first_sample, err, &a));
-    st = check_assigned(in, p, a, err, &bytes);
+    st = check_assigned(in, p, a, err, &line.mem_bytes_max);
     if (st == DT_OK && look == DT_ORCH_EXACT)
         st = dt_sched_makespan(run, in->model, in->cluster, a, in->cost, err, &ns);
     else if (st == DT_OK)
-        st = dt_sched_glance(run, in->model, in->cluster, a, in->cost, limit_ns(limit_s), err, &ns,
-                             &exact);
+        st = dt_sched_glance(run, in->model, in->cluster, a, in->cost, limit_ns(limit_s),
+                             limit_ns(rough_s), err, &ns, &first_ns, &exact);
     if (st == DT_OK) {
-        *seconds = ns == INT64_MAX ? HUGE_VAL : (double)ns * 1e-9;
-        *mem_bytes_max = bytes;
+        line.seconds = *seconds = ns == INT64_MAX ? HUGE_VAL : 1e-9 * (double)ns;
+        line.first_ns = first_ns;
+        line.rough = limit_ns(rough_s) > 0 && first_ns > limit_ns(rough_s);
+        *mem_bytes_max = line.mem_bytes_max;
     }
-    if (st == DT_OK && ns != INT64_MAX) {
-        dt_orch_timed_add(in, p, run, look, first_sample, *seconds, bytes);
+    if (st == DT_OK && ns != INT64_MAX && first_ns != INT64_MAX) { /* else one was given up */
+        dt_orch_timed_add(in, p, run, look, first_sample, &line);
+        line.first_ns = 0;
         if (look == DT_ORCH_GLANCE && exact)
-            dt_orch_timed_add(in, p, run, DT_ORCH_EXACT, first_sample, *seconds, bytes);
+            dt_orch_timed_add(in, p, run, DT_ORCH_EXACT, first_sample, &line);
     }
     dt_assign_free(a);
     return st;
@@ -102,8 +108,8 @@ enum dt_status dt_orch_plan_timeline_s(const struct dt_search_input *in, const s
 {
     double bytes;
 
-    DT_TRY(dt_orch_run_timeline_s(in, p, p, DT_ORCH_EXACT, HUGE_VAL, first_sample, err, seconds,
-                                  &bytes));
+    DT_TRY(dt_orch_run_timeline_s(in, p, p, DT_ORCH_EXACT, HUGE_VAL, HUGE_VAL, first_sample, err,
+                                  seconds, &bytes));
     if (mem_bytes_max)
         *mem_bytes_max = bytes;
     return DT_OK;
@@ -122,8 +128,8 @@ enum dt_status dt_orch_batch_timeline_s(const struct dt_search_input *in, const 
     st = check_assigned(in, p, a, err, mem_bytes_max);
     dt_assign_free(a);
     if (st == DT_OK && how.ns[how.way] == INT64_MAX) /* timed in no way: this says why */
-        return dt_orch_run_timeline_s(in, p, p, DT_ORCH_EXACT, HUGE_VAL, first_sample, err, seconds,
-                                      mem_bytes_max);
+        return dt_orch_run_timeline_s(in, p, p, DT_ORCH_EXACT, HUGE_VAL, HUGE_VAL, first_sample,
+                                      err, seconds, mem_bytes_max);
     *seconds = 1e-9 * (double)how.ns[how.way];
     return st;
 }
@@ -188,7 +194,8 @@ static enum dt_status place_share(const struct dt_plan *p, const struct dt_clust
  * take so many samples (0: a closer look).  Memory must hold what they were given and what is to be expected of the others.
  * What takes longer than limit_s may be given up.  *closer: more would be seen of a longer one. */
 static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *p, double samples,
-                                       double limit_s, struct dt_error *err, bool *closer)
+                                       double limit_s, double rough_s, struct dt_error *err,
+                                       bool *closer)
 {
     const struct dt_search_input *in = t->in;
     struct dt_plan_prediction *q = &p->predicted;
@@ -201,13 +208,13 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
     t->ops += (int64_t)ops;
     *closer = share && samples > 0 && dt_orch_look_ops(t, p, 0) > ops;
     if (!share)
-        return dt_orch_run_timeline_s(in, p, p, DT_ORCH_GLANCE, limit_s, 0, err, &q->timeline_s,
-                                      &q->mem_bytes_max);
+        return dt_orch_run_timeline_s(in, p, p, DT_ORCH_GLANCE, limit_s, rough_s, 0, err,
+                                      &q->timeline_s, &q->mem_bytes_max);
     DT_TRY(dt_orch_check_expected(t, p, err));
     expected = q->mem_bytes_max;
     DT_TRY(place_share(p, in->cluster, err, &part));
-    DT_TRY(dt_orch_run_timeline_s(in, p, &part, DT_ORCH_GLANCE, limit_s, 0, err, &q->timeline_s,
-                                  &q->mem_bytes_max));
+    DT_TRY(dt_orch_run_timeline_s(in, p, &part, DT_ORCH_GLANCE, limit_s, rough_s, 0, err,
+                                  &q->timeline_s, &q->mem_bytes_max));
     q->mem_bytes_max = fmax(q->mem_bytes_max, expected);
     return DT_OK;
 }
@@ -221,10 +228,10 @@ static void predict_formula(struct dt_orch_table *t, struct dt_plan *p)
 }
 
 enum dt_status dt_orch_time_plan(struct dt_orch_table *t, struct dt_plan *p, double samples,
-                                 double limit_s, struct dt_error *err, bool *closer)
+                                 double limit_s, double rough_s, struct dt_error *err, bool *closer)
 {
     predict_formula(t, p);
-    return ranking_timeline(t, p, samples, limit_s, err, closer);
+    return ranking_timeline(t, p, samples, limit_s, rough_s, err, closer);
 }
 
 /* Does even the smallest share of the plan have more ops than this effort times? */
@@ -250,7 +257,7 @@ static enum dt_status predict(struct dt_orch_table *t, struct dt_plan *p, bool f
         return dt_orch_check_expected(t, p, err);
     if ((t->ops < dt_orch_budget(in) && !is_long(in, p)) || isinf(limit))
         return ranking_timeline(t, p, first ? dt_orch_effort_of(in)->first_samples : 0, HUGE_VAL,
-                                err, closer);
+                                limit * (1 + ROUGH), err, closer);
     t->untimed++;
     return dt_orch_check_expected(t, p, err);
 }

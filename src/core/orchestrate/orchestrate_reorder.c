@@ -84,7 +84,7 @@ static enum dt_status time_way(const struct dt_search_input *in, const struct dt
     for (int b = 0; b < batches; b++) {
         double s = INFINITY;
         struct dt_error why;
-        enum dt_status st = dt_orch_run_timeline_s(in, p, run, DT_ORCH_EXACT, HUGE_VAL,
+        enum dt_status st = dt_orch_run_timeline_s(in, p, run, DT_ORCH_EXACT, HUGE_VAL, HUGE_VAL,
                                                    b * p->policy.global_batch, &why, &s, &bytes);
 
         if (st != DT_OK && st != DT_ERR_INFEASIBLE)

@@ -122,7 +122,7 @@ static enum dt_status time_it(struct dt_orch_table *t, struct dt_plan *p, double
         dt_plan_validate(p, in->model, in->cluster, NULL) != DT_OK || dt_plan_gpus(p) > t->gpus ||
         dt_orch_check_expected(t, p, NULL) != DT_OK)
         return DT_OK;
-    st = dt_orch_time_plan(t, p, 0, limit, &why, &closer);
+    st = dt_orch_time_plan(t, p, 0, limit, limit, &why, &closer);
     if (st == DT_OK)
         *seconds = p->predicted.timeline_s;
     return st == DT_OK || st == DT_ERR_INFEASIBLE ? DT_OK : dt_error_pass(err, &why);

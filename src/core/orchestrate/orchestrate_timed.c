@@ -14,7 +14,7 @@ struct print { /* no two things share both */
 };
 struct entry {
     struct print of;
-    double seconds, mem_bytes_max;
+    struct dt_orch_timeline line;
     bool used;
 };
 struct dt_orch_timed {
@@ -153,27 +153,32 @@ static struct entry *entry_of(const struct dt_search_input *in, const struct dt_
     return &t->at[dt_hash_finish(x->a) & (ENTRIES - 1)];
 }
 
+/* What would be said without this table: beyond rough_ns (0: none) that is the first rule's time. */
 bool dt_orch_timed_find(const struct dt_search_input *in, const struct dt_plan *p,
-                        const struct dt_plan *run, enum dt_orch_look look, int64_t first_sample,
-                        double *seconds, double *mem_bytes_max)
+                        const struct dt_plan *run, enum dt_orch_look look, int64_t rough_ns,
+                        int64_t first_sample, double *seconds, double *mem_bytes_max)
 {
     struct print x;
     const struct entry *e = entry_of(in, p, run, look, first_sample, &x);
+    bool rough;
 
     if (!e || !e->used || e->of.a != x.a || e->of.b != x.b)
         return false;
-    *seconds = e->seconds;
-    *mem_bytes_max = e->mem_bytes_max;
+    rough = rough_ns > 0 && e->line.first_ns > rough_ns;
+    if (e->line.rough && !rough)
+        return false;
+    *seconds = rough ? 1e-9 * (double)e->line.first_ns : e->line.seconds;
+    *mem_bytes_max = e->line.mem_bytes_max;
     return true;
 }
 
 void dt_orch_timed_add(const struct dt_search_input *in, const struct dt_plan *p,
                        const struct dt_plan *run, enum dt_orch_look look, int64_t first_sample,
-                       double seconds, double mem_bytes_max)
+                       const struct dt_orch_timeline *line)
 {
     struct print x;
     struct entry *e = entry_of(in, p, run, look, first_sample, &x);
 
     if (e)
-        *e = (struct entry){x, seconds, mem_bytes_max, true};
+        *e = (struct entry){x, *line, true};
 }

@@ -96,7 +96,7 @@ static enum dt_status merge(struct dt_orch_table *t, const struct dt_search_resu
 
         if (p.predicted.timeline_s <= 0 || is_timed(out, &p))
             continue;
-        st = dt_orch_time_plan(t, &p, 0, HUGE_VAL, &why, &closer);
+        st = dt_orch_time_plan(t, &p, 0, HUGE_VAL, HUGE_VAL, &why, &closer);
         if (st == DT_OK)
             all[out->n++] = p;
         else if (st != DT_ERR_INFEASIBLE)
@@ -158,7 +158,7 @@ static enum dt_status time_whole(struct dt_orch_table *t, struct dt_plan *p, dou
 
     t->ops += (int64_t)dt_orch_plan_ops(p, t->in->model->llm);
     if (best < HUGE_VAL)
-        DT_TRY(dt_orch_run_timeline_s(t->in, p, p, DT_ORCH_GLANCE, best, 0, err, &s, &bytes));
+        DT_TRY(dt_orch_run_timeline_s(t->in, p, p, DT_ORCH_GLANCE, best, best, 0, err, &s, &bytes));
     *slower = s >= HUGE_VAL;
     if (*slower)
         return DT_OK;

@@ -25,7 +25,7 @@ static enum dt_status try_window(struct dt_orch_table *t, struct dt_plan *p, int
             p->modules[m].window = m < t->in->model->llm ? window : drawn;
     if (p->n_modules == 1 || dt_plan_validate(p, t->in->model, t->in->cluster, NULL) != DT_OK)
         return DT_OK;
-    st = dt_orch_time_plan(t, p, 0, HUGE_VAL, &why, &closer);
+    st = dt_orch_time_plan(t, p, 0, HUGE_VAL, HUGE_VAL, &why, &closer);
     if (st != DT_OK && st != DT_ERR_INFEASIBLE)
         return dt_error_pass(err, &why);
     *found = st == DT_OK;

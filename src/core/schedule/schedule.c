@@ -247,6 +247,7 @@ struct compiled {
     bool list_sooner;
     uint32_t other_rules;
     int64_t ns; /* its makespan; negative: not known */
+    int64_t first_ns;
 };
 
 static void compiled_free(struct compiled *c, bool program)
@@ -290,6 +291,7 @@ static enum dt_status compile_one(const struct dt_sched *in, enum dt_sched_take 
     s.makespan_ns = -1;
     s.chunk_rule = in->chunk_rule;
     s.limit_ns = in->limit_ns;
+    s.rough_ns = in->rough_ns;
     if (st == DT_OK)
         st = compile(&s, wanted, err, out);
     dt_sched_fini(&s);
@@ -297,6 +299,7 @@ static enum dt_status compile_one(const struct dt_sched *in, enum dt_sched_take 
     out->order = s.order;
     out->list_sooner = s.list_sooner;
     out->other_rules = s.makespan_ns >= 0 ? s.other_rules : 0;
+    out->first_ns = s.first_ns;
     out->ns = s.makespan_ns < 0 ? out->ns : s.makespan_ns;
     if (st != DT_OK)
         compiled_free(out, true);
@@ -444,7 +447,8 @@ enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_mode
 }
 
 static enum dt_status find_makespan(const struct dt_sched *as_is, enum wanted wanted,
-                                    struct dt_error *err, int64_t *ns, bool *exact)
+                                    struct dt_error *err, int64_t *ns, int64_t *first_ns,
+                                    bool *exact)
 {
     struct dt_sched in = *as_is;
     struct dt_plan *ahead;
@@ -456,7 +460,10 @@ static enum dt_status find_makespan(const struct dt_sched *as_is, enum wanted wa
     in.plan = ahead ? ahead : in.plan;
     st = compile_best(&in, wanted, err, &c);
     if (st == DT_OK) {
-        *exact = wanted != GLANCE || c.other_rules == 0;
+        *exact = wanted != GLANCE ||
+                 (c.other_rules == 0 && !(in.rough_ns > 0 && c.first_ns > in.rough_ns));
+        if (first_ns)
+            *first_ns = c.first_ns;
         st = makespan(&in, &c, err, &found);
         compiled_free(&c, true);
     }
@@ -474,20 +481,21 @@ enum dt_status dt_sched_makespan(const struct dt_plan *plan, const struct dt_mod
         .plan = plan, .model = model, .cluster = cluster, .a = a, .cost = cost};
     bool exact;
 
-    return find_makespan(&in, MAKESPAN, err, ns, &exact);
+    return find_makespan(&in, MAKESPAN, err, ns, NULL, &exact);
 }
 
 enum dt_status dt_sched_glance(const struct dt_plan *plan, const struct dt_model *model,
                                const struct dt_cluster *cluster, const struct dt_assignment *a,
-                               struct dt_cost *cost, int64_t limit_ns, struct dt_error *err,
-                               int64_t *ns, bool *exact)
+                               struct dt_cost *cost, int64_t limit_ns, int64_t rough_ns,
+                               struct dt_error *err, int64_t *ns, int64_t *first_ns, bool *exact)
 {
     const struct dt_sched in = {.plan = plan,
                                 .model = model,
                                 .cluster = cluster,
                                 .a = a,
                                 .cost = cost,
-                                .limit_ns = limit_ns};
+                                .limit_ns = limit_ns,
+                                .rough_ns = rough_ns};
 
-    return find_makespan(&in, GLANCE, err, ns, exact);
+    return find_makespan(&in, GLANCE, err, ns, first_ns, exact);
 }

@@ -114,16 +114,20 @@ static enum dt_status run_colocated(struct dt_sched_turns_runs *g, struct dt_err
 
 /* The turns of the rule by which the run ends first. */
 static enum dt_status run_guests(struct dt_sched_turns_runs *g, const struct dt_program *p,
-                                 bool silent, int64_t limit_ns, struct dt_error *err,
+                                 struct dt_sched *s, bool binds, struct dt_error *err,
                                  struct dt_sched_turns *best)
 {
+    int64_t limit_ns = s->limit_ns > 0 && !binds ? s->limit_ns : INT64_MAX;
     struct dt_sched_turns_rule rule = {
-        .longest = true, .keeps = true, .silent = silent, .limit_ns = limit_ns};
+        .longest = true, .keeps = true, .silent = s->makespan_only && !binds, .limit_ns = limit_ns};
     struct dt_sched_turns oldest;
     enum dt_status st;
 
     dt_sched_turns_find_behind(g);
     DT_TRY(dt_sched_turns_run(g, &rule, err, best));
+    s->first_ns = binds ? 0 : best->end_ns;
+    if (s->rough_ns > 0 && s->first_ns > s->rough_ns)
+        return DT_OK;
     rule.longest = false;
     rule.limit_ns = best->end_ns < limit_ns ? best->end_ns : limit_ns;
     DT_TRY(dt_sched_turns_new(p, err, &oldest));
@@ -152,14 +156,11 @@ static enum dt_status find_turns(struct dt_sched *s, const struct dt_program *p,
                                  struct dt_error *err, struct dt_sched_turns *best)
 {
     struct dt_sched_turns_runs *g = ns ? dt_sched_turns_prepare(s, p, ns) : NULL;
-    bool binds = binds_experts(s);
 
     if (!g)
         return dt_error_nomem(err, "turns of colocated modules");
-    return s->plan->colocated
-               ? run_colocated(g, err, best)
-               : run_guests(g, p, s->makespan_only && !binds,
-                            s->limit_ns > 0 && !binds ? s->limit_ns : INT64_MAX, err, best);
+    return s->plan->colocated ? run_colocated(g, err, best)
+                              : run_guests(g, p, s, binds_experts(s), err, best);
 }
 
 /* The dependencies of the turns into the program, and what their runs tell about it into s. */

@@ -91,6 +91,8 @@ struct dt_sched {
     int chunk_rule;
     uint32_t other_rules;
     int64_t limit_ns; /* turns of guests that will certainly end later are given up; 0: none */
+    int64_t rough_ns; /* where those of the first rule end later, no other is tried; 0: none */
+    int64_t first_ns; /* when these end; 0: there was no such run */
     /* out, of plans with guests whose turns were timed: how long each op takes, and an order of all ops, each behind
      * what it waits for; the caller's to free.  NULL: not known */
     struct dt_durations dur;
