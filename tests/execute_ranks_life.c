@@ -61,13 +61,15 @@ void use_nccl(struct exec_fixture *f, const struct rank *r)
 
 void open_rank(struct exec_fixture *f, struct rank *r)
 {
-    const char *nccl = getenv("DT_TEST_NCCL");
+    const char *nccl = getenv("DT_TEST_NCCL"), *ipc = getenv("DT_TEST_IPC");
 
     open_case(f, r->w->c);
     f->transport = r->t;
     f->data = r->w->data[r->t->rank];
     if (nccl && *nccl && *nccl != '0' && !f->data && !r->w->own_devices)
         use_nccl(f, r);
+    if (ipc && *ipc && *ipc != '0' && !f->data) /* ranks are processes */
+        f->over = DT_TRANSPORT_OVER_IPC;
     if (!r->w->device)
         return;
     f->dev->close(f->dev);
