@@ -76,6 +76,12 @@ check "hosts of which it is not known what they have" 'grep -q "memory of hosts.
 expect 0 "of a node, which has" "$DISTTRAIN" simulate $big 'train.offload={llm: optimizer}' cluster.host_memory=1TB
 expect 3 "hosts: .* plans offload more than fits, at least .* GiB of a node (279.4 GiB)" "$DISTTRAIN" plan $big 'train.offload={llm: optimizer}' cluster.host_memory=300GB
 check "which is not promised then" '! grep -q "train.offload" out'
+# timelines that points of a sweep share are of the same host
+for key in 'host_bandwidth=5GB/s,50GB/s' 'host_memory_bandwidth=50GB/s,500GB/s'; do
+    expect 0 "" "$DISTTRAIN" whatif gpt3-175b-1024 train.offload=optimizer --vary "cluster.$key" --json
+    check "cluster.${key%%=*} changes the time of the step" \
+        '[ "$(grep -o "\"iteration_s\": [0-9.]*" out | sort -u | wc -l)" -ge 2 ]'
+done
 expect 2 "state cluster.host_bandwidth" "$DISTTRAIN" simulate job.yaml cluster.device=other cluster.cores_per_node=0 \
     'plan={colocated: true}' train.offload=optimizer
 totals

@@ -307,6 +307,16 @@ static void layout_text(const struct dt_plan *p, int m, char *buf, size_t size)
         snprintf(buf + n, size - (size_t)n, ", vpp %d", l->vpp);
 }
 
+static void zero_cell(struct dt_html_table *b, const struct dt_plan_module *p)
+{
+    const char *where = p->offload == DT_OFFLOAD_NONE ? "" : ", on the host";
+
+    if (p->zero_group > 0)
+        dt_html_cell(b, "%d in groups of %d%s", p->zero, p->zero_group, where);
+    else
+        dt_html_cell(b, "%d%s", p->zero, where);
+}
+
 static const struct dt_report_module *module_named(const struct dt_report_page_run *r,
                                                    const char *name)
 {
@@ -356,10 +366,7 @@ void dt_report_page_modules(struct dt_text *t, const struct dt_report_page_run *
         else
             dt_html_cell(&b, "its own");
         dt_html_cell(&b, "%s", dt_block_recompute_names[p->recompute]);
-        if (p->zero_group > 0)
-            dt_html_cell(&b, "%d in groups of %d", p->zero, p->zero_group);
-        else
-            dt_html_cell(&b, "%d", p->zero);
+        zero_cell(&b, p);
         if (x && isfinite(x->utilisation)) {
             dt_html_cell(&b, "%.3f", x->model_flops * 1e-15);
             dt_html_cell(&b, "%.1f", 100 * x->utilisation);

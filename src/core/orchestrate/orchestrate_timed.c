@@ -78,6 +78,9 @@ static void mix_cluster(struct print *x, const struct dt_cluster *c)
     mix(x, (uint64_t)c->nics_per_node);
     mix_number(x, c->peak_flops);
     mix_number(x, c->mem_bytes);
+    mix_number(x, c->host_mem_bytes);
+    mix_number(x, c->host_bytes_per_s);
+    mix_number(x, c->host_mem_bytes_per_s);
     mix_number(x, c->mem_reserve_bytes);
     mix_number(x, c->hbm_bytes_per_s);
     mix_number(x, c->nvlink_bytes_per_s);

@@ -277,6 +277,15 @@ static void memory_free(const struct dt_stage *s, const struct dt_stage_memory *
         s->dev->free(s->dev, p);
 }
 
+/* Is there a value that is trained?  (Of fewer heads than members some have none.) */
+static bool steps_any(const struct dt_stage *s)
+{
+    for (int i = 0; i < s->n_weights; i++)
+        if (s->weights[i].n > 0 && s->nodes[s->weights[i].block - s->first].trained)
+            return true;
+    return false;
+}
+
 enum dt_status dt_params_allocate(struct dt_stage *s, struct dt_error *err)
 {
     bool trained = false;
@@ -285,7 +294,7 @@ enum dt_status dt_params_allocate(struct dt_stage *s, struct dt_error *err)
 
     for (int i = s->first; i < s->last; i++)
         trained |= s->nodes[i - s->first].trained;
-    s->masters_away &= trained && s->dtype == DT_BF16 && !s->dev->info.packs;
+    s->masters_away &= steps_any(s) && s->dtype == DT_BF16 && !s->dev->info.packs;
     for (int i = 0; i < s->n_params; i++)
         if (s->params[i].init == DT_INIT_ONE && s->params[i].n > ones)
             ones = s->params[i].n;

@@ -372,7 +372,8 @@ static enum dt_status step(struct dt_exec *x, const struct dt_op *op, struct dt_
     struct dt_optimizer_coef coef = {x->norm.coef, 0};
 
     DT_TRY(decide(x, err)); /* the norm, and what clips, have come to the host */
-    coef.host = x->norm.host[1];
+    if (x->env.offloads)
+        coef.host = x->norm.host[1];
     for (int v = op->stage; x->it.result.applied && v < x->env.n_v[op->module];
          v += x->env.pp[op->module]) {
         struct dt_exec_vstage *vs = dt_exec_vs(&x->stages, op->module, op->replica, v);
