@@ -67,7 +67,7 @@ check "a table or none" '[ $status -eq 7 ] && grep -q "machine too busy" err && 
 # Stopped by a signal while a child runs: it is told, waited for, and the folder goes.
 "$DISTTRAIN" loop --anyway job.yaml --ranks 1 --steps 9999 --warm-up 0 --seconds 0 >out 2>err &
 loop=$!
-k=0; while [ ! -s "$(echo made/disttrain-loop-*/child.log)" ] && [ $k -lt 600 ]; do sleep 0.1; k=$((k + 1)); done
+k=0; while [ ! -s "$(echo made/disttrain-loop-*/log-*/metrics.jsonl)" ] && [ $k -lt 600 ]; do sleep 0.1; k=$((k + 1)); done
 check "it runs" '[ $k -lt 600 ]'
 kill -TERM $loop
 wait $loop
