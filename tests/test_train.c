@@ -664,14 +664,7 @@ END_TEST
 /* ---- the rate of products ---- */
 
 /* A card that is told, not there: a launch takes 20 us, a product what 775 TFLOP/s make of it, and memory ends. */
-struct dt_device_queue {
-    double now_ns;
-};
-struct dt_device_event {
-    double ns;
-};
-static struct dt_device_queue slow_start;
-static struct dt_device_event moments[2];
+static double now_ns, moments[2]; /* what stands for the queue, and for events */
 static size_t room_bytes;
 static int events, side_now;
 
@@ -679,7 +672,7 @@ static enum dt_status told_alloc(const struct dt_device *d, size_t bytes, struct
                                  void **out)
 {
     (void)d;
-    *out = &slow_start;
+    *out = &now_ns;
     return bytes > room_bytes ? dt_error_nomem(e, "a test") : DT_OK;
 }
 static void told_free(const struct dt_device *d, void *p)
@@ -690,7 +683,7 @@ static enum dt_status told_queue(const struct dt_device *d, bool high, struct dt
                                  struct dt_device_queue **out)
 {
     (void)d, (void)high, (void)e;
-    *out = &slow_start;
+    *out = (struct dt_device_queue *)(void *)&now_ns;
     return DT_OK;
 }
 static void told_queue_free(struct dt_device_queue *q)
@@ -706,7 +699,7 @@ static enum dt_status told_event(const struct dt_device *d, struct dt_error *e,
                                  struct dt_device_event **out)
 {
     (void)d, (void)e;
-    *out = &moments[events++ % 2];
+    *out = (struct dt_device_event *)(void *)&moments[events++ % 2];
     return DT_OK;
 }
 static void told_event_free(struct dt_device_event *e)
@@ -715,11 +708,11 @@ static void told_event_free(struct dt_device_event *e)
 }
 static void told_record(struct dt_device_queue *q, struct dt_device_event *e)
 {
-    e->ns = q->now_ns;
+    *(double *)(void *)e = *(double *)(void *)q;
 }
 static uint64_t told_ns(struct dt_device_event *e)
 {
-    return (uint64_t)e->ns;
+    return (uint64_t) * (double *)(void *)e;
 }
 static enum dt_status told_weight(const struct dt_device *d,
                                   const struct dt_device_weight_shape *shape, const float *master,
@@ -728,7 +721,7 @@ static enum dt_status told_weight(const struct dt_device *d,
 {
     (void)d, (void)master, (void)rounded, (void)e;
     side_now = (int)shape->out;
-    *out = (struct dt_device_weight *)(void *)&slow_start;
+    *out = (struct dt_device_weight *)(void *)&now_ns;
     return DT_OK;
 }
 static void told_weight_free(struct dt_device_weight *w)
@@ -746,7 +739,7 @@ static void told_product(struct dt_device_queue *q, int64_t m, const void *x,
 {
     (void)x, (void)w, (void)bias, (void)residual, (void)y;
     ck_assert_int_eq(m, side_now);
-    q->now_ns += 20e3 + 2.0 * (double)(m * m * m) / 775e3;
+    *(double *)(void *)q += 20e3 + 2.0 * (double)(m * m * m) / 775e3;
 }
 
 /* Small products tell how long launches are, not how fast a card is. */

@@ -22,7 +22,11 @@ THREADS, BLOCKS, REGISTERS = 2048, 32, 65536  # of a processor, both cards
 LIBRARY = 0.8  # of the tensor cores' peak in large products: 798 of 989 TFLOP/s were measured at 8192^3 on an H100
 LAUNCH_S = 2e-6  # assumed: from the end of a kernel to the begin of the next one of a stream
 ATTENTION, WARPS = 0.6, 8  # assumed: of that peak in our attention, with two warps for each quarter of a processor; else less
-LATENCY_S = 600e-9  # assumed: of memory under load; with one access of 16 bytes per thread under way
+LATENCY_S = 600e-9  # assumed: of memory under load
+# Accesses of 16 bytes that a thread has under way before it needs the first, as the loops of these kernels are unrolled; of others
+# they were not counted, and are 1.
+UNDER_WAY = {"forward_kernel": 4, "backward_kernel": 6, "stats_kernel": 8, "grad_sums": 8, "grad_kernel": 4, "chunk_sums": 8,
+             "add_many": 4}
 
 
 def read_ptxas(paths):
@@ -104,7 +108,7 @@ def describe(card, arch, f, symbols, ptxas):
     blocks = occupancy(card, threads, registers, shared + static)
     busy = min(card["processors"], grid)
     resident = min(blocks * card["processors"], grid) * threads
-    share = min(1.0, resident * 16 / (card["bytes"] * LATENCY_S))
+    share = min(1.0, resident * 16 * UNDER_WAY.get(name.split("<")[0], 1) / (card["bytes"] * LATENCY_S))
     text = "%s %d x %d" % (name.split("<")[0], grid, threads)
     text += ", %s registers" % (registers if known else "?")
     if shared + static:
@@ -150,10 +154,11 @@ def main():
     print("Nothing here was measured on a card. Bytes: what a call must read and write at least, each tensor once. Bound: those at the\n"
           "card's bandwidth, or its FLOP at the card's peak, whichever takes longer. Estimate: with %.0f %% of the tensor cores' peak in the\n"
           "library's products and %.0f %% in our attention, less where fewer than %d warps fit on a processor; %.0f us for each launch; and\n"
-          "only as much bandwidth as the threads that fit onto the card at once ask for, one access of 16 bytes each under way for %.0f ns. All\n"
-          "of this is assumed. Launches: blocks x threads, and from ptxas registers, shared memory, and blocks that fit on a processor (share of\n"
+          "only as much bandwidth as the threads that fit onto the card at once ask for, with one access of 16 bytes each under way for\n"
+          "%.0f ns, or as many as its kernel's loops are unrolled for (%s). All of this is assumed. Launches: blocks x threads, and from ptxas registers, shared memory, and blocks that fit on a processor (share of\n"
           "its threads).\n"
-          % (100 * LIBRARY, 100 * ATTENTION, WARPS, LAUNCH_S * 1e6, LATENCY_S * 1e9))
+          % (100 * LIBRARY, 100 * ATTENTION, WARPS, LAUNCH_S * 1e6, LATENCY_S * 1e9,
+             ", ".join("%s %d" % k for k in sorted(UNDER_WAY.items()))))
     for arch, card in CARDS.items():
         print("## %s: %.2f TB/s, %.0f TFLOP/s bf16, %.1f fp32, %d processors\n"
               % (card["name"], card["bytes"] / 1e12, card["tensor"] / 1e12, card["fp32"] / 1e12, card["processors"]))

@@ -352,7 +352,7 @@ __global__ void grad_params(struct image g, const float *part, float *dgamma, fl
     dbeta[c] = add ? dbeta[c] + s1 : s1;
 }
 
-/* Columns of a block: of all accesses, or of as many even parts of them as leave the fewest of its threads idle. */
+/* Columns of a block: of all accesses, or of even parts of them where that leaves an eighth fewer of its threads idle. */
 static void divide(struct image *g, int accesses, unsigned *parts)
 {
     int best = 0;
@@ -361,7 +361,7 @@ static void divide(struct image *g, int accesses, unsigned *parts)
         int columns = (accesses + p - 1) / p, lanes = THREADS / columns;
         int busy = lanes > 0 ? accesses * lanes / p : 0;
 
-        if (busy <= best)
+        if (8 * busy <= 9 * best) /* not for little: whole lines, and several pixels for a thread */
             continue;
         best = busy;
         g->columns = columns;
