@@ -541,7 +541,8 @@ const struct dt_key dt_job_run_keys[] = {
      .type = DT_KEY_WORD,
      DT_KEY_INTO(struct dt_job, run.transport),
      .words = dt_job_run_transport_names,
-     .help = "between GPUs: NCCL, by way of the hosts' memory, or CUDA IPC; auto: NCCL where it can be used"},
+     .help = "between GPUs: NCCL, by way of the hosts' memory, or CUDA IPC; auto: NCCL where it "
+             "can be used"},
     {.name = "threads",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_job, run.threads),
