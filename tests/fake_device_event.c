@@ -64,11 +64,15 @@ static void wait_for(struct dt_device_event *e, uint64_t number)
 {
     const struct timespec pause = {0, 50000};
 
-    while (!is_done(e, number))
-        if (e->foreign)
-            nanosleep(&pause, NULL);
-        else
+    while (!is_done(e, number)) {
+        if (!e->foreign) {
             pthread_cond_wait(&e->progress, &e->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&e->lock);
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&e->lock);
+    }
 }
 
 /* Unlocks it. */

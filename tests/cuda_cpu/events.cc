@@ -41,12 +41,11 @@ struct CUevent_st {
 
 static void wait_for(moment *m, uint64_t number)
 {
-    std::unique_lock<std::mutex> hold(m->lock);
-
-    if (!m->shared)
-        m->passed.wait(hold, [&] { return m->slot->done >= number; });
     while (m->shared && !m->is_done(number))
         std::this_thread::sleep_for(std::chrono::microseconds(50));
+    std::unique_lock<std::mutex> hold(m->lock);
+
+    m->passed.wait(hold, [&] { return m->slot->done >= number; });
 }
 
 int cucpu_events()

@@ -27,11 +27,6 @@ struct dt_cuda {
     cudaStream_t clock;  /* for these, and nothing else */
     void *address_range; /* the driver's cuMemGetAddressRange; NULL: it has none (ipc.cu) */
 };
-struct dt_device_event {
-    const struct dt_device *dev;
-    cudaEvent_t event;
-    bool untimed; /* it is for other processes, too */
-};
 static inline struct dt_cuda *dt_cuda_of(const struct dt_device *dev)
 {
     return (struct dt_cuda *)dev->impl;
@@ -47,6 +42,8 @@ bool dt_cuda_memory_stays(const struct dt_cuda *c);
 /* ---- queues, events and gates (queue.cu): fills their entries ---- */
 enum dt_status dt_cuda_queues(struct dt_cuda *c, struct dt_error *err);
 void dt_cuda_queues_close(struct dt_cuda *c);
+/* An event of the table over one that has no time, which is its own from now on; NULL: out of memory. */
+struct dt_device_event *dt_cuda_event_over(const struct dt_device *dev, cudaEvent_t e);
 /* A function of the driver's; NULL: it has none of that name. */
 void *dt_cuda_driver_entry(const char *name);
 /* ---- for other processes (ipc.cu): fills ipc_* ---- */

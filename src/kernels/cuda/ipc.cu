@@ -7,10 +7,6 @@
  * mapped is freed under them; without an arena blocks go back at once, and none is shared. */
 #include "kernels/cuda/device.h"
 
-extern "C" {
-#include "base/mem.h"
-}
-
 #include <string.h>
 
 /* The driver's cuMemGetAddressRange, which the runtime does not have. */
@@ -98,20 +94,6 @@ static void ipc_unmap(const struct dt_device *dev, void *p)
 
 /* ---- events ---- */
 
-static struct dt_device_event *event_of(const struct dt_device *dev, cudaEvent_t e)
-{
-    struct dt_device_event *event = (struct dt_device_event *)dt_calloc(1, sizeof(*event));
-
-    if (!event) {
-        dt_cuda_said(cudaEventDestroy(e));
-        return NULL;
-    }
-    event->dev = dev;
-    event->event = e;
-    event->untimed = true;
-    return event;
-}
-
 static enum dt_status ipc_event_new(const struct dt_device *dev, struct dt_error *err,
                                     struct dt_device_event **out, struct dt_device_handle *handle)
 {
@@ -124,7 +106,7 @@ static enum dt_status ipc_event_new(const struct dt_device *dev, struct dt_error
     e = cudaEventCreateWithFlags(&raw, cudaEventDisableTiming | cudaEventInterprocess);
     if (e != cudaSuccess)
         return why_not(err, e, "an event for other processes");
-    event = event_of(dev, raw);
+    event = dt_cuda_event_over(dev, raw);
     if (!event)
         return dt_error_nomem(err, "an event");
     e = cudaIpcGetEventHandle(&h, raw);
@@ -150,7 +132,7 @@ static enum dt_status ipc_event_open(const struct dt_device *dev,
     e = cudaIpcOpenEventHandle(&raw, h);
     if (e != cudaSuccess)
         return why_not(err, e, "an event of another process cannot be opened");
-    *out = event_of(dev, raw);
+    *out = dt_cuda_event_over(dev, raw);
     return *out ? DT_OK : dt_error_nomem(err, "an event");
 }
 

@@ -16,6 +16,12 @@ extern "C" {
 /* A clock of float milliseconds tells microseconds apart for 16 s: the base is moved before that. */
 #define BASE_NS UINT64_C(4000000000)
 
+struct dt_device_event {
+    const struct dt_device *dev;
+    cudaEvent_t event;
+    bool untimed; /* it is for other processes, too */
+};
+
 struct dt_device_gate {
     const struct dt_device *dev;
     uint64_t *word;
@@ -309,6 +315,20 @@ static enum dt_status event_new(const struct dt_device *dev, struct dt_error *er
     return DT_OK;
 }
 
+struct dt_device_event *dt_cuda_event_over(const struct dt_device *dev, cudaEvent_t e)
+{
+    struct dt_device_event *event = (struct dt_device_event *)dt_calloc(1, sizeof(*event));
+
+    if (!event) {
+        dt_cuda_said(cudaEventDestroy(e));
+        return NULL;
+    }
+    event->dev = dev;
+    event->event = e;
+    event->untimed = true;
+    return event;
+}
+
 static void event_free(struct dt_device_event *e)
 {
     if (!e)
@@ -431,7 +451,8 @@ static bool entry(const char *name, value_fn **fn)
 {
     void *p = dt_cuda_driver_entry(name);
 
-    memcpy(fn, &p, sizeof(*fn)); /* POSIX allows it, C has no cast */
+    if (p)
+        memcpy(fn, &p, sizeof(*fn)); /* POSIX allows it, C has no cast */
     return p != NULL;
 }
 
