@@ -125,7 +125,7 @@ static enum dt_status run_guests(struct dt_sched_turns_runs *g, const struct dt_
 
     dt_sched_turns_find_behind(g);
     DT_TRY(dt_sched_turns_run(g, &rule, err, best));
-    s->first_ns = binds ? 0 : best->end_ns;
+    s->first_ns = !binds && dt_sched_turns_are_dense(g, best->end_ns) ? best->end_ns : 0;
     if (s->rough_ns > 0 && s->first_ns > s->rough_ns)
         return DT_OK;
     rule.longest = false;

@@ -33,6 +33,9 @@ struct dt_sched_turns_runs *dt_sched_turns_prepare(struct dt_sched *s, const str
                                                    const int64_t *ns);
 /* How much time passes behind every op, which rules and limits of later runs ask. */
 void dt_sched_turns_find_behind(struct dt_sched_turns_runs *g);
+/* Behind dt_sched_turns_find_behind(): do GPUs stand idle for so little of a run that ends then that turns by another rule cannot
+ * end much sooner? */
+bool dt_sched_turns_are_dense(const struct dt_sched_turns_runs *g, int64_t end_ns);
 /* DT_ERR_INFEASIBLE: lanes wait for each other. */
 enum dt_status dt_sched_turns_run(struct dt_sched_turns_runs *g,
                                   const struct dt_sched_turns_rule *rule, struct dt_error *err,

@@ -4,6 +4,10 @@
  * lanes share GPUs, how much time passes behind every op, and how much every GPU has to do. */
 #include "core/schedule/schedule_turns_impl.h"
 
+enum {
+    DENSE = 4
+}; /* runs by two rules that were a quarter apart left the busiest GPU idle for a third */
+
 /* ---- who waits for whom ---- */
 
 /* What an op waits for, a RECV also for its SEND, into `d`: how many. */
@@ -272,4 +276,14 @@ void dt_sched_turns_find_behind(struct dt_sched_turns_runs *g)
             settle(g, p->group_ops[x->first + k], behind);
     }
     find_work(g);
+}
+
+bool dt_sched_turns_are_dense(const struct dt_sched_turns_runs *g, int64_t end_ns)
+{
+    int64_t most = 0;
+
+    for (uint32_t k = 0; k < g->n_gpus; k++)
+        if (g->gpu[k].work_ns > 0)
+            most = dt_sched_turns_most(most, g->gpu[k].work_ns + g->gpu[k].tail_ns);
+    return end_ns <= most + most / DENSE;
 }
