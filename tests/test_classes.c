@@ -74,9 +74,12 @@ static double search(enum dt_plan_strategy strategy, const struct dt_search_inpu
         if (strategy != DT_STRATEGY_BEST)
             ck_assert_int_eq(r.plans[i].strategy, strategy);
         assert_class(&r.plans[i], in->model->llm);
-        if (r.plans[i].predicted.timeline_s > 0 && !in->opt.free_intra)
-            ck_assert_double_eq_tol(timeline_of(in, &r.plans[i]), r.plans[i].predicted.timeline_s,
-                                    1e-9);
+        if (r.plans[i].predicted.timeline_s > 0 && !in->opt.free_intra) {
+            double s = timeline_of(in, &r.plans[i]), said = r.plans[i].predicted.timeline_s;
+
+            /* of one behind the best the turns of guests need not be the best */
+            ck_assert(i == 0 ? fabs(said - s) < 1e-9 : said > s - 1e-9);
+        }
     }
     if (strategy == DT_STRATEGY_BEST) {
         int fit = 0;
