@@ -38,7 +38,7 @@ struct exec_fixture {
     double limit_s;
     enum dt_status expected;   /* of a step; not DT_OK: its result is empty */
     struct dt_profile profile; /* empty */
-    struct dt_cost *cost;      /* NULL: the order of samples stays */
+    struct dt_cost *cost;      /* NULL: the order of samples stays, and turns know no times */
     struct dt_exec_options opt;
     struct dt_timeline timeline;
     const struct dt_device *host; /* of what is offloaded; NULL: the executor opens one */
@@ -48,6 +48,7 @@ struct exec_fixture {
     dt_exec_accept_fn *accept;
     uint64_t sends_bytes, gathers_bytes; /* of the last program, all lanes */
     int64_t deferred;                    /* microbatches of Entrain's, of all steps */
+    int64_t moved;                       /* ops of guests that lie in bubbles, of all steps */
     double compute_s, waited_s;          /* of the last step */
     /* Of its reductions of gradients, those that began before their lane's last backward had ended;
      * of its gathers of parameters, those that ended after its first forward had begun. */
@@ -256,13 +257,19 @@ static inline void ef_plan(struct exec_fixture *f, int microbatch, const struct 
     dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
 }
 
-/* Orders by cost, which FLOPs tell. */
-static inline void ef_reorder(struct exec_fixture *f)
+/* What FLOPs tell. */
+static inline void ef_cost(struct exec_fixture *f)
 {
     struct dt_cost_options o = {.allow_analytical = true};
 
-    f->plan.policy.intra_reorder = f->plan.policy.inter_reorder = true;
     dt_assert_ok(dt_cost_new(f->model, &f->cluster, &f->profile, &o, &f->err, &f->cost), f->err);
+}
+
+/* Orders by cost. */
+static inline void ef_reorder(struct exec_fixture *f)
+{
+    f->plan.policy.intra_reorder = f->plan.policy.inter_reorder = true;
+    ef_cost(f);
 }
 
 static inline void ef_open(struct exec_fixture *f)
@@ -361,6 +368,7 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
     struct dt_exec_result r = {0};
     struct dt_samples *samples;
     enum dt_status st;
+    struct dt_sched_bubbles bubbles;
     struct dt_assignment *a;
     struct dt_program *p;
 
@@ -368,8 +376,10 @@ static inline struct dt_exec_result ef_step(struct exec_fixture *f, int64_t step
         seqs[i] = f->seqs[i];
     dt_assert_ok(dt_batching_samples(seqs, f->n_seqs, &f->err, &samples), f->err);
     dt_assert_ok(dt_assign(&f->plan, f->model, f->cost, samples, 0, &f->err, &a), f->err);
-    dt_assert_ok(dt_sched_compile(&f->plan, f->model, &f->cluster, a, f->cost, &f->err, &p),
+    dt_assert_ok(dt_sched_compile_turns(&f->plan, f->model, &f->cluster, a, f->cost, false, &f->err,
+                                        &bubbles, &p),
                  f->err);
+    f->moved += bubbles.moved;
     dt_assert_ok(dt_program_check(p, f->model, &f->err), f->err);
     f->deferred += ef_deferred(a, f->model->n_modules);
     f->sends_bytes = f->gathers_bytes = 0;

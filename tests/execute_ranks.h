@@ -36,6 +36,7 @@ struct ranks_case {
     int chunks;               /* of collectives of tensor parallelism and their products */
     bool reorder;
     bool entrain;             /* assignment entrain */
+    bool bubbles;             /* with costs, by which guests' work moves into bubbles */
     char phases[MODULES + 1]; /* 'p': in phases */
     int ahead;                /* warmup eager: microbatches that every stage holds beyond 1F1B's */
     enum ef_data data;

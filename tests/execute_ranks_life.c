@@ -39,6 +39,8 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
     }
     if (c->reorder)
         ef_reorder(f);
+    else if (c->bubbles)
+        ef_cost(f);
     if (c->entrain)
         f->plan.policy.assignment = DT_ASSIGNMENT_ENTRAIN;
     for (int m = 0; m < f->model->n_modules; m++)
@@ -143,6 +145,8 @@ void walk(struct rank *r, struct exec_fixture *f)
     }
     if (r->w->c->entrain && r->w->c->data == EF_PICTURED)
         ck_assert_int_gt(f->deferred, 0);
+    if (r->w->c->bubbles)
+        ck_assert_int_gt(f->moved, 0);
     check_whole(r->w, f);
 }
 
@@ -177,7 +181,7 @@ void run_alone(struct exec_fixture *f, const struct ranks_case *c, int steps, st
     memset(one.with, 0, sizeof(one.with));
     one.window = 0;
     one.schedule = DT_SCHED_1F1B;
-    one.reorder = one.entrain = false;
+    one.reorder = one.entrain = one.bubbles = false;
     one.ahead = 0;
     memset(one.phases, 0, sizeof(one.phases));
     open_case(f, &one);

@@ -15,6 +15,7 @@ check_PROGRAMS += \
 	tests/test_base \
 	tests/test_batching \
 	tests/test_boundary \
+	tests/test_bubbles \
 	tests/test_captions \
 	tests/test_chart \
 	tests/test_checkpoint \

@@ -69,6 +69,21 @@ check "plan --json explains nothing unasked" '! grep -q "\"explain\":" out'
 json "explain binding_module why modules sample_s ideal_s interval_s slowest_stage gap gpus memory_limit_bytes \
     memory stage blocks params_bytes grads_bytes optimizer_bytes activations_bytes in_flight other_bytes total_bytes" \
     "$DISTTRAIN" plan --json --explain mllm-nano-local
+check "of a plan without guests it says nothing of bubbles" '! grep -q "\"bubbles\":" out'
+json "bubbles by_rule_s placed_s guest_ops moved chain_s work_s unbounded_s idle name" \
+    "$DISTTRAIN" plan --json --explain mllm-9b-96 cluster.nodes=2 train.global_batch=16
+cat >bubbles.py <<'END'
+import json
+d = json.load(open("out"))
+b, plan = d["explain"]["bubbles"], d["plans"][0]
+assert abs(b["placed_s"] - plan["predicted"]["timeline_s"]) < 1e-6, (b, plan["predicted"])
+assert b["placed_s"] <= b["by_rule_s"] and b["unbounded_s"] <= b["placed_s"], b
+assert max(b["chain_s"], b["work_s"]) <= b["placed_s"] + 1e-9, b
+assert b["moved"] <= b["guest_ops"] and (b["moved"] > 0) == (b["placed_s"] < b["by_rule_s"]), b
+END
+if python3 -c "" 2>/dev/null; then
+    check "bubbles are those of the plan" 'python3 bubbles.py'
+fi
 expect 2 "both want stdout" "$DISTTRAIN" plan --json -o - mllm-nano-local
 expect 2 "both want stdout" "$DISTTRAIN" plan --explain -o - mllm-nano-local
 

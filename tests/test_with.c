@@ -103,10 +103,12 @@ static double search(const struct dt_search_input *in, unsigned guests)
     if (dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &own, &err, &r) != DT_OK)
         return HUGE_VAL;
     best = r.plans[0].predicted.timeline_s;
-    for (int i = 0; i < r.n; i++) /* what is said of a plan is true of it */
+    /* What is said of the plan is true of it; others were seen with the turns of a rule alone, and may be faster. */
+    for (int i = 0; i < r.n; i++)
         if (r.plans[i].predicted.timeline_s > 0)
-            ck_assert_double_eq_tol(timeline_of(&own, &r.plans[i]), r.plans[i].predicted.timeline_s,
-                                    1e-9);
+            ck_assert_double_le(timeline_of(&own, &r.plans[i]),
+                                r.plans[i].predicted.timeline_s + 1e-9);
+    ck_assert_double_eq_tol(timeline_of(&own, &r.plans[0]), best, 1e-9);
     dt_search_result_free(&r);
     return best;
 }

@@ -72,6 +72,8 @@ disttrain_SOURCES = \
 	src/cli/plan_entrain.c \
 	src/cli/plan_entrain.h \
 	src/cli/plan_explain.c \
+	src/cli/plan_bubbles.c \
+	src/cli/plan_bubbles.h \
 	src/cli/plan_classes.c \
 	src/cli/plan_table.c \
 	src/cli/point.c \

@@ -3,6 +3,7 @@
  * `plan --explain`: what bounds the best plan, how far it is from the bound, and its memory; as text
  * and as JSON. */
 #include "base/mem.h"
+#include "cli/plan_bubbles.h"
 #include "cli/plan_entrain.h"
 #include "cli/rows.h"
 #include "core/cost/memory.h"
@@ -215,6 +216,7 @@ enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s,
     dt_free(x.ahead);
     DT_TRY(st);
     DT_TRY(dt_cli_plan_entrain_print(s, err));
+    DT_TRY(dt_cli_plan_bubbles_print(s, err));
     dt_cli_plan_decisions_print(s, decided);
     return DT_OK;
 }
@@ -233,6 +235,8 @@ enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s,
     st = json_steady(s, j, err);
     if (st == DT_OK)
         st = dt_cli_plan_entrain_json(s, j, err);
+    if (st == DT_OK)
+        st = dt_cli_plan_bubbles_json(s, j, err);
     if (st == DT_OK)
         st = largest(s, err, &x);
     if (st != DT_OK)

@@ -206,6 +206,9 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/schedule.c \
 	src/core/schedule/schedule.h \
 	src/core/schedule/schedule_boundary.c \
+	src/core/schedule/schedule_bubbles.c \
+	src/core/schedule/schedule_bubbles.h \
+	src/core/schedule/schedule_bubbles_why.c \
 	src/core/schedule/schedule_colocate.c \
 	src/core/schedule/schedule_direct.c \
 	src/core/schedule/schedule_direct.h \

@@ -246,6 +246,8 @@ struct compiled {
     uint32_t *order;
     bool list_sooner;
     uint32_t other_rules;
+    bool bubbles_left;
+    struct dt_sched_bubbles bubbles;
     int64_t ns; /* its makespan; negative: not known */
     int64_t first_ns;
 };
@@ -292,6 +294,8 @@ static enum dt_status compile_one(const struct dt_sched *in, enum dt_sched_take 
     s.chunk_rule = in->chunk_rule;
     s.limit_ns = in->limit_ns;
     s.rough_ns = in->rough_ns;
+    s.rules_alone = in->rules_alone || wanted == GLANCE;
+    s.tells = in->tells;
     if (st == DT_OK)
         st = compile(&s, wanted, err, out);
     dt_sched_fini(&s);
@@ -300,6 +304,8 @@ static enum dt_status compile_one(const struct dt_sched *in, enum dt_sched_take 
     out->list_sooner = s.list_sooner;
     out->other_rules = s.makespan_ns >= 0 ? s.other_rules : 0;
     out->first_ns = s.first_ns;
+    out->bubbles_left = s.bubbles_left;
+    out->bubbles = s.bubbles;
     out->ns = s.makespan_ns < 0 ? out->ns : s.makespan_ns;
     if (st != DT_OK)
         compiled_free(out, true);
@@ -424,11 +430,19 @@ static enum dt_status keep_plan(struct dt_program *p, const struct dt_plan *plan
     return DT_OK;
 }
 
-enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_model *model,
-                                const struct dt_cluster *cluster, const struct dt_assignment *a,
-                                struct dt_cost *cost, struct dt_error *err, struct dt_program **out)
+enum dt_status dt_sched_compile_turns(const struct dt_plan *plan, const struct dt_model *model,
+                                      const struct dt_cluster *cluster,
+                                      const struct dt_assignment *a, struct dt_cost *cost,
+                                      bool rules_alone, struct dt_error *err,
+                                      struct dt_sched_bubbles *bubbles, struct dt_program **out)
 {
-    struct dt_sched in = {.plan = plan, .model = model, .cluster = cluster, .a = a, .cost = cost};
+    struct dt_sched in = {.plan = plan,
+                          .model = model,
+                          .cluster = cluster,
+                          .a = a,
+                          .cost = cost,
+                          .rules_alone = rules_alone,
+                          .tells = bubbles != NULL};
     struct dt_plan *ahead;
     struct compiled c;
     enum dt_status st;
@@ -440,10 +454,20 @@ enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_mode
         st = ahead ? keep_plan(c.p, ahead, err) : DT_OK;
         compiled_free(&c, st != DT_OK);
     }
-    if (st == DT_OK)
+    if (st == DT_OK) {
+        if (bubbles)
+            *bubbles = c.bubbles;
         *out = c.p;
+    }
     dt_free(ahead);
     return st;
+}
+
+enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_model *model,
+                                const struct dt_cluster *cluster, const struct dt_assignment *a,
+                                struct dt_cost *cost, struct dt_error *err, struct dt_program **out)
+{
+    return dt_sched_compile_turns(plan, model, cluster, a, cost, false, err, NULL, out);
 }
 
 static enum dt_status find_makespan(const struct dt_sched *as_is, enum wanted wanted,
@@ -460,8 +484,8 @@ static enum dt_status find_makespan(const struct dt_sched *as_is, enum wanted wa
     in.plan = ahead ? ahead : in.plan;
     st = compile_best(&in, wanted, err, &c);
     if (st == DT_OK) {
-        *exact = wanted != GLANCE ||
-                 (c.other_rules == 0 && !(in.rough_ns > 0 && c.first_ns > in.rough_ns));
+        *exact = wanted != GLANCE || (c.other_rules == 0 && !c.bubbles_left &&
+                                      !(in.rough_ns > 0 && c.first_ns > in.rough_ns));
         if (first_ns)
             *first_ns = c.first_ns;
         st = makespan(&in, &c, err, &found);

@@ -20,6 +20,25 @@ enum dt_status dt_sched_compile(const struct dt_plan *plan, const struct dt_mode
                                 struct dt_cost *cost, struct dt_error *err,
                                 struct dt_program **out);
 
+/* What became of the turns of guests on their hosts' GPUs (schedule_bubbles.c); all 0 where there were no turns with times. */
+struct dt_sched_bubbles {
+    int64_t rules_ns; /* the makespan in the turns that a rule of choice gives, */
+    int64_t ns;       /* and in those of the program */
+    /* No turns are shorter than the longest chain of ops that wait for each other, nor than what a GPU has to do */
+    int64_t chain_ns, work_ns;
+    int64_t
+        free_ns; /* what would have been found if guests could hold any number of microbatches */
+    uint32_t moved,
+        guest_ops; /* guests' compute ops, and those whose number among the ops of their GPU is another */
+};
+/* dt_sched_compile(), and what the turns of its guests gained (NULL: is not asked); with `rules_alone` the program is the one whose turns a rule
+ * gives. */
+enum dt_status dt_sched_compile_turns(const struct dt_plan *plan, const struct dt_model *model,
+                                      const struct dt_cluster *cluster,
+                                      const struct dt_assignment *a, struct dt_cost *cost,
+                                      bool rules_alone, struct dt_error *err,
+                                      struct dt_sched_bubbles *bubbles, struct dt_program **out);
+
 /* The makespan of that program on the timeline without contention; the rest of it is not kept. */
 enum dt_status dt_sched_makespan(const struct dt_plan *plan, const struct dt_model *model,
                                  const struct dt_cluster *cluster, const struct dt_assignment *a,

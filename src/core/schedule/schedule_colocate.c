@@ -23,7 +23,7 @@
  *
  * With durations, an op that is first by the rule but finds some of its GPUs busy keeps the others for
  * itself: narrow guests would else take the GPUs of a wide lane in turn, and it would never run. */
-#include "core/schedule/schedule_turns.h"
+#include "core/schedule/schedule_bubbles.h"
 
 #include "base/mem.h"
 
@@ -113,9 +113,9 @@ static enum dt_status run_colocated(struct dt_sched_turns_runs *g, struct dt_err
 }
 
 /* The turns of the rule by which the run ends first. */
-static enum dt_status run_guests(struct dt_sched_turns_runs *g, const struct dt_program *p,
-                                 struct dt_sched *s, bool binds, struct dt_error *err,
-                                 struct dt_sched_turns *best)
+static enum dt_status run_rules(struct dt_sched_turns_runs *g, const struct dt_program *p,
+                                struct dt_sched *s, bool binds, struct dt_error *err,
+                                struct dt_sched_turns *best)
 {
     int64_t limit_ns = s->limit_ns > 0 && !binds ? s->limit_ns : INT64_MAX;
     struct dt_sched_turns_rule rule = {
@@ -152,6 +152,41 @@ static bool binds_experts(const struct dt_sched *s)
     return false;
 }
 
+/* Guests' work into bubbles, and what is to be told of that. */
+static enum dt_status fill_bubbles(struct dt_sched *s, struct dt_sched_turns_runs *g,
+                                   const struct dt_program *p, struct dt_error *err,
+                                   struct dt_sched_turns *t)
+{
+    size_t bytes = p->n_ops * sizeof(*t->order);
+    uint32_t *before = s->tells ? dt_malloc(bytes + 1) : NULL;
+    enum dt_status st = DT_OK;
+
+    if (s->tells && !before)
+        return dt_error_nomem(err, "turns of colocated modules");
+    if (before)
+        memcpy(before, t->order, bytes);
+    if (!s->rules_alone && dt_sched_bubbles_matter(g, &s->bubbles))
+        st = dt_sched_bubbles_fill(g, s->makespan_only, err, t);
+    s->bubbles.ns = t->end_ns;
+    if (st == DT_OK && before)
+        st = dt_sched_bubbles_explain(g, before, t, err, &s->bubbles);
+    dt_free(before);
+    return st;
+}
+
+static enum dt_status run_guests(struct dt_sched *s, struct dt_sched_turns_runs *g,
+                                 const struct dt_program *p, bool binds, struct dt_error *err,
+                                 struct dt_sched_turns *best)
+{
+    DT_TRY(run_rules(g, p, s, binds, err, best));
+    if (!s->cost || best->end_ns == INT64_MAX)
+        return DT_OK;
+    dt_sched_bubbles_bounds(g, &s->bubbles);
+    s->bubbles.rules_ns = best->end_ns;
+    s->bubbles_left = s->rules_alone && dt_sched_bubbles_matter(g, &s->bubbles);
+    return fill_bubbles(s, g, p, err, best);
+}
+
 static enum dt_status find_turns(struct dt_sched *s, const struct dt_program *p, const int64_t *ns,
                                  struct dt_error *err, struct dt_sched_turns *best)
 {
@@ -160,7 +195,7 @@ static enum dt_status find_turns(struct dt_sched *s, const struct dt_program *p,
     if (!g)
         return dt_error_nomem(err, "turns of colocated modules");
     return s->plan->colocated ? run_colocated(g, err, best)
-                              : run_guests(g, p, s, binds_experts(s), err, best);
+                              : run_guests(s, g, p, binds_experts(s), err, best);
 }
 
 /* The dependencies of the turns into the program, and what their runs tell about it into s. */

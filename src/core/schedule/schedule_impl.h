@@ -93,6 +93,11 @@ struct dt_sched {
     int64_t limit_ns; /* turns of guests that will certainly end later are given up; 0: none */
     int64_t rough_ns; /* where those of the first rule end later, no other is tried; 0: none */
     int64_t first_ns; /* when these end; 0: there was no such run */
+    bool
+        rules_alone; /* turns of guests are those of a rule: their work is not placed into bubbles (schedule_bubbles.c) */
+    bool bubbles_left;               /* out, then: that might have made the iteration shorter */
+    bool tells;                      /* what became of guests' turns is asked: all of */
+    struct dt_sched_bubbles bubbles; /* out */
     /* out, of plans with guests whose turns were timed: how long each op takes, and an order of all ops, each behind
      * what it waits for; the caller's to free.  NULL: not known */
     struct dt_durations dur;

@@ -207,6 +207,17 @@ static bool is_known(const struct dt_sched_turns_runs *g, uint32_t i, uint32_t l
     return false;
 }
 
+/* A GPU's next op: that it waits for the one before. */
+static enum dt_status follow(struct dt_sched_turns_runs *g, struct dt_sched_turns_gpu *gpu,
+                             uint32_t i, uint32_t noted, uint32_t *before, struct dt_error *err)
+{
+    if (!g->rule.silent && gpu->last != *before && !is_known(g, i, gpu->last, noted))
+        DT_TRY(note(g->turns, i, gpu->last, err));
+    *before = gpu->last;
+    gpu->last = i;
+    return DT_OK;
+}
+
 static enum dt_status start(struct dt_sched_turns_runs *g, uint32_t i, struct dt_error *err)
 {
     const struct dt_sched_turns_node *x = &g->node[i];
@@ -218,10 +229,7 @@ static enum dt_status start(struct dt_sched_turns_runs *g, uint32_t i, struct dt
     for (uint32_t k = l->first_gpu; k < l->first_gpu + l->gpus; k++) {
         struct dt_sched_turns_gpu *gpu = &g->gpu[k];
 
-        if (!g->rule.silent && gpu->last != before && !is_known(g, i, gpu->last, noted))
-            DT_TRY(note(g->turns, i, gpu->last, err));
-        before = gpu->last;
-        gpu->last = i;
+        DT_TRY(follow(g, gpu, i, noted, &before, err));
         gpu->busy = true;
         ends = dt_sched_turns_most(ends, gpu->left_ns + gpu->tail_ns);
         gpu->left_ns -= x->ns;
@@ -411,5 +419,79 @@ enum dt_status dt_sched_turns_run(struct dt_sched_turns_runs *g,
     if (t->n_order < g->p->n_ops)
         return stuck(g, err);
     t->end_ns = g->now;
+    return DT_OK;
+}
+
+/* ---- an order that is known ---- */
+
+static int64_t ready_ns(const struct dt_sched_turns_runs *g, uint32_t i, const int64_t *end_ns)
+{
+    const uint32_t *d = &g->pred[g->node[i].pred_first],
+                   *last = &g->pred[g->node[i + 1].pred_first];
+    int64_t at = 0;
+
+    for (; d < last; d++)
+        at = dt_sched_turns_most(at, end_ns[*d]);
+    return at;
+}
+
+/* The GPUs of op i are its own from when they are free. */
+static enum dt_status follow_all(struct dt_sched_turns_runs *g, uint32_t i, int64_t *end_ns,
+                                 struct dt_error *err)
+{
+    const struct dt_sched_turns_node *x = &g->node[i];
+    const struct dt_sched_turns_lane *l = &g->lane[dt_sched_turns_of(x)];
+    uint32_t noted = g->turns->n, before = DT_NONE;
+    int64_t at = ready_ns(g, i, end_ns);
+
+    for (uint32_t k = l->first_gpu; k < l->first_gpu + l->gpus; k++) {
+        if (g->gpu[k].last != DT_NONE)
+            at = dt_sched_turns_most(at, end_ns[g->gpu[k].last]);
+        DT_TRY(follow(g, &g->gpu[k], i, noted, &before, err));
+    }
+    end_ns[i] = at + x->ns;
+    return DT_OK;
+}
+
+/* Members of a group, the first of which is op i, lie side by side. */
+static void end_group(const struct dt_sched_turns_runs *g, uint32_t i, int64_t *end_ns)
+{
+    const struct dt_group *gr = &g->p->groups[dt_sched_turns_of(&g->node[i])];
+    int64_t at = 0;
+
+    for (uint32_t k = 0; k < gr->n; k++)
+        at = dt_sched_turns_most(at, ready_ns(g, g->p->group_ops[gr->first + k], end_ns));
+    for (uint32_t k = 0; k < gr->n; k++)
+        end_ns[g->p->group_ops[gr->first + k]] = at + g->node[i].ns;
+}
+
+static bool is_same_group(const struct dt_sched_turns_runs *g, uint32_t i, uint32_t j)
+{
+    return g->node[i].of == g->node[j].of;
+}
+
+enum dt_status dt_sched_turns_follow(struct dt_sched_turns_runs *g, bool silent, int64_t *end_ns,
+                                     struct dt_error *err, struct dt_sched_turns *t)
+{
+    int64_t last = 0;
+
+    g->rule = (struct dt_sched_turns_rule){.silent = silent};
+    g->turns = t;
+    for (uint32_t k = 0; k < g->n_gpus; k++)
+        g->gpu[k].last = DT_NONE;
+    for (uint32_t at = 0; at < g->p->n_ops; at++) {
+        uint32_t i = t->order[at];
+        enum dt_sched_turns_class class = dt_sched_turns_class_of(&g->node[i]);
+
+        if (class == DT_SCHED_TURNS_COMPUTE)
+            DT_TRY(follow_all(g, i, end_ns, err));
+        else if (class == DT_SCHED_TURNS_FREE)
+            end_ns[i] = ready_ns(g, i, end_ns) + g->node[i].ns;
+        else if (at == 0 || !is_same_group(g, i, t->order[at - 1]))
+            end_group(g, i, end_ns);
+        last = dt_sched_turns_most(last, end_ns[i]);
+    }
+    t->n_order = g->p->n_ops;
+    t->end_ns = last;
     return DT_OK;
 }
