@@ -352,11 +352,7 @@ static const struct {
     {"generator with LLM on 2 ranks", "1/1/1 1/2/2 1/1/2", "with=--l ranks=2 full"},
     {"colocated, vpp 2", "1/1/2 1/2/1/2 1/1/2", "colocated interleaved mb=4"},
     /* their work in bubbles */
-    {"in bubbles, encoder dp 4 with LLM pp 2 dp 2", "1/1/4 1/2/2 1/1/1", "with=l-- bubbles"},
     {"in bubbles, encoder dp 2 with LLM pp 3", "1/1/2 1/3/1 1/1/1", "with=l-- bubbles"},
-    {"in bubbles, generator dp 2 with LLM pp 2 dp 2", "1/1/2 1/2/2 1/1/2", "with=--l bubbles"},
-    {"in bubbles, encoder and generator with LLM pp 3", "1/1/2 1/3/1 1/1/2", "with=l-l bubbles"},
-    {"in bubbles, encoder tp 2 with LLM pp 2 tp 2", "2/1/1 2/2/1 1/1/1", "with=l-- bubbles"},
     {"in bubbles, encoder and generator with LLM vpp 2", "1/1/2 1/2/1/2 1/1/2",
      "with=l-l interleaved mb=4 bubbles"},
     /* encoders whose replicas share the items of windows; colocated and not; more replicas than samples */
