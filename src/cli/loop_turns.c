@@ -66,6 +66,14 @@ static enum dt_status predict(struct dt_loop *l, int first, int last, struct dt_
                 x->name, 1e3 * dt_drift_move(x->simulated_s[0], &here[0], &x->drift),
                 1e3 * dt_drift_move(x->simulated_s[1], &here[1], &x->drift),
                 100 * (DT_DRIFT_PAIR_MAX - 1));
+        if (!l->anyway && !l->card && x->ranks == 1 &&
+            !dt_drift_holds(x->predicted_s, x->measured_s))
+            return dt_error_set(
+                err, DT_ERR_BUSY,
+                "machine too busy: '%s' has one rank, which waits for nobody; its blocks take %.1f "
+                "ms by the profile and took %.1f (at most %.0f %% apart), so what slows the one "
+                "does not slow the other; measure when other work has ended, or --anyway",
+                x->name, 1e3 * x->predicted_s, 1e3 * x->measured_s, 100 * (DT_DRIFT_PAIR_MAX - 1));
     }
     return DT_OK;
 }

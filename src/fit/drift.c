@@ -51,6 +51,11 @@ bool dt_drift_agree(const double time_s[2], const struct dt_drift here[2],
                   dt_drift_move(time_s[1], &here[1], there)) <= DT_DRIFT_PAIR_MAX;
 }
 
+bool dt_drift_holds(double predicted_s, double measured_s)
+{
+    return factor(predicted_s, measured_s) <= DT_DRIFT_PAIR_MAX;
+}
+
 int dt_drift_free_cores(int n, double busy)
 {
     int m = n;
