@@ -155,6 +155,11 @@ enum dt_status dt_ipc_agree(struct dt_ipc *s, const struct dt_error *unable, str
         st = dt_error_nomem(err, "ranks");
     if (st == DT_OK)
         st = agree(s, unable, &x, shown, seen, err);
+    if (st != DT_OK &&
+        st != DT_ERR_INPUT) { /* others may still ask the event: it ends with the process */
+        dt_transport_leave(x.event);
+        x.event = NULL;
+    }
     probe_free(s->dev, &x);
     if (st == DT_OK || st == DT_ERR_INPUT) { /* else more of it may come */
         dt_free(shown);
