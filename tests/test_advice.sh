@@ -45,17 +45,17 @@ nothing_fits() { # KEYS, ARGUMENT...: these keys are named, and no others
         check "$*: $fewer does not fit" '[ $? -eq 3 ]'
     done <items
 }
-nothing_fits "gpus memory" mllm-72b-96 search.gpus=8
-nothing_fits "gpus memory" llama-70b-96 cluster.nodes=1 cluster.memory=80GB
+nothing_fits "offload gpus memory" mllm-72b-96 search.gpus=8
+nothing_fits "offload gpus memory" llama-70b-96 cluster.nodes=1 cluster.memory=80GB
 nothing_fits "microbatch recompute gpus memory" mllm-9b-96 train.microbatch=8 train.recompute=none \
     train.zero=1 train.schedule=1f1b search.gpus=12
-nothing_fits "recompute tp gpus memory" mllm-9b-96 train.schedule=1f1b train.microbatch=1 train.recompute=selective \
+nothing_fits "recompute tp offload gpus memory" mllm-9b-96 train.schedule=1f1b train.microbatch=1 train.recompute=selective \
     train.zero=0 'search.tp=[1]' cluster.memory=24GiB
 expect 3 "^search.gpus=" "$DISTTRAIN" simulate --no-runs mllm-72b-96 search.gpus=8
 
 # 70 billion parameters on 8 H100: what fits is said for any profile
 sed 's/a800/h100/' "$srcdir/traces/jobs/llama-70b-96.yaml" >llama.yaml
-nothing_fits "gpus memory" llama.yaml cluster=h100 cluster.nodes=1 search.allow_analytical=true
+nothing_fits "offload gpus memory" llama.yaml cluster=h100 cluster.nodes=1 search.allow_analytical=true
 
 # --- hints ---
 hints() { # KEYS, ARGUMENT...
