@@ -76,7 +76,7 @@ cat >bubbles.py <<'END'
 import json
 d = json.load(open("out"))
 b, plan = d["explain"]["bubbles"], d["plans"][0]
-assert abs(b["placed_s"] - plan["predicted"]["timeline_s"]) < 1e-6, (b, plan["predicted"])
+assert abs(b["placed_s"] - plan["timeline_s"]) < 1e-6, (b, plan)
 assert b["placed_s"] <= b["by_rule_s"] and b["unbounded_s"] <= b["placed_s"], b
 assert max(b["chain_s"], b["work_s"]) <= b["placed_s"] + 1e-9, b
 assert b["moved"] <= b["guest_ops"] and (b["moved"] > 0) == (b["placed_s"] < b["by_rule_s"]), b
