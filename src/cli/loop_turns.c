@@ -70,9 +70,11 @@ static enum dt_status predict(struct dt_loop *l, int first, int last, struct dt_
             !dt_drift_holds(x->predicted_s, x->measured_s))
             return dt_error_set(
                 err, DT_ERR_BUSY,
-                "machine too busy: '%s' has one rank, which waits for nobody; its blocks take %.1f "
-                "ms by the profile and took %.1f (at most %.0f %% apart), so what slows the one "
-                "does not slow the other; measure when other work has ended, or --anyway",
+                "machine too busy, or costs of one rank are wrong: '%s' waits for nobody, is "
+                "predicted "
+                "as %.1f ms and took %.1f (at most %.0f %% apart), and so much is in what is "
+                "predicted of all others; measure again, and if this stays, look at it with "
+                "--anyway",
                 x->name, 1e3 * x->predicted_s, 1e3 * x->measured_s, 100 * (DT_DRIFT_PAIR_MAX - 1));
     }
     return DT_OK;

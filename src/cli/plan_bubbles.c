@@ -113,11 +113,13 @@ enum dt_status dt_cli_plan_bubbles_print(const struct dt_session *s, struct dt_e
            1e-9 * (double)(x->chain_ns > x->work_ns ? x->chain_ns : x->work_ns), what_binds(x),
            100 *
                (1 - (double)(x->chain_ns > x->work_ns ? x->chain_ns : x->work_ns) / (double)x->ns));
-    if (x->free_ns < x->ns)
+    if (x->free_ns == 0)
+        printf("phases or expert groups leave guests no other turns\n");
+    else if (x->free_ns < x->ns)
         printf("if guests held any number of microbatches, turns of %.4f s would be found\n",
                1e-9 * (double)x->free_ns);
     else
-        printf("memory for more microbatches of guests would not help\n");
+        printf("no shorter turns were found with memory for more microbatches of guests\n");
     return DT_OK;
 }
 
@@ -140,7 +142,8 @@ enum dt_status dt_cli_plan_bubbles_json(const struct dt_session *s, struct dt_js
     dt_json_kv_int(j, "moved", x->moved);
     dt_json_kv_double(j, "chain_s", 1e-9 * (double)x->chain_ns);
     dt_json_kv_double(j, "work_s", 1e-9 * (double)x->work_ns);
-    dt_json_kv_double(j, "unbounded_s", 1e-9 * (double)x->free_ns);
+    if (x->free_ns > 0)
+        dt_json_kv_double(j, "unbounded_s", 1e-9 * (double)x->free_ns);
     dt_cli_rows_json(&r, j, "idle");
     idle(&r, &b);
     dt_cli_rows_end(&r, NULL);

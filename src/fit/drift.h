@@ -41,8 +41,8 @@ double dt_drift_between(const double time_s[2], const struct dt_drift here[2],
 /* Do the two agree? */
 bool dt_drift_agree(const double time_s[2], const struct dt_drift here[2],
                     const struct dt_drift *there);
-/* Does what is predicted of one rank alone, which is the sum of what was measured of its blocks, come to what it took?  If it
- * does not, blocks and steps did not run at one speed, whatever the reference kernel says. */
+/* Does what is predicted of one rank alone, which waits for nobody, come to what it took?  If it does not, blocks and steps did
+ * not run at one speed, whatever the reference kernel says, or costs of one rank are wrong: then so are all others. */
 bool dt_drift_holds(double predicted_s, double measured_s);
 
 /* How many of n cores can be measured on when others keep `busy` cores' worth of them at work: as

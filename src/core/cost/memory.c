@@ -278,7 +278,8 @@ static void remedies(const struct dt_plan *p, const struct dt_model *m, const st
         snprintf(what, sizeof(what), "zero %d", zero);
         k += try_change(&q, m, c, at, what, text + k, size - (size_t)k);
     }
-    if (p->modules[at->module].offload == DT_OFFLOAD_NONE && !dt_cluster_is_cpu(c)) {
+    if (p->modules[at->module].offload == DT_OFFLOAD_NONE && !dt_cluster_is_cpu(c) &&
+        c->host_bytes_per_s > 0) {
         q = *p;
         q.modules[at->module].offload = DT_OFFLOAD_OPTIMIZER;
         k += try_change(&q, m, c, at, "offload optimizer", text + k, size - (size_t)k);

@@ -330,12 +330,27 @@ static enum dt_status advise_open(struct advisor *v, enum dt_orch_advice_key key
 
 /* ---- masters and moments in the host's memory ---- */
 
+/* What is stated replaces what the job states, so modules that are offloaded already are named, too. */
+static const char *names_of_offloaded(const struct dt_model *m, const struct asked *a,
+                                      char list[512])
+{
+    int n = 0;
+
+    list[0] = '\0';
+    for (int i = 0; i < m->n_modules && n < 512; i++)
+        if (a->in.offload[i] == DT_OFFLOAD_OPTIMIZER)
+            n += snprintf(list + n, (size_t)(512 - n), "%s%s: optimizer", n > 0 ? ", " : "",
+                          m->modules[i].name);
+    return list;
+}
+
 /* Of the LLM alone if that is enough, else of all modules.  Where hosts lack the memory nothing fits, either. */
 static enum dt_status advise_offload(struct advisor *v, struct dt_error *err)
 {
     const struct dt_model *m = v->in->model;
     struct dt_plan best;
     struct asked a;
+    char list[512];
     bool fits = false, all = false;
 
     if (dt_cluster_is_cpu(v->in->cluster) || v->in->cluster->host_bytes_per_s <= 0)
@@ -354,7 +369,7 @@ static enum dt_status advise_offload(struct advisor *v, struct dt_error *err)
             DT_TRY(ask(v, &a, err, &fits, &best));
     }
     if (fits && !all)
-        note(v, DT_ADVICE_OFFLOAD, &best, "train.offload={%s: optimizer}", m->modules[m->llm].name);
+        note(v, DT_ADVICE_OFFLOAD, &best, "train.offload={%s}", names_of_offloaded(m, &a, list));
     else if (fits)
         note(v, DT_ADVICE_OFFLOAD, &best, "train.offload=optimizer");
     return DT_OK;

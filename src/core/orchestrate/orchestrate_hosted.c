@@ -178,13 +178,14 @@ static enum dt_status settle(struct hosting *w, struct dt_plan *p)
 struct splitting { /* all ways of dealing the LLM's blocks */
     struct hosting *w;
     const double *block_s;
-    double best; /* the slowest part of that in `found` */
+    double best;  /* the slowest part of that in `found` */
+    double all_s; /* of all blocks */
     int blocks, parts, left;
     struct dt_plan p, found;
 };
 
-/* Parts from v on; `slowest` of those before. */
-static void try_splits(struct splitting *x, int v, double slowest)
+/* Parts from v on; those before take `before` seconds, the slowest of them `slowest`. */
+static void try_splits(struct splitting *x, int v, double before, double slowest)
 {
     uint16_t *split = x->p.modules[x->w->llm].split;
     double sum = 0;
@@ -204,8 +205,10 @@ static void try_splits(struct splitting *x, int v, double slowest)
             return;
         if (v + 1 == x->parts && end < x->blocks)
             continue;
+        if (v + 1 < x->parts && x->all_s - before - sum >= x->best * (x->parts - 1 - v))
+            continue; /* the rest cannot be dealt into parts that are all faster */
         split[v + 1] = (uint16_t)end;
-        try_splits(x, v + 1, fmax(slowest, sum));
+        try_splits(x, v + 1, before + sum, fmax(slowest, sum));
     }
 }
 
@@ -234,7 +237,9 @@ static bool split_to_fit(struct hosting *w, const struct dt_orch_cand *c, struct
                             .parts = l->pp * l->vpp,
                             .left = SPLITS,
                             .p = *p};
-    try_splits(x, 0, 0);
+    for (int b = 0; b < x->blocks; b++)
+        x->all_s += x->block_s[b];
+    try_splits(x, 0, 0, 0);
     found = x->best < HUGE_VAL;
     if (found)
         *p = x->found;

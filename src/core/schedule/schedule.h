@@ -27,7 +27,7 @@ struct dt_sched_bubbles {
     /* No turns are shorter than the longest chain of ops that wait for each other, nor than what a GPU has to do */
     int64_t chain_ns, work_ns;
     int64_t
-        free_ns; /* what would have been found if guests could hold any number of microbatches */
+        free_ns; /* what would have been found if guests could hold any number of microbatches; 0: not looked for */
     uint32_t moved,
         guest_ops; /* guests' compute ops, and those whose number among the ops of their GPU is another */
 };

@@ -216,6 +216,6 @@ enum dt_status dt_sched_bubbles_explain(struct dt_sched_turns_runs *g, const uin
 {
     if (find_work(g, t->order, &out->work_ns) != 0 || count_moved(g, before, t->order, out) != 0)
         return dt_error_nomem(err, "bubbles of a program");
-    out->free_ns = out->ns;
+    out->free_ns = 0;
     return g->phases || g->partners.any ? DT_OK : find_free(g, t, err, &out->free_ns);
 }

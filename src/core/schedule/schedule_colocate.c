@@ -166,7 +166,7 @@ static enum dt_status fill_bubbles(struct dt_sched *s, struct dt_sched_turns_run
     if (before)
         memcpy(before, t->order, bytes);
     if (!s->rules_alone && dt_sched_bubbles_matter(g, &s->bubbles))
-        st = dt_sched_bubbles_fill(g, s->makespan_only, err, t);
+        st = dt_sched_bubbles_fill(g, s->makespan_only && !binds_experts(s), err, t);
     s->bubbles.ns = t->end_ns;
     if (st == DT_OK && before)
         st = dt_sched_bubbles_explain(g, before, t, err, &s->bubbles);
