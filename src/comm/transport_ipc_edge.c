@@ -185,8 +185,14 @@ static enum dt_status end_receive(struct dt_ipc *s, int peer, struct dt_error *e
         fails(r, dt_error_set(&r->failed, DT_ERR_PEER,
                               "rank %d could not write its %zu bytes with tag %d to rank %d", peer,
                               r->bytes, r->tag, s->t.rank));
-    else if (n->event > 0)
-        return dt_ipc_event(s, peer, n, err, &r->copied);
+    else if (n->event > 0) {
+        enum dt_status st = dt_ipc_event(s, peer, n, &r->failed, &r->copied);
+
+        fails(r, st); /* else it would seem over while the copy is under way */
+        if (st != DT_OK && err)
+            *err = r->failed;
+        return st;
+    }
     return DT_OK;
 }
 
@@ -262,6 +268,8 @@ enum dt_status dt_ipc_look(struct dt_ipc *s, struct dt_ipc_request *r, bool *ove
     const struct dt_ipc_peer *p = &s->peer[r->peer];
     const struct dt_error *e = r->failed.status != DT_OK ? &r->failed : NULL;
 
+    if (!e && r->kind == DT_IPC_RECV && r->copied && p->failed.status != DT_OK)
+        e = &p->failed; /* nobody can say any more that the copy is over */
     *over = !e && r->state == DT_IPC_OVER &&
             (r->kind == DT_IPC_SEND || !r->copied || s->dev->event_done(r->copied));
     if (*over) {

@@ -316,6 +316,8 @@ static void make_table(const struct dt_optimizer_chunk *c)
             memset(rounded + (behind - c->at), 0, (lo - behind) * sizeof(*rounded));
         behind = lo + n;
     }
+    if (rounded)
+        memset(rounded + (behind - c->at), 0, (c->at + c->n - behind) * sizeof(*rounded));
 }
 
 /* What was stepped, as it comes up: masters; or the vectors behind the rounded copies. */
@@ -331,6 +333,7 @@ static void take_masters(const struct dt_optimizer_chunk *c)
         memcpy(out + (lo - c->at), c->o->stepped[i].p, n * sizeof(*out));
         behind = lo + n;
     }
+    memset(out + (behind - c->at), 0, (c->at + c->n - behind) * sizeof(*out));
 }
 
 static float *vectors_of(const struct dt_optimizer_room *r)
