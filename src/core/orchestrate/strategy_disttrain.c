@@ -14,6 +14,8 @@ enum {
 
 /* How much less than a share of its replicas a whole plan may take. */
 #define LEAD 0.01
+/* By how much guests' work in bubbles may turn an order, at most 3 % on the shipped jobs. */
+#define NEAR 0.03
 
 /* Fewer GPUs than modules: all of them share the GPUs and take turns, each with as many replicas as
  * divide the batch. */
@@ -166,6 +168,34 @@ static enum dt_status time_whole(struct dt_orch_table *t, struct dt_plan *p, dou
                                    &p->predicted.mem_bytes_max);
 }
 
+/* Plans were ranked whole, but with the turns of a rule: those that are near the best are timed with guests' work in bubbles, too, as
+ * many as a ranking's program has ops for. */
+static enum dt_status time_near(struct dt_orch_table *t, struct dt_error *err,
+                                struct dt_search_result *out)
+{
+    double left = dt_orch_effort_of(t->in)->rank_ops;
+    double limit = out->plans[0].predicted.timeline_s * (1 + NEAR);
+    int n = 0;
+
+    for (; n < out->n && left > 0; n++) {
+        struct dt_plan *p = &out->plans[n];
+        double ops = dt_orch_plan_ops(p, t->in->model->llm), seconds, bytes;
+        struct dt_error why;
+        enum dt_status st;
+
+        if (p->predicted.timeline_s <= 0 || p->predicted.timeline_s > limit)
+            break;
+        left -= ops;
+        t->ops += (int64_t)ops;
+        st = dt_orch_plan_timeline_s(t->in, p, 0, &why, &seconds, &bytes);
+        if (st != DT_OK && st != DT_ERR_INFEASIBLE)
+            return dt_error_pass(err, &why);
+        if (st == DT_OK)
+            p->predicted.timeline_s = fmin(p->predicted.timeline_s, seconds);
+    }
+    return n > 1 ? dt_orch_sort(out->plans, n, err) : DT_OK;
+}
+
 /* Where plans were ranked by a share of their replicas, the slowest of many is not seen: the best of each kind, and the best of
  * the quick search, are timed whole, and these alone are ordered by it.  As all replicas hardly ever take less than some of them,
  * those that a share puts behind what the best takes whole are not timed; they keep their order. */
@@ -178,9 +208,10 @@ static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *qu
     double best = HUGE_VAL;
     int llm = t->in->model->llm, n = 0;
 
-    if (!t->in->opt.rank || t->in->opt.effort == DT_EFFORT_QUICK ||
-        dt_orch_plan_ops(&out->plans[0], llm) <= dt_orch_effort_of(t->in)->rank_ops)
+    if (!t->in->opt.rank || t->in->opt.effort == DT_EFFORT_QUICK)
         return DT_OK;
+    if (dt_orch_plan_ops(&out->plans[0], llm) <= dt_orch_effort_of(t->in)->rank_ops)
+        return t->in->policy.batch_reorder ? DT_OK : time_near(t, err, out);
     all = dt_realloc(out->plans, (size_t)(out->n + 1) * sizeof(*all));
     if (!all)
         return dt_error_nomem(err, "plans");
