@@ -137,6 +137,7 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_edge.c \
 	src/exec/program/execute_gather.c \
 	src/exec/program/execute_graph.c \
+	src/exec/program/execute_host.c \
 	src/exec/program/execute_edge.h \
 	src/exec/program/execute_impl.h \
 	src/exec/program/execute_lane.c \

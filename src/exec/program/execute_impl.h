@@ -104,6 +104,11 @@ struct dt_exec_vstage {
     struct dt_exec_region *regions;
     int n_regions;
     char *wire; /* regions as they are gathered (execute_gather.c); NULL: as they lie */
+    /* offload of parameters (execute_host.c) */
+    void *away;        /* host memory for them; NULL: they stay */
+    bool away_kept;    /* what is not trained is in it */
+    bool offloaded;    /* this iteration's copy has been issued */
+    uint32_t forwards; /* still to come in this iteration */
 };
 
 /* Replicas of a stage, seen from this rank: the ranks that hold some.  `n_group` of them, neighbours, share out the
@@ -232,11 +237,13 @@ struct dt_exec_env {
     struct dt_exec_options o;
     const struct dt_device *dev;
     const struct dt_kernels *k;
-    struct dt_device_queue *q;                                       /* the main thread's */
-    struct dt_device_queue *uploads;                                 /* the same, of batches */
+    struct dt_device_queue *q;       /* the main thread's */
+    struct dt_device_queue *uploads; /* the same, of batches */
+    struct dt_device_queue
+        *link; /* the same, to and from the host; NULL: nothing goes there between phases */
     int pp[DT_MAX_MODULES], dp[DT_MAX_MODULES], n_v[DT_MAX_MODULES]; /* n_v = pp * vpp */
-    bool offloads;                                                   /* some module does */
-    struct dt_optimizer_host *host;                                  /* open where it does */
+    bool offloads;                  /* the optimizer of some module steps on the host */
+    struct dt_optimizer_host *host; /* open where it does */
 };
 
 /* Ranks and groups of them (execute_ranks.c).  Lanes are [replica * pp + stage]. */
@@ -265,6 +272,7 @@ struct dt_exec_stages {
     const struct dt_exec_ranks *ranks;
     struct dt_exec_vstage *vs[DT_MAX_MODULES];           /* [replica * n_v + v] */
     struct dt_device_memory_owner *lane[DT_MAX_MODULES]; /* [lane]: what is theirs */
+    int64_t *lane_most[DT_MAX_MODULES]; /* [lane]: that, before buffers were given back to guests */
 };
 
 /* The iteration under way: its program, its samples, and what it has come to. */
@@ -358,13 +366,13 @@ static inline struct dt_optimizer_spec
 dt_exec_optimizer_spec(const struct dt_exec_env *env, int module, struct dt_stage *stage,
                        int member, const struct dt_optimizer_owned *owned, int n)
 {
-    return (struct dt_optimizer_spec){.module = &env->o.model->modules[module],
-                                      .stage = stage,
-                                      .member = member,
-                                      .owned = owned,
-                                      .n_owned = n,
-                                      .offloaded = env->o.plan->modules[module].offload ==
-                                                   DT_OFFLOAD_OPTIMIZER};
+    return (struct dt_optimizer_spec){
+        .module = &env->o.model->modules[module],
+        .stage = stage,
+        .member = member,
+        .owned = owned,
+        .n_owned = n,
+        .offloaded = dt_plan_offloads_optimizer(&env->o.plan->modules[module])};
 }
 
 /* Ranks of a lane: member c tp + t is t of tensor and c of context parallelism. */
@@ -460,7 +468,23 @@ enum dt_status dt_exec_gather_seqs(struct dt_exec_iteration *it, int module, uin
 struct dt_batch dt_exec_counts(const struct dt_exec_env *env, const struct dt_exec_iteration *it,
                                int module, uint32_t mb);
 
+/* execute_host.c: offload of guests' parameters (plan.MODULE.offload: parameters).  Host memory for a stage; its bytes. */
+enum dt_status dt_exec_host_new(const struct dt_exec_env *env, struct dt_exec_vstage *vs,
+                                struct dt_error *err);
+void dt_exec_host_free(const struct dt_exec_env *env, struct dt_exec_vstage *vs);
+int64_t dt_exec_host_bytes(const struct dt_exec_stages *stages);
+/* All are on the device, also behind an iteration that failed. */
+enum dt_status dt_exec_host_begin(const struct dt_exec_stages *stages, struct dt_error *err);
+/* OFFLOAD and RELOAD, on env->link. */
+void dt_exec_host_offload(const struct dt_exec_stages *stages, const struct dt_op *op);
+enum dt_status dt_exec_host_reload(const struct dt_exec_stages *stages, const struct dt_program *p,
+                                   const struct dt_op *op, struct dt_error *err);
+/* A forward of it has been issued. */
+void dt_exec_host_forward(struct dt_exec_vstage *vs);
+
 /* execute_microbatch.c */
+/* Buffers of those that are free go back to the device. */
+void dt_exec_microbatches_trim(const struct dt_device *dev, struct dt_exec_vstage *vs);
 void dt_exec_microbatches_free(const struct dt_device *dev, struct dt_exec_vstage *vs);
 /* None is used, whatever an iteration that failed has left. */
 void dt_exec_microbatches_forget(struct dt_exec_vstage *vs);
