@@ -79,6 +79,7 @@ check_PROGRAMS += \
 	tests/test_memory \
 	tests/test_memory_card \
 	tests/test_memory_device \
+	tests/test_offload_memory \
 	tests/test_items \
 	tests/test_merge \
 	tests/test_model \
@@ -143,6 +144,7 @@ check_PROGRAMS += \
 	tests/test_warmup \
 	tests/test_zb_h1 \
 	tests/test_offload \
+	tests/test_offload_params \
 	tests/test_zero
 tests_test_rows_SOURCES = tests/test_rows.c src/cli/rows.c src/cli/table.c
 tests_test_point_SOURCES = \
@@ -179,6 +181,7 @@ tests_test_mix_SOURCES = tests/test_mix.c tests/sched_fixture.h
 tests_test_phases_SOURCES = tests/test_phases.c tests/sched_fixture.h
 tests_test_zero_SOURCES = tests/test_zero.c tests/random_plan.h
 tests_test_offload_SOURCES = tests/test_offload.c tests/random_plan.h
+tests_test_offload_params_SOURCES = tests/test_offload_params.c tests/random_plan.h
 tests_test_run_view_SOURCES = tests/test_run_view.c tests/synth.c tests/synth.h
 tests_test_runs_hostile_SOURCES = tests/test_runs_hostile.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
@@ -252,6 +255,8 @@ tests_test_memory_card_SOURCES = tests/test_memory_card.c tests/memory_fixture.h
 tests_test_memory_card_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_memory_device_SOURCES = tests/test_memory_device.c tests/memory_fixture.h tests/exec_fixture.h
 tests_test_memory_device_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_offload_memory_SOURCES = tests/test_offload_memory.c tests/memory_fixture.h tests/exec_fixture.h
+tests_test_offload_memory_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_execute_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_execute_ranks_SOURCES = \
 	tests/exec_fixture.h \
