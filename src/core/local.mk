@@ -218,9 +218,9 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/schedule_direct_walk.c \
 	src/core/schedule/schedule_fill.c \
 	src/core/schedule/schedule_fill.h \
-	src/core/schedule/schedule_host.c \
-	src/core/schedule/schedule_host.h \
 	src/core/schedule/schedule_impl.h \
+	src/core/schedule/schedule_link.c \
+	src/core/schedule/schedule_link.h \
 	src/core/schedule/schedule_list.c \
 	src/core/schedule/schedule_meet.c \
 	src/core/schedule/schedule_order.c \

@@ -5,7 +5,7 @@
  * without a table. */
 #include "core/schedule/schedule_direct.h"
 #include "core/schedule/schedule_fill.h"
-#include "core/schedule/schedule_host.h"
+#include "core/schedule/schedule_link.h"
 #include "core/schedule/timeline.h"
 
 #include "base/mem.h"
@@ -96,7 +96,7 @@ enum dt_status dt_sched_init(struct dt_sched *s, const struct dt_plan *plan,
         if (init_module(s, i) != 0)
             return dt_error_nomem(err, "modules of a schedule");
     }
-    if (dt_sched_host_init(s) != 0)
+    if (dt_sched_link_init(s) != 0)
         return dt_error_nomem(err, "lanes of a schedule");
     dt_sched_sync_init(s);
     DT_TRY(dt_sched_transfers(s, err));
@@ -165,14 +165,14 @@ static void count_host(const struct dt_sched *s, const struct dt_sched_module *m
     struct dt_lane l = dt_sched_fill_lane(s, m, replica, stage);
     uint32_t k = 0;
 
-    if (!s->host)
+    if (!s->link)
         return;
-    dt_sched_host_begin(s, m, replica, stage);
+    dt_sched_link_begin(s, m, replica, stage);
     if (dt_sched_fill_offloads(s, m)) {
-        s->host[m->lane_base + (uint32_t)(replica * m->pp + stage)].offload = (uint32_t)c->at++;
+        s->link[m->lane_base + (uint32_t)(replica * m->pp + stage)].offload = (uint32_t)c->at++;
         c->deps++;
     }
-    while (dt_sched_host_beside(s, &l, !dt_sched_fill_offloads(s, m), k) != DT_NONE)
+    while (dt_sched_link_beside(s, &l, !dt_sched_fill_offloads(s, m), k) != DT_NONE)
         k++;
     c->deps += k;
 }
@@ -198,8 +198,8 @@ static void count_lane(const struct dt_sched *s, struct dt_sched_module *m, int 
             count_backward(s, m, replica, v, k, k == o->last_b[chunk], c);
         else
             c->at += (uint32_t)dt_sched_gradient_parts(&m->v[v], k == o->last_b[chunk]);
-        if (s->host)
-            dt_sched_host_count(s, m, replica, stage, i, last_op(m, o, replica, stage, i, c));
+        if (s->link)
+            dt_sched_link_count(s, m, replica, stage, i, last_op(m, o, replica, stage, i, c));
         c->at += dt_sched_fill_behind(m, o, stage, i, &ahead);
     }
     c->at += reload == o->n;

@@ -2,7 +2,7 @@
  *
  * Second pass of the compiler: writes every op with its dependencies and peers. */
 #include "core/schedule/schedule_fill.h"
-#include "core/schedule/schedule_host.h"
+#include "core/schedule/schedule_link.h"
 
 #include <assert.h>
 
@@ -202,7 +202,7 @@ static void offload(struct fill *f)
     if (!dt_sched_fill_offloads(f->s, f->m))
         return;
     op = new_op(f, DT_OP_OFFLOAD, f->stage, DT_NONE);
-    op->bytes = dt_sched_host_bytes(f->s, f->m, f->stage, false);
+    op->bytes = dt_sched_link_bytes(f->s, f->m, f->stage, false);
     op->dep[1] = f->last[DT_RES_COLL]; /* parameters as the iteration uses them */
 }
 
@@ -212,10 +212,10 @@ static void reload(struct fill *f)
     struct dt_op *op = new_op(f, DT_OP_RELOAD, f->stage, DT_NONE);
     uint32_t lane;
 
-    op->bytes = dt_sched_host_bytes(f->s, f->m, f->stage, true);
+    op->bytes = dt_sched_link_bytes(f->s, f->m, f->stage, true);
     op->dep[1] = f->last[DT_RES_COMPUTE];
-    for (uint32_t k = 0; (lane = dt_sched_host_beside(f->s, l, false, k)) != DT_NONE; k++)
-        add_dep(f, op, f->s->host[lane].drained);
+    for (uint32_t k = 0; (lane = dt_sched_link_beside(f->s, l, false, k)) != DT_NONE; k++)
+        add_dep(f, op, f->s->link[lane].drained);
 }
 
 /* What the first that asks waits for. */
@@ -233,10 +233,10 @@ static void wait_for_memory(struct fill *f, struct dt_op *op)
     const struct dt_lane *l = &f->p->lanes[f->lane];
     uint32_t lane;
 
-    if (!f->s->host || f->s->host[f->lane].full != f->entry)
+    if (!f->s->link || f->s->link[f->lane].full != f->entry)
         return;
-    for (uint32_t k = 0; (lane = dt_sched_host_beside(f->s, l, true, k)) != DT_NONE; k++)
-        add_dep(f, op, f->s->host[lane].offload);
+    for (uint32_t k = 0; (lane = dt_sched_link_beside(f->s, l, true, k)) != DT_NONE; k++)
+        add_dep(f, op, f->s->link[lane].offload);
 }
 
 /* ---- forward ---- */

@@ -22,7 +22,7 @@
  * and gathering for forward and backward: PyTorch's FullyShardedDataParallel, strategy FULL_SHARD.)  With 2 and 3 every
  * backward, with 3 every forward is cut into buckets whatever overlaps, since no more than one or two of them are
  * whole at a time. */
-#include "core/schedule/schedule_host.h"
+#include "core/schedule/schedule_link.h"
 
 /* Parameters of a block's experts that one GPU of a lane holds; of them those that are no matrices. */
 static double experts_per_gpu(const struct dt_block *b, const struct dt_plan_layout *l,
@@ -89,7 +89,7 @@ double dt_sched_trained_share(const struct dt_plan *p, const struct dt_model *m,
     return sum;
 }
 
-uint64_t dt_sched_host_bytes(const struct dt_sched *s, const struct dt_sched_module *m, int stage,
+uint64_t dt_sched_link_bytes(const struct dt_sched *s, const struct dt_sched_module *m, int stage,
                              bool all)
 {
     const struct dt_plan_policy *y = &s->plan->policy;

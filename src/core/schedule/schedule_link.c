@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
-#include "core/schedule/schedule_host.h"
+#include "core/schedule/schedule_link.h"
 
 #include "core/cost/memory.h"
 
@@ -8,7 +8,7 @@ static bool is_guest(const struct dt_sched *s, int module)
     return dt_plan_offloads_params(&s->plan->modules[module]);
 }
 
-int dt_sched_host_init(struct dt_sched *s)
+int dt_sched_link_init(struct dt_sched *s)
 {
     bool any = false;
 
@@ -16,35 +16,35 @@ int dt_sched_host_init(struct dt_sched *s)
         any |= is_guest(s, m);
     if (!any)
         return 0;
-    s->host = DT_ARENA_NEW(&s->arena, struct dt_sched_host, (size_t)s->n_lanes + 1);
-    if (!s->host)
+    s->link = DT_ARENA_NEW(&s->arena, struct dt_sched_link, (size_t)s->n_lanes + 1);
+    if (!s->link)
         return -1;
     for (uint32_t l = 0; l < s->n_lanes; l++)
-        s->host[l] =
-            (struct dt_sched_host){.offload = DT_NONE, .full = DT_NONE, .drained = DT_NONE};
+        s->link[l] =
+            (struct dt_sched_link){.offload = DT_NONE, .full = DT_NONE, .drained = DT_NONE};
     return 0;
 }
 
-static struct dt_sched_host *host_of(const struct dt_sched *s, const struct dt_sched_module *m,
+static struct dt_sched_link *link_of(const struct dt_sched *s, const struct dt_sched_module *m,
                                      int replica, int stage)
 {
-    return s->host ? &s->host[m->lane_base + (uint32_t)(replica * m->pp + stage)] : NULL;
+    return s->link ? &s->link[m->lane_base + (uint32_t)(replica * m->pp + stage)] : NULL;
 }
 
-void dt_sched_host_begin(const struct dt_sched *s, const struct dt_sched_module *m, int replica,
+void dt_sched_link_begin(const struct dt_sched *s, const struct dt_sched_module *m, int replica,
                          int stage)
 {
-    struct dt_sched_host *h = host_of(s, m, replica, stage);
+    struct dt_sched_link *h = link_of(s, m, replica, stage);
     int64_t n = m->mb_first[replica + 1] - m->mb_first[replica];
 
     if (h)
         h->most = (uint32_t)dt_memory_beside_guests(s->plan, s->model, m->index, stage, n);
 }
 
-void dt_sched_host_count(const struct dt_sched *s, const struct dt_sched_module *m, int replica,
+void dt_sched_link_count(const struct dt_sched *s, const struct dt_sched_module *m, int replica,
                          int stage, uint32_t i, uint32_t end)
 {
-    struct dt_sched_host *h = host_of(s, m, replica, stage);
+    struct dt_sched_link *h = link_of(s, m, replica, stage);
     uint32_t code = dt_sched_order(s, m, replica, stage)->code[i];
     const struct dt_sched_vstage *v;
 
@@ -79,10 +79,10 @@ static uint32_t on_gpus(const struct dt_sched_module *m, const struct dt_plan_la
     return k < *n ? m->lane_base + (uint32_t)(first % m->dp * m->pp + first / m->dp) : DT_NONE;
 }
 
-uint32_t dt_sched_host_beside(const struct dt_sched *s, const struct dt_lane *l, bool guests,
+uint32_t dt_sched_link_beside(const struct dt_sched *s, const struct dt_lane *l, bool guests,
                               uint32_t k)
 {
-    for (int o = 0; s->host && o < s->n_modules; o++) {
+    for (int o = 0; s->link && o < s->n_modules; o++) {
         uint32_t n, lane;
 
         if (guests ? !is_guest(s, o) || dt_plan_host(s->plan, o) != l->module
