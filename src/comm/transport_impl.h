@@ -74,13 +74,18 @@ struct dt_transport_wire {
 
 struct dt_comm {
     struct dt_transport *t;
-    struct dt_comm *inner; /* of a staged transport: the same ranks in the transport below */
+    struct dt_comm *inner; /* of a transport over another: the same ranks in the one below */
     void *own;             /* the implementation's */
     int n, me;
     int *ranks;
     uint64_t *pair; /* [n] number of this comm among those that this rank and member k share */
     atomic_uint seq;
 };
+/* A comm of `bytes`, at least those of struct dt_comm, that stands for one of `inner`'s, and what frees both. */
+enum dt_status dt_comm_new_over(struct dt_transport *t, struct dt_transport *inner, size_t bytes,
+                                const int *ranks, int n, struct dt_error *err,
+                                struct dt_comm **out);
+void dt_comm_free_over(struct dt_comm *c);
 
 struct dt_coll_strand {
     long round;

@@ -12,32 +12,14 @@
 
 static void comm_free(struct dt_comm *c)
 {
-    if (!c)
-        return;
-    dt_ipc_of(c->t)->staged->comm_free(c->inner);
-    dt_free(c);
+    if (c)
+        dt_comm_free_over(c);
 }
 
 static enum dt_status comm_new(struct dt_transport *t, const int *ranks, int n,
                                struct dt_error *err, struct dt_comm **out)
 {
-    struct dt_transport *staged = dt_ipc_of(t)->staged;
-    struct dt_comm *c = dt_calloc(1, sizeof(*c));
-    enum dt_status st;
-
-    if (!c)
-        return dt_error_nomem(err, "a group of ranks");
-    st = staged->comm_new(staged, ranks, n, err, &c->inner);
-    if (st != DT_OK) {
-        dt_free(c);
-        return st;
-    }
-    c->t = t;
-    c->n = n;
-    c->me = c->inner->me;
-    c->ranks = c->inner->ranks;
-    *out = c;
-    return DT_OK;
+    return dt_comm_new_over(t, dt_ipc_of(t)->staged, sizeof(struct dt_comm), ranks, n, err, out);
 }
 
 /* ---- the end ---- */
