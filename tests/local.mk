@@ -39,6 +39,7 @@ check_PROGRAMS += \
 	tests/test_data_shard \
 	tests/test_data_tokenizer \
 	tests/test_data_upright \
+	tests/test_device_calls \
 	tests/test_doc \
 	tests/test_drift \
 	tests/test_engine \
@@ -234,6 +235,7 @@ tests_test_cudnn_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDNN_CPPFLAGS)
 tests_test_cudnn_abi_LDADD =
 tests_bench_roofline_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_nccl_card_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_device_calls_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_ipc_SOURCES = tests/test_ipc.c tests/ipc_fixture.h
 tests_test_ipc_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_nccl_SOURCES = tests/test_nccl.c tests/nccl_fixture.h
