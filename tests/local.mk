@@ -65,6 +65,7 @@ check_PROGRAMS += \
 	tests/test_hf_numbers \
 	tests/test_infer \
 	tests/test_ipc \
+	tests/test_ipc_ends \
 	tests/test_job \
 	tests/test_kernel_rules \
 	tests/test_kernels_attention \
@@ -238,6 +239,8 @@ tests_nccl_card_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_device_calls_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_ipc_SOURCES = tests/test_ipc.c tests/ipc_fixture.h
 tests_test_ipc_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_ipc_ends_SOURCES = tests/test_ipc_ends.c tests/ipc_fixture.h
+tests_test_ipc_ends_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_nccl_SOURCES = tests/test_nccl.c tests/nccl_fixture.h
 tests_test_nccl_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_on_queue_SOURCES = tests/test_on_queue.c tests/nccl_fixture.h

@@ -77,6 +77,7 @@ fi
 passes device_calls CUCPU_SEED=5
 # ranks that are processes and map each other's memory
 passes ipc CUCPU_SEED=4 DISTTRAIN_CUDA_ARENA=64
+passes ipc_ends CUCPU_SEED=4
 unset CUCPU_SHARE CUCPU_DELAY_US
 
 # ---- the imitation finds what is wrong ----

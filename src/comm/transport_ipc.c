@@ -72,13 +72,17 @@ static void free_all(struct dt_ipc *s)
 
     if (s->q)
         s->dev->queue_free(s->q); /* the last copies have been made */
+    dt_ipc_mapper_end(s);
     dt_ipc_unmap_all(s);
     if (parts)
         parts = dt_ipc_part(s);
+    if (!parts && s->shown)
+        s->dev->ipc_leave(s->dev);
     free_requests(s, parts);
     free_peers(s);
     if (s->staged)
         s->staged->close(s->staged);
+    pthread_cond_destroy(&s->work);
     pthread_mutex_destroy(&s->lock);
     dt_free(s);
 }
@@ -145,7 +149,7 @@ static enum dt_status prepare(struct dt_ipc *s, struct dt_error *err)
     DT_TRY(dt_transport_open_staged(s->control, s->dev, err, &s->staged));
     DT_TRY(s->dev->queue_new(s->dev, true, err, &s->q));
     s->peer = dt_calloc((size_t)s->control->size, sizeof(*s->peer));
-    return s->peer ? DT_OK : dt_error_nomem(err, "ranks");
+    return s->peer ? dt_ipc_mapper_begin(s, err) : dt_error_nomem(err, "ranks");
 }
 
 /* What fails before the others hear of it is theirs, too. */
@@ -173,6 +177,7 @@ enum dt_status dt_transport_open_ipc(struct dt_transport *control, const struct 
     s->control = control;
     s->dev = device;
     pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->work, NULL);
     st = open_ipc(s, err);
     if (st != DT_OK) {
         s->failed = true;
