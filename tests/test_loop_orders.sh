@@ -44,6 +44,7 @@ gains_follow() {
         function word(s) { sub(/^[^:]*: "?/, "", s); sub(/"?,?$/, "", s); return s }
         function near(a, b) { return size(a - b) < 1e-6 * (1 + size(b)) }
         function size(a) { return a < 0 ? -a : a }
+        /"predicted_s"/ { t[n] = word($0) }
         /"measured_s"/ { m[n] = word($0) }
         /"layout"/ { n++ }
         /"gain_predicted"/ { p = word($0) }
@@ -53,7 +54,7 @@ gains_follow() {
         /"gain_apart"/ { d = word($0) }
         /"gain_apart_within"/ {
             w = word($0)
-            if (!near(d, p - g) || !near(w, sqrt(pw * pw + gw * gw)) || !near(m[1] / m[n], g)) wrong = 1
+            if (!near(d, p - g) || !near(w, sqrt(pw * pw + gw * gw)) || !near(m[1] / m[n], g) || !near(t[1] / t[n], p)) wrong = 1
             if (n == 1 && (p != 1 || g != 1 || w != 0)) wrong = 1
             if (size(d) > 0.03 + w) missed = 1
         }
@@ -73,6 +74,7 @@ check "with Entrain's, too ($status)" 'gains_follow $status && [ "$(grep -c "\"l
 expect 0 "ops joined, 0 only in a, 0 only in b" "$DISTTRAIN" compare --runs orders.db 9 10
 "$DISTTRAIN" loop --anyway --orders job.yaml --steps 1 --warm-up 0 --seconds 0 >out 2>err
 check "for people" 'grep -q "^intra and inter .* ± [0-9.]* .* ± [0-9.]* .* ± [0-9.]*$" out &&
+    grep -q "^times of .as they come. are brought to one speed .*; the others. follow from its by their gains$" out &&
     grep -q "^predicted and measured gains are [0-9.]* points apart at most, known within [0-9.]*$" out'
 # steps of milliseconds: known within 3 points, or no table
 orders
