@@ -421,6 +421,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/hf_params.py \
 	tests/hf_weights.py \
 	tests/modules_compare.py \
+	tests/loop_job.sh \
 	tests/mpirun.sh \
 	tests/cost_fixture.h \
 	tests/plan_modes.h \

@@ -4,25 +4,8 @@
 # predicted gains come to measured ones is no test's matter on a machine that does other things too (--anyway).
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
-. "${srcdir:=.}/tests/shell.sh"
-ASAN_OPTIONS=detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}; export ASAN_OPTIONS # as in tests/mpirun.sh
-command -v mpirun >/dev/null || { echo 'no mpirun: skipped'; exit 77; }
-pack_two_tones
+. "${srcdir:=.}/tests/loop_job.sh"
 
-cat >job.yaml <<'END'
-model:
-  modules:
-    encoder: {kind: encoder, layers: 2, hidden: 16, ffn: 32, heads: 2, patch: 4, channels: 1, positions: 4}
-    llm: {kind: llm, layers: 2, hidden: 16, ffn: 32, heads: 2, vocab: 264}
-    generator: {kind: unet, channels: [8, 8], head_dim: 8, res_blocks: 1, in_channels: 1, out_channels: 1,
-      context_dim: 8, context_len: 2, latent_scale: 1, resize: 8}
-cluster: local
-samples: text
-train: {global_batch: 4, microbatch: 2, seq_len: 64, recompute: none}
-search: {strategy: manual, allow_analytical: true}
-plan: {colocated: true}
-run: {data: two-000000.tar, steps: 4, threads: 1}
-END
 # which step is of which batch: with a learning rate of 0 its loss says so, whatever the order
 turns="train --from-scratch --no-runs --orders 1,2,2 job.yaml run.lr=0 run.log_interval=1 run.log_dir=turns"
 expect 2 "goes with --from-scratch" "$DISTTRAIN" train --orders 1,2,3 job.yaml
