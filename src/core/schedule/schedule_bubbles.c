@@ -24,6 +24,8 @@
 
 enum {
     ROUNDS = 4, /* to the begin and back, at most; two bring nearly all */
+    LARGE =
+        50000, /* ops of a program from which on a second round is not worth its time: it brought at most 0.02 % */
     SMALL =
         4096 /* ops of a program for which other starts cost nothing; in the large ones of the presets they bring nothing */
 };
@@ -326,14 +328,18 @@ static void key_by_behind(struct pack *w, bool hosts)
         w->end_ns[1][i] = g->node[i].behind + first[g->p->ops[i].module];
 }
 
-/* Rounds from the times in end_ns[0], as long as they bring more than a little. */
+/* Rounds from the times in end_ns[0], as long as they bring more than a little.  Where a later one brings nothing on its way back, it
+ * hardly ever does on its way forth. */
 static enum dt_status run_rounds(struct pack *w, int64_t ns, struct dt_error *err,
                                  struct found *best)
 {
-    for (int k = 0; k < ROUNDS; k++) {
+    int rounds = w->g->p->n_ops > LARGE ? 1 : ROUNDS;
+
+    for (int k = 0; k < rounds; k++) {
         int64_t before = ns;
 
-        pass(w, true);
+        if (pass(w, true) >= before && k > 0)
+            break;
         ns = pass(w, false);
         if (ns < best->ns) {
             best->ns = ns;
