@@ -5,28 +5,10 @@
 # matter on a machine that does other things too (--anyway).
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
-. "${srcdir:=.}/tests/shell.sh"
-ASAN_OPTIONS=detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}; export ASAN_OPTIONS # as in tests/mpirun.sh
+. "${srcdir:=.}/tests/loop_job.sh"
 
 mkdir "$tmp/made"
 TMPDIR=$tmp/made; export TMPDIR # others may run loops, too
-pack_two_tones
-
-cat >job.yaml <<'END'
-model:
-  modules:
-    encoder: {kind: encoder, layers: 2, hidden: 16, ffn: 32, heads: 2, patch: 4, channels: 1, positions: 4}
-    llm: {kind: llm, layers: 2, hidden: 16, ffn: 32, heads: 2, vocab: 264}
-    generator: {kind: unet, channels: [8, 8], head_dim: 8, res_blocks: 1, in_channels: 1, out_channels: 1,
-      context_dim: 8, context_len: 2, latent_scale: 1, resize: 8}
-cluster: local
-samples: text
-train: {global_batch: 4, microbatch: 2, seq_len: 64, recompute: none}
-search: {strategy: manual, allow_analytical: true}
-plan: {colocated: true}
-run: {data: two-000000.tar, steps: 4, threads: 1}
-END
-command -v mpirun >/dev/null || { echo 'no mpirun: skipped'; exit 77; }
 expect 2 "no run: map" "$DISTTRAIN" loop mllm-nano-local
 expect 2 "whole number" "$DISTTRAIN" loop job.yaml --ranks 0
 expect 0 "" "$DISTTRAIN" loop --anyway job.yaml --ranks 2 --steps 2 --warm-up 1 --seconds 0 --json --runs runs.db
