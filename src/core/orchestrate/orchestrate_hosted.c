@@ -14,7 +14,8 @@ enum {
     PLANS_MAX = 240,
     FEW_PLANS_MAX = 2400,
     FEW_GPUS = 16, /* on so few every variant of every LLM is tried */
-    SPLITS = 400,  /* of an LLM on so few that memory is asked for */
+    SPLITS = 100, /* of chunks of an LLM on so few whose memory is asked for, under each of these bounds */
+    BOUNDS = 5,
     AGAIN = 6,     /* plans whose LLMs are tried with all variants */
     WHOLE = 4,
 };
@@ -175,10 +176,11 @@ static enum dt_status settle(struct hosting *w, struct dt_plan *p)
     return dt_orch_check_expected(w->t, p, NULL);
 }
 
-struct splitting { /* all ways of dealing the LLM's blocks */
+struct splitting { /* ways of dealing the LLM's blocks to stages of several chunks */
     struct hosting *w;
     const double *block_s;
-    double best;  /* the slowest part of that in `found` */
+    double best;  /* the slowest part may not take as long: a bound, then the slowest part of that in `found` */
+    double asked; /* memory was asked of those whose slowest part takes less */
     double all_s; /* of all blocks */
     int blocks, parts, left;
     struct dt_plan p, found;
@@ -193,7 +195,7 @@ static void try_splits(struct splitting *x, int v, double before, double slowest
     if (v == x->parts) {
         struct dt_plan p = x->p;
 
-        if (x->left-- > 0 && settle(x->w, &p) == DT_OK) {
+        if (slowest >= x->asked && x->left-- > 0 && settle(x->w, &p) == DT_OK) {
             x->best = slowest;
             x->found = p;
         }
@@ -212,6 +214,49 @@ static void try_splits(struct splitting *x, int v, double before, double slowest
     }
 }
 
+/* Parts that are nearly even first, then such as are less and less: in the order of their blocks alone the first to be asked
+ * for would be those with one block for every part but the last. */
+static bool widen(struct splitting *x)
+{
+    static const double times_even[BOUNDS] = {1.1, 1.25, 1.5, 2, HUGE_VAL};
+    bool found = false;
+
+    for (int i = 0; i < BOUNDS && !found; i++) {
+        double bound = x->all_s / x->parts * times_even[i];
+
+        x->best = bound;
+        x->left = SPLITS;
+        try_splits(x, 0, 0, 0);
+        found = x->best < bound;
+        x->asked = bound;
+    }
+    return found;
+}
+
+static bool split_chunks(struct hosting *w, const struct dt_orch_times *times, struct dt_plan *p)
+{
+    const struct dt_plan_layout *l = &p->modules[w->llm].layout;
+    struct splitting *x = dt_calloc(1, sizeof(*x)); /* plans are too large for the stack */
+    bool found;
+
+    if (!x) {
+        w->t->nomem = true;
+        return false;
+    }
+    *x = (struct splitting){.w = w,
+                            .block_s = times->block_s,
+                            .blocks = w->t->in->model->modules[w->llm].n_blocks,
+                            .parts = l->pp * l->vpp,
+                            .p = *p};
+    for (int b = 0; b < x->blocks; b++)
+        x->all_s += x->block_s[b];
+    found = widen(x);
+    if (found)
+        *p = x->found;
+    dt_free(x);
+    return found;
+}
+
 /* On few GPUs memory may want stages that differ: the split with the fastest slowest part of those that fit. */
 static bool split_to_fit(struct hosting *w, const struct dt_orch_cand *c, struct dt_plan *p)
 {
@@ -220,31 +265,12 @@ static bool split_to_fit(struct hosting *w, const struct dt_orch_cand *c, struct
     const struct dt_plan_layout *l = &p->modules[w->llm].layout;
     struct dt_orch_times *times = dt_orch_times_of(t, w->llm, of->lane, of->recompute,
                                                    c->microbatch, t->space.pipe[c->pipe].split);
-    struct splitting *x;
-    bool found;
 
     if (!w->few || !times || !times->block_s || l->pp * l->vpp < 2)
         return false;
-    x = dt_calloc(1, sizeof(*x)); /* plans are too large for the stack */
-    if (!x) {
-        t->nomem = true;
-        return false;
-    }
-    *x = (struct splitting){.w = w,
-                            .block_s = times->block_s,
-                            .best = HUGE_VAL,
-                            .blocks = t->in->model->modules[w->llm].n_blocks,
-                            .parts = l->pp * l->vpp,
-                            .left = SPLITS,
-                            .p = *p};
-    for (int b = 0; b < x->blocks; b++)
-        x->all_s += x->block_s[b];
-    try_splits(x, 0, 0, 0);
-    found = x->best < HUGE_VAL;
-    if (found)
-        *p = x->found;
-    dt_free(x);
-    return found;
+    if (l->vpp > 1)
+        return split_chunks(w, times, p);
+    return dt_orch_split_any(t, p, w->llm, times) && settle(w, p) == DT_OK;
 }
 
 /* Guests recompute as little as fits; with more ZeRO of the LLM only where nothing fits without.  `splits`: of the LLM may be
@@ -294,7 +320,7 @@ static bool make(struct hosting *w, const struct dt_orch_cand *c, int variant, s
         return true;
     if (w->few && lean_enough(w, c, true, p))
         return true;
-    t->rejects.assigned++;
+    dt_orch_note_unfit(t, p); /* with the least that it may hold */
     return false;
 }
 
