@@ -86,6 +86,7 @@ struct dt_orch_work_stats {
     double tokens_sd;                        /* standard deviation of tokens */
     double n_max, tokens_max, tokens_sq_max; /* largest sample */
     int64_t longest;                         /* longest sequence or image of any sample */
+    double samples;                          /* of the set that batches are drawn from */
 };
 
 struct dt_orch_stage_entry { /* the best split of a module over (pp, vpp) */
