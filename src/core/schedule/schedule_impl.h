@@ -111,7 +111,7 @@ struct dt_sched {
     uint32_t n_transfers;
     struct dt_sched_transfer *transfers;
     struct dt_sched_link
-        *host; /* [n_lanes]; NULL: no module offloads parameters (schedule_link.h) */
+        *link; /* [n_lanes]; NULL: no module offloads parameters (schedule_link.h) */
     uint32_t n_lanes, n_groups;
     uint32_t tied_group; /* first of dp groups, DT_NONE when the model ties nothing across stages */
     uint32_t norm_group; /* DT_NONE when nothing is trained */
@@ -203,6 +203,9 @@ enum dt_status dt_sched_durations(const struct dt_sched *s, const struct dt_prog
                                   struct dt_error *err, struct dt_durations *out);
 
 /* Trained parameters of blocks [first, first + n) held by one GPU of a lane (schedule_sync.c). */
+/* Of a stage that steps on its host: GPUs that do so there at the same time, on the node of its own that has most. */
+int dt_sched_host_ranks(const struct dt_plan *p, const struct dt_model *m,
+                        const struct dt_cluster *c, int module, int stage);
 uint64_t dt_sched_trained_params(const struct dt_plan *p, const struct dt_model *m, int module,
                                  int first, int n);
 /* The same of a rank that updates its share of them alone (ZeRO). */
