@@ -35,6 +35,12 @@ void dt_fake_account(struct dt_fake *f, int64_t bytes)
     pthread_mutex_unlock(&f->lock);
 }
 
+/* Nothing is kept. */
+static void memory_trim(const struct dt_device *dev)
+{
+    (void)dev;
+}
+
 static void memory_used(const struct dt_device *dev, int64_t *now_bytes, int64_t *max_bytes)
 {
     struct dt_fake *f = dt_fake_of(dev);
@@ -347,6 +353,8 @@ static void fake_close(struct dt_device *dev)
     if (f->queues || f->blocks > 0 || f->mapped > 0)
         dt_fake_stop("closed with %s, %d blocks of memory and %d of others",
                      f->queues ? "a queue" : "no queue", f->blocks, f->mapped);
+    if (!f->left && dt_fake_pieces_mapped())
+        dt_fake_stop("closed while other processes have its memory mapped");
     for (struct dt_fake_pinned *r = f->pinned, *next; r;
          r = next) { /* left to others, on purpose */
         next = r->next;
@@ -383,6 +391,7 @@ enum dt_status dt_fake_device_open(const struct dt_device_options *opt, struct d
         .host_alloc = host_alloc,
         .host_free = host_free,
         .memory_used = memory_used,
+        .memory_trim = memory_trim,
         .memory_given = memory_given,
         .memory_for = memory_for,
         .copy = queue_copy,

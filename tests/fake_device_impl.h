@@ -38,6 +38,7 @@ struct dt_fake {
     int blocks;    /* of memory, not freed */
     int mapped;    /* blocks of other processes */
     uint64_t maps; /* ever */
+    bool left;     /* its own that others have mapped are theirs for ever */
     bool shared;
     struct dt_fake_pinned *pinned;
     struct dt_fake_wait *waits;
@@ -78,6 +79,8 @@ struct dt_fake_piece dt_fake_piece_of(const void *p, size_t *offset);
 /* Another process's, for copies; NULL: no room. */
 void *dt_fake_piece_map(const struct dt_fake_piece *theirs);
 void dt_fake_piece_unmap(void *p);
+/* Are there pieces that others have mapped? */
+bool dt_fake_pieces_mapped(void);
 /* What this thread is doing, for reports of faults. */
 void dt_fake_doing(const char *what);
 /* Ends the program. */

@@ -109,6 +109,15 @@ static void ipc_unmap(const struct dt_device *dev, void *p)
     pthread_mutex_unlock(&f->lock);
 }
 
+static void ipc_leave(const struct dt_device *dev)
+{
+    struct dt_fake *f = dt_fake_of(dev);
+
+    pthread_mutex_lock(&f->lock);
+    f->left = true;
+    pthread_mutex_unlock(&f->lock);
+}
+
 void dt_fake_maps(const struct dt_device *dev, int *now, uint64_t *ever)
 {
     struct dt_fake *f = dt_fake_of(dev);
@@ -191,6 +200,7 @@ void dt_fake_ipc_entries(struct dt_device *dev)
     dev->ipc_memory = ipc_memory;
     dev->ipc_map = ipc_map;
     dev->ipc_unmap = ipc_unmap;
+    dev->ipc_leave = ipc_leave;
     dev->ipc_event_new = ipc_event_new;
     dev->ipc_event_open = ipc_event_open;
 }

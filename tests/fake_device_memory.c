@@ -7,7 +7,7 @@
  *
  * Blocks are parts of pieces, as a driver would give them to an arena; another process maps a whole piece (ipc).  The
  * guard in front of a block says in the file, which this process cannot see there, what the block is, so that who has
- * mapped it can tell whether it is alive.
+ * mapped it can tell whether it is alive.  The end of the first guard of a piece counts who has mapped the piece.
  *
  * Addresses are never used again, so that whoever holds an old one is found out.  A block ends where
  * its last page ends, less what its alignment takes: a kernel that goes beyond it meets the guard. */
@@ -44,6 +44,7 @@ struct head {
     uint64_t dropped;
 };
 static const char magic[8] = "fakehead";
+#define MAPPED_AT(page) ((page) - sizeof(uint64_t)) /* behind that */
 
 static struct {
     pthread_mutex_t lock;
@@ -473,6 +474,26 @@ struct dt_fake_piece dt_fake_piece_of(const void *p, size_t *offset)
     return mem.pieces[k];
 }
 
+static void count_mapping(const struct dt_fake_block *b, int change)
+{
+    atomic_uint_fast64_t *n = (void *)(mem.base + SPAN + b->at + MAPPED_AT(mem.page));
+
+    atomic_fetch_add(n, (uint64_t)(int64_t)change);
+}
+
+bool dt_fake_pieces_mapped(void)
+{
+    uint64_t n = 0, all = 0;
+
+    pthread_mutex_lock(&mem.lock);
+    for (size_t k = 0; k < mem.n_pieces; k++)
+        if (pread(mem.fd, &n, sizeof(n), (off_t)(mem.pieces[k].at + MAPPED_AT(mem.page))) ==
+            (ssize_t)sizeof(n))
+            all += n;
+    pthread_mutex_unlock(&mem.lock);
+    return all > 0;
+}
+
 /* Where nobody looks for blocks of this process: its piece ends. */
 void *dt_fake_piece_map(const struct dt_fake_piece *theirs)
 {
@@ -485,6 +506,8 @@ void *dt_fake_piece_map(const struct dt_fake_piece *theirs)
                  MAP_SHARED | MAP_FIXED, theirs->fd, (off_t)theirs->at);
     if (b && p == MAP_FAILED)
         b->live = false;
+    if (b && p != MAP_FAILED)
+        count_mapping(b, 1);
     pthread_mutex_unlock(&mem.lock);
     return p == MAP_FAILED ? NULL : mem.base + b->at;
 }
@@ -498,6 +521,7 @@ void dt_fake_piece_unmap(void *p)
     pthread_mutex_lock(&mem.lock);
     b->live = false;
     b->dropped = true;
+    count_mapping(b, -1);
     pthread_mutex_unlock(&mem.lock);
     mmap(mem.base + SPAN + b->at, b->bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

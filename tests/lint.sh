@@ -195,7 +195,7 @@ for f in $switches; do sed -i "\\|^$f:|d" "$tmp/out"; done
 cat "$tmp/out"
 check "no switch has a silent default" '[ ! -s "$tmp/out" ]'
 # make runs them as they are
-find tests -name '*.sh' ! -name shell.sh ! -name small_job.sh ! -name mpirun.sh ! -perm -u+x >"$tmp/out"
+find tests -name '*.sh' ! -name shell.sh ! -name small_job.sh ! -name loop_job.sh ! -name mpirun.sh ! -perm -u+x >"$tmp/out"
 check "tests may be run" '[ ! -s "$tmp/out" ]'
 # the log of test_x.sh and that of test_x are one file: one of them would not be run
 ls tests/*.c tests/*.sh | sed 's/\.[a-z]*$//' | sort | uniq -d >"$tmp/out"

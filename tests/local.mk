@@ -39,6 +39,7 @@ check_PROGRAMS += \
 	tests/test_data_shard \
 	tests/test_data_tokenizer \
 	tests/test_data_upright \
+	tests/test_device_calls \
 	tests/test_doc \
 	tests/test_drift \
 	tests/test_engine \
@@ -64,6 +65,7 @@ check_PROGRAMS += \
 	tests/test_hf_numbers \
 	tests/test_infer \
 	tests/test_ipc \
+	tests/test_ipc_ends \
 	tests/test_job \
 	tests/test_kernel_rules \
 	tests/test_kernels_attention \
@@ -90,6 +92,7 @@ check_PROGRAMS += \
 	tests/test_nccl \
 	tests/test_network \
 	tests/test_on_queue \
+	tests/test_optimizer_host \
 	tests/test_orchestrate \
 	tests/test_outliers \
 	tests/test_overlap \
@@ -233,14 +236,18 @@ tests_test_cudnn_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDNN_CPPFLAGS)
 tests_test_cudnn_abi_LDADD =
 tests_bench_roofline_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_nccl_card_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_device_calls_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_ipc_SOURCES = tests/test_ipc.c tests/ipc_fixture.h
 tests_test_ipc_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_ipc_ends_SOURCES = tests/test_ipc_ends.c tests/ipc_fixture.h
+tests_test_ipc_ends_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_nccl_SOURCES = tests/test_nccl.c tests/nccl_fixture.h
 tests_test_nccl_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_on_queue_SOURCES = tests/test_on_queue.c tests/nccl_fixture.h
 tests_test_on_queue_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_launches_SOURCES = tests/test_launches.c tests/exec_fixture.h
 tests_test_launches_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_optimizer_host_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_overlap_SOURCES = tests/test_overlap.c tests/exec_fixture.h
 tests_test_overlap_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
@@ -415,6 +422,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/hf_params.py \
 	tests/hf_weights.py \
 	tests/modules_compare.py \
+	tests/loop_job.sh \
 	tests/mpirun.sh \
 	tests/cost_fixture.h \
 	tests/plan_modes.h \

@@ -73,8 +73,11 @@ else
     layout 'tp 2, colocated' 3 # a SEND that waits behind another, whose op waits for who needs the first
     layout 'fan-in 4/2/1' 3
 fi
+# functions of the host, which streams call one after another
+passes device_calls CUCPU_SEED=5
 # ranks that are processes and map each other's memory
 passes ipc CUCPU_SEED=4 DISTTRAIN_CUDA_ARENA=64
+passes ipc_ends CUCPU_SEED=4
 unset CUCPU_SHARE CUCPU_DELAY_US
 
 # ---- the imitation finds what is wrong ----

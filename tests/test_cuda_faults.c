@@ -337,6 +337,51 @@ START_TEST(test_any_thread_uses_any_card)
 }
 END_TEST
 
+static int blocks_of_driver(void)
+{
+    int rest[4];
+
+    left(rest);
+    return rest[2];
+}
+
+/* What was asked of the driver and nobody uses goes back when that is wanted, but for what other processes may have mapped. */
+START_TEST(test_unused_memory_goes_back)
+{
+    enum { USED, FREED, SHOWN, PIECES };
+    static const struct dt_device_choice which = {.name = "cuda"};
+    struct dt_device_handle handle;
+    struct work k = {0};
+    struct dt_error err;
+    void *p[PIECES], *again;
+    size_t offset;
+    int before;
+    void *so;
+
+    dt_assert_ok(begin_on(&k, &which, &err), err);
+    so = dlopen(MODULES "/disttrain-cuda.so", RTLD_NOW | RTLD_NOLOAD);
+    find(so, "cucpu_left", &left);
+    for (int i = 0; i < PIECES; i++)
+        dt_assert_ok(k.dev->alloc(k.dev, (size_t)70 << 20, &err, &p[i]), err);
+    dt_assert_ok(k.dev->ipc_memory(k.dev, p[SHOWN], &err, &handle, &offset), err);
+    before = blocks_of_driver();
+    k.dev->zero(k.q[0], p[FREED], (size_t)70 << 20);
+    k.dev->free(k.dev, p[FREED]);
+    k.dev->free(k.dev, p[SHOWN]);
+    ck_assert_int_eq(blocks_of_driver(), before);
+    k.dev->memory_trim(k.dev);
+    ck_assert_int_eq(blocks_of_driver(), before - 1);
+    k.dev->zero(k.q[0], p[USED], (size_t)70 << 20);
+    dt_assert_ok(k.dev->alloc(k.dev, (size_t)70 << 20, &err, &again), err);
+    ck_assert_ptr_eq(again, p[SHOWN]); /* it has stayed */
+    k.dev->free(k.dev, again);
+    k.dev->free(k.dev, p[USED]);
+    dt_assert_ok(k.dev->queue_sync(k.q[0], &err), err);
+    end(&k);
+    ck_assert_int_eq(blocks_of_driver(), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("cards: calls that fail");
@@ -351,5 +396,6 @@ int main(void)
     t = dt_test_case(s, "threads", 60);
     tcase_add_test(t, test_handles);
     tcase_add_test(t, test_any_thread_uses_any_card);
+    tcase_add_test(t, test_unused_memory_goes_back);
     return dt_test_run(s);
 }

@@ -9,6 +9,8 @@
 #include "base/rng.h"
 #include "comm/transport_tcp_impl.h"
 
+#include <stdatomic.h>
+
 /* ---- random messages ---- */
 
 enum { ROUNDS = 4, MESSAGES = 24, BLOCK = 1 << 18, BLOCKS = 2, TAGS = 3 };
@@ -452,12 +454,12 @@ static int failing_rank;
 static uint64_t failing_call;
 static struct {
     struct dt_device *dev, card; /* the real one, and what the transport sees */
-    uint64_t calls;
+    atomic_uint_fast64_t calls;  /* by the thread that maps, too */
 } faulty;
 
 static bool fails_now(struct dt_error *err)
 {
-    if (++faulty.calls != failing_call || failing != DEVICE)
+    if (atomic_fetch_add(&faulty.calls, 1) + 1 != failing_call || failing != DEVICE)
         return false;
     dt_error_set(err, DT_ERR_INTERNAL, "call %" PRIu64 " was told to fail", failing_call);
     return true;

@@ -4,25 +4,8 @@
 # predicted gains come to measured ones is no test's matter on a machine that does other things too (--anyway).
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
-. "${srcdir:=.}/tests/shell.sh"
-ASAN_OPTIONS=detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}; export ASAN_OPTIONS # as in tests/mpirun.sh
-command -v mpirun >/dev/null || { echo 'no mpirun: skipped'; exit 77; }
-pack_two_tones
+. "${srcdir:=.}/tests/loop_job.sh"
 
-cat >job.yaml <<'END'
-model:
-  modules:
-    encoder: {kind: encoder, layers: 2, hidden: 16, ffn: 32, heads: 2, patch: 4, channels: 1, positions: 4}
-    llm: {kind: llm, layers: 2, hidden: 16, ffn: 32, heads: 2, vocab: 264}
-    generator: {kind: unet, channels: [8, 8], head_dim: 8, res_blocks: 1, in_channels: 1, out_channels: 1,
-      context_dim: 8, context_len: 2, latent_scale: 1, resize: 8}
-cluster: local
-samples: text
-train: {global_batch: 4, microbatch: 2, seq_len: 64, recompute: none}
-search: {strategy: manual, allow_analytical: true}
-plan: {colocated: true}
-run: {data: two-000000.tar, steps: 4, threads: 1}
-END
 # which step is of which batch: with a learning rate of 0 its loss says so, whatever the order
 turns="train --from-scratch --no-runs --orders 1,2,2 job.yaml run.lr=0 run.log_interval=1 run.log_dir=turns"
 expect 2 "goes with --from-scratch" "$DISTTRAIN" train --orders 1,2,3 job.yaml
@@ -44,6 +27,7 @@ gains_follow() {
         function word(s) { sub(/^[^:]*: "?/, "", s); sub(/"?,?$/, "", s); return s }
         function near(a, b) { return size(a - b) < 1e-6 * (1 + size(b)) }
         function size(a) { return a < 0 ? -a : a }
+        /"predicted_s"/ { t[n] = word($0) }
         /"measured_s"/ { m[n] = word($0) }
         /"layout"/ { n++ }
         /"gain_predicted"/ { p = word($0) }
@@ -53,7 +37,7 @@ gains_follow() {
         /"gain_apart"/ { d = word($0) }
         /"gain_apart_within"/ {
             w = word($0)
-            if (!near(d, p - g) || !near(w, sqrt(pw * pw + gw * gw)) || !near(m[1] / m[n], g)) wrong = 1
+            if (!near(d, p - g) || !near(w, sqrt(pw * pw + gw * gw)) || !near(m[1] / m[n], g) || !near(t[1] / t[n], p)) wrong = 1
             if (n == 1 && (p != 1 || g != 1 || w != 0)) wrong = 1
             if (size(d) > 0.03 + w) missed = 1
         }
@@ -73,6 +57,7 @@ check "with Entrain's, too ($status)" 'gains_follow $status && [ "$(grep -c "\"l
 expect 0 "ops joined, 0 only in a, 0 only in b" "$DISTTRAIN" compare --runs orders.db 9 10
 "$DISTTRAIN" loop --anyway --orders job.yaml --steps 1 --warm-up 0 --seconds 0 >out 2>err
 check "for people" 'grep -q "^intra and inter .* ± [0-9.]* .* ± [0-9.]* .* ± [0-9.]*$" out &&
+    grep -q "^times of .as they come. are brought to one speed .*; the others. follow from its by their gains$" out &&
     grep -q "^predicted and measured gains are [0-9.]* points apart at most, known within [0-9.]*$" out'
 # steps of milliseconds: known within 3 points, or no table
 orders

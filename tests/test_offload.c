@@ -4,6 +4,7 @@
  * blocks and GPUs, the step's time against chunks that go through three queues, and the op of the timeline. */
 #include "base/json.h"
 #include "core/cost/memory.h"
+#include "core/schedule/schedule_impl.h"
 #include "core/schedule/timeline.h"
 #include "random_plan.h"
 
@@ -255,21 +256,22 @@ START_TEST(chunks_go_through_three_queues)
         double params = (double)chunks * DT_PLAN_OFFLOAD_CHUNK, grad = sf_below(&r, 2) ? 4 : 2;
         double elem = sf_below(&r, 2) ? 4 : 2, rate, part[3];
         struct dt_cost_time t;
+        int ranks = 1 + sf_below(&r, 8);
 
         s.f.cluster.host_bytes_per_s = 1e9 * (1 + sf_below(&r, 60));
         s.f.cluster.host_mem_bytes_per_s = 1e10 * (1 + sf_below(&r, 60));
-        rate = s.f.cluster.host_mem_bytes_per_s / s.f.cluster.gpus_per_node;
+        rate = s.f.cluster.host_mem_bytes_per_s / ranks;
         part[0] = grad * params / s.f.cluster.host_bytes_per_s;
         part[1] = (24 + 2 * grad + 2 * elem) * params / rate;
         part[2] = elem * params / s.f.cluster.host_bytes_per_s;
         dt_assert_ok(dt_cost_new(&s.f.model, &s.f.cluster, &s.f.profile, &o, &s.err, &cost), s.err);
-        dt_cost_optimizer_host(cost, params, grad, elem, &t);
+        dt_cost_optimizer_host(cost, params, ranks, grad, elem, &t);
         ck_assert_msg(fabs(1e-9 * t.ns / walked(part, chunks) - 1) < 1e-9,
                       "seed %llu, round %d: %g s, not %g", (unsigned long long)seed, round,
                       1e-9 * t.ns, walked(part, chunks));
         ck_assert_double_le(fabs(t.prov[DT_PROV_COMPUTED] + t.prov[DT_PROV_ASSUMED] - t.ns),
                             1e-9 * t.ns);
-        dt_cost_optimizer_host(cost, 0, grad, elem, &t);
+        dt_cost_optimizer_host(cost, 0, ranks, grad, elem, &t);
         ck_assert(t.ns == 0);
         dt_cost_free(cost);
     }
@@ -277,7 +279,66 @@ START_TEST(chunks_go_through_three_queues)
 }
 END_TEST
 
-/* The op of the step lasts as long, of what its ranks share. */
+/* GPU by GPU: on the node of a stage's that has most of them. */
+static int stepping(int module, int stage)
+{
+    int per_node = s.f.cluster.gpus_per_node, gpus = s.f.cluster.nodes * per_node, most = 0;
+    const struct dt_plan_layout *l;
+    char *steps = calloc((size_t)gpus, 1), *own = calloc((size_t)gpus, 1);
+
+    ck_assert(steps && own);
+    for (int m = 0; m < s.plan.n_modules; m++)
+        for (int st = 0; l = &s.plan.modules[m].layout, st < l->pp; st++)
+            for (int r = 0; r < l->dp; r++)
+                for (int k = 0; k < l->tp * l->cp * l->ip; k++) {
+                    int gpu = dt_plan_lane_gpu(&s.plan, m, r, st) + k;
+
+                    steps[gpu] |= s.plan.modules[m].offload != DT_OFFLOAD_NONE && states(m, st) > 0;
+                    own[gpu] |= m == module && st == stage;
+                }
+    for (int n = 0; n < s.f.cluster.nodes; n++) {
+        int here = 0, any = 0;
+
+        for (int k = n * per_node; k < (n + 1) * per_node; k++) {
+            here += steps[k];
+            any |= own[k];
+        }
+        most = any && here > most ? here : most;
+    }
+    free(steps);
+    free(own);
+    return most;
+}
+
+START_TEST(gpus_of_a_node_share_its_memory)
+{
+    uint64_t seed = dt_test_seed();
+    int some = 0, all = 0;
+
+    for (int round = 0; round < ROUNDS; round++) {
+        random_world(seed, round);
+        dt_assert_ok(dt_plan_place(&s.plan, &s.f.cluster, &s.err), s.err);
+        for (int m = 0; m < s.plan.n_modules; m++)
+            for (int stage = 0; stage < s.plan.modules[m].layout.pp; stage++) {
+                int n;
+
+                if (s.plan.modules[m].offload == DT_OFFLOAD_NONE || states(m, stage) == 0)
+                    continue;
+                n = dt_sched_host_ranks(&s.plan, &s.f.model, &s.f.cluster, m, stage);
+                ck_assert_msg(n == stepping(m, stage),
+                              "seed %llu, round %d: module %d stage %d is one of %d, not %d",
+                              (unsigned long long)seed, round, m, stage, n, stepping(m, stage));
+                some += n < s.f.cluster.gpus_per_node;
+                all += n == s.f.cluster.gpus_per_node;
+            }
+        sf_free(&s);
+    }
+    ck_assert_int_gt(some, 0);
+    ck_assert_int_gt(all, 0);
+}
+END_TEST
+
+/* The op of the step lasts as long, of what its ranks share: two stages of two replicas are four GPUs of the node. */
 START_TEST(it_is_in_the_timeline)
 {
     struct dt_cost_options o = {.allow_analytical = true};
@@ -301,7 +362,7 @@ START_TEST(it_is_in_the_timeline)
     for (uint32_t i = 0; i < s.p->n_ops; i++) {
         if (s.p->ops[i].kind != DT_OP_STEP)
             continue;
-        dt_cost_optimizer_host(cost, states(0, s.p->ops[i].stage) / 12, 4, 2, &t);
+        dt_cost_optimizer_host(cost, states(0, s.p->ops[i].stage) / 12, 4, 4, 2, &t);
         ck_assert_double_le(fabs((double)d.ns[i] - t.ns), 2);
         dt_cost_optimizer(cost, states(0, s.p->ops[i].stage) / 12, &t);
         ck_assert_double_gt((double)d.ns[i], 5 * t.ns);
@@ -325,6 +386,7 @@ int main(void)
     tcase_add_test(t, hosts_have_what_their_gpus_offload);
     tcase_add_test(t, a_node_may_have_too_little);
     tcase_add_test(t, chunks_go_through_three_queues);
+    tcase_add_test(t, gpus_of_a_node_share_its_memory);
     tcase_add_test(t, it_is_in_the_timeline);
     return dt_test_run(suite);
 }

@@ -63,8 +63,12 @@ function keys(list, what,  n, i, part, a, out) { # "encoder full, llm none" or "
         k = split(module[i], word, " ")
         out = ""
         for (w = 2; word[w] != "="; w++) {
-            if (word[w] == "with") { host = word[++w]; sub(":", "", host); out = out "with: " host ", "; continue }
-            if (word[w] == "window") { out = out "window: " word[++w] ", "; continue }
+            if (word[w] !~ /[0-9]$/) { # "with llm:", "window all": a key and its value
+                value = word[w + 1]
+                sub(":", "", value)
+                out = out word[w++] ": " value ", "
+                continue
+            }
             match(word[w], /[0-9]+$/)
             out = out substr(word[w], 1, RSTART - 1) ": " substr(word[w], RSTART) ", "
         }

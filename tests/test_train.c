@@ -666,18 +666,28 @@ END_TEST
 /* A card that is told, not there: a launch takes 20 us, a product what 775 TFLOP/s make of it, and memory ends. */
 static double now_ns, moments[2]; /* what stands for the queue, and for events */
 static size_t room_bytes;
-static int events, side_now;
+static int events, side_now, blocks, trims;
 
 static enum dt_status told_alloc(const struct dt_device *d, size_t bytes, struct dt_error *e,
                                  void **out)
 {
     (void)d;
+    if (bytes > room_bytes)
+        return dt_error_nomem(e, "a test");
     *out = &now_ns;
-    return bytes > room_bytes ? dt_error_nomem(e, "a test") : DT_OK;
+    blocks++;
+    return DT_OK;
 }
 static void told_free(const struct dt_device *d, void *p)
 {
-    (void)d, (void)p;
+    (void)d;
+    blocks -= p != NULL;
+}
+static void told_trim(const struct dt_device *d)
+{
+    (void)d;
+    ck_assert_int_eq(blocks, 0);
+    trims++;
 }
 static enum dt_status told_queue(const struct dt_device *d, bool high, struct dt_error *e,
                                  struct dt_device_queue **out)
@@ -749,6 +759,7 @@ START_TEST(peak_is_of_a_large_product)
     static const struct dt_device d = {.k = &k,
                                        .alloc = told_alloc,
                                        .free = told_free,
+                                       .memory_trim = told_trim,
                                        .queue_new = told_queue,
                                        .queue_free = told_queue_free,
                                        .queue_sync = told_sync,
@@ -771,6 +782,7 @@ START_TEST(peak_is_of_a_large_product)
     ck_assert_int_eq(peak.side, 4096);
     room_bytes = 1 << 20;
     ck_assert_int_eq(dt_setup_gemm_peak(&s, &err, &peak), DT_ERR_NOMEM);
+    ck_assert_int_eq(trims, 3); /* what was multiplied goes back to the driver */
 }
 END_TEST
 

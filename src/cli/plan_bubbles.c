@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
+#include "cli/facts.h"
 #include "cli/plan_bubbles.h"
 #include "cli/rows.h"
 #include "core/schedule/assign_choose.h"
@@ -88,62 +89,73 @@ static void idle(struct dt_cli_rows *r, const struct bubbles *b)
     }
 }
 
-static const char *what_binds(const struct dt_sched_bubbles *x)
+static void gain(const struct dt_cli_facts *f, const struct dt_sched_bubbles *x)
 {
-    return x->chain_ns >= x->work_ns ? "ops that wait for each other" : "the work of one GPU";
+    dt_cli_fact_note(f, "\nguests' work in bubbles: the iteration takes ");
+    dt_cli_fact_number(f, "placed_s", "", "%.4f s, and ", 1, 1e-9 * (double)x->ns);
+    dt_cli_fact_number(f, "by_rule_s", "", "%.4f s with the turns of a rule; ", 1,
+                       1e-9 * (double)x->rules_ns);
+    dt_cli_fact_int(f, "moved", "", "%lld of ", x->moved);
+    dt_cli_fact_int(f, "guest_ops", "", "%lld ops of guests have another place on their GPU\n",
+                    x->guest_ops);
+}
+
+/* What no turns can do, and what they do without bounds of memory. */
+static void bounds(const struct dt_cli_facts *f, const struct dt_sched_bubbles *x)
+{
+    bool chain = x->chain_ns >= x->work_ns, shorter = x->free_ns < x->ns;
+    double least_ns = (double)(chain ? x->chain_ns : x->work_ns);
+
+    dt_cli_fact_number(f, "chain_s", NULL, "", 1, 1e-9 * (double)x->chain_ns);
+    dt_cli_fact_number(f, "work_s", NULL, "", 1, 1e-9 * (double)x->work_ns);
+    dt_cli_fact_note(f, "no turns take less than %.4f s (%s), that is %.2f %% less; ",
+                     1e-9 * least_ns,
+                     chain ? "ops that wait for each other" : "the work of one GPU",
+                     100 * (1 - least_ns / (double)x->ns));
+    if (x->free_ns == 0) {
+        dt_cli_fact_note(f, "phases or expert groups leave guests no other turns\n");
+        return;
+    }
+    dt_cli_fact_number(
+        f, "unbounded_s", shorter ? "" : NULL,
+        "if guests held any number of microbatches, turns of %.4f s would be found\n", 1,
+        1e-9 * (double)x->free_ns);
+    if (!shorter)
+        dt_cli_fact_note(
+            f, "no shorter turns were found with memory for more microbatches of guests\n");
 }
 
 enum dt_status dt_cli_plan_bubbles_print(const struct dt_session *s, struct dt_error *err)
 {
-    const struct dt_sched_bubbles *x;
+    const struct dt_cli_facts f = {0};
     struct bubbles b;
     struct dt_cli_rows r;
 
     if (!has_turns(s))
         return DT_OK;
     DT_TRY(find(s, err, &b));
-    x = &b.x;
-    printf("\nguests' work in bubbles: the iteration takes %.4f s, and %.4f s with the turns of a "
-           "rule; %u of %u ops of guests have another place on their GPU\n",
-           1e-9 * (double)x->ns, 1e-9 * (double)x->rules_ns, x->moved, x->guest_ops);
+    gain(&f, &b.x);
     dt_cli_rows_table(&r);
     idle(&r, &b);
     dt_cli_rows_end(&r, stdout);
-    printf("no turns take less than %.4f s (%s), that is %.2f %% less; ",
-           1e-9 * (double)(x->chain_ns > x->work_ns ? x->chain_ns : x->work_ns), what_binds(x),
-           100 *
-               (1 - (double)(x->chain_ns > x->work_ns ? x->chain_ns : x->work_ns) / (double)x->ns));
-    if (x->free_ns == 0)
-        printf("phases or expert groups leave guests no other turns\n");
-    else if (x->free_ns < x->ns)
-        printf("if guests held any number of microbatches, turns of %.4f s would be found\n",
-               1e-9 * (double)x->free_ns);
-    else
-        printf("no shorter turns were found with memory for more microbatches of guests\n");
+    bounds(&f, &b.x);
     return DT_OK;
 }
 
 enum dt_status dt_cli_plan_bubbles_json(const struct dt_session *s, struct dt_json *j,
                                         struct dt_error *err)
 {
-    const struct dt_sched_bubbles *x;
+    const struct dt_cli_facts f = {.json = j};
     struct bubbles b;
     struct dt_cli_rows r;
 
     if (!has_turns(s))
         return DT_OK;
     DT_TRY(find(s, err, &b));
-    x = &b.x;
     dt_json_key(j, "bubbles");
     dt_json_begin_object(j);
-    dt_json_kv_double(j, "by_rule_s", 1e-9 * (double)x->rules_ns);
-    dt_json_kv_double(j, "placed_s", 1e-9 * (double)x->ns);
-    dt_json_kv_int(j, "guest_ops", x->guest_ops);
-    dt_json_kv_int(j, "moved", x->moved);
-    dt_json_kv_double(j, "chain_s", 1e-9 * (double)x->chain_ns);
-    dt_json_kv_double(j, "work_s", 1e-9 * (double)x->work_ns);
-    if (x->free_ns > 0)
-        dt_json_kv_double(j, "unbounded_s", 1e-9 * (double)x->free_ns);
+    gain(&f, &b.x);
+    bounds(&f, &b.x);
     dt_cli_rows_json(&r, j, "idle");
     idle(&r, &b);
     dt_cli_rows_end(&r, NULL);

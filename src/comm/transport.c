@@ -4,6 +4,7 @@
 #include "comm/transport_impl.h"
 
 #include "base/clock.h"
+#include "base/mem.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -34,6 +35,33 @@ int dt_comm_rank(const struct dt_comm *c, int member)
 struct dt_transport *dt_comm_transport(const struct dt_comm *c)
 {
     return c->t;
+}
+
+enum dt_status dt_comm_new_over(struct dt_transport *t, struct dt_transport *inner, size_t bytes,
+                                const int *ranks, int n, struct dt_error *err, struct dt_comm **out)
+{
+    struct dt_comm *c = dt_calloc(1, bytes);
+    enum dt_status st;
+
+    if (!c)
+        return dt_error_nomem(err, "a group of ranks");
+    st = inner->comm_new(inner, ranks, n, err, &c->inner);
+    if (st != DT_OK) {
+        dt_free(c);
+        return st;
+    }
+    c->t = t;
+    c->n = n;
+    c->me = c->inner->me;
+    c->ranks = c->inner->ranks;
+    *out = c;
+    return DT_OK;
+}
+
+void dt_comm_free_over(struct dt_comm *c)
+{
+    c->inner->t->comm_free(c->inner);
+    dt_free(c);
 }
 
 enum dt_status dt_transport_seconds(const char *name, double otherwise_s, struct dt_error *err,

@@ -74,13 +74,19 @@ struct dt_transport_wire {
 
 struct dt_comm {
     struct dt_transport *t;
-    struct dt_comm *inner; /* of a staged transport: the same ranks in the transport below */
+    struct dt_comm *inner; /* of a transport over another: the same ranks in the one below */
     void *own;             /* the implementation's */
     int n, me;
     int *ranks;
     uint64_t *pair; /* [n] number of this comm among those that this rank and member k share */
     atomic_uint seq;
 };
+
+/* A comm of `bytes`, at least those of struct dt_comm, that stands for one of `inner`'s, and what frees both. */
+enum dt_status dt_comm_new_over(struct dt_transport *t, struct dt_transport *inner, size_t bytes,
+                                const int *ranks, int n, struct dt_error *err,
+                                struct dt_comm **out);
+void dt_comm_free_over(struct dt_comm *c);
 
 struct dt_coll_strand {
     long round;
@@ -220,6 +226,8 @@ extern size_t dt_transport_mpi_piece_bytes;
 
 /* CUDA IPC: blocks of other ranks that are mapped at a time, at most; tests set it. */
 extern int dt_transport_ipc_mappings;
+/* How long ranks that close wait for each other; tests set it. */
+extern uint64_t dt_transport_ipc_part_ns;
 
 /* Before an abort: leaves a process behind that kills this rank's launcher, if that is one of Open
  * MPI's and does not end within 4 s. */

@@ -12,32 +12,14 @@
 
 static void comm_free(struct dt_comm *c)
 {
-    if (!c)
-        return;
-    dt_ipc_of(c->t)->staged->comm_free(c->inner);
-    dt_free(c);
+    if (c)
+        dt_comm_free_over(c);
 }
 
 static enum dt_status comm_new(struct dt_transport *t, const int *ranks, int n,
                                struct dt_error *err, struct dt_comm **out)
 {
-    struct dt_transport *staged = dt_ipc_of(t)->staged;
-    struct dt_comm *c = dt_calloc(1, sizeof(*c));
-    enum dt_status st;
-
-    if (!c)
-        return dt_error_nomem(err, "a group of ranks");
-    st = staged->comm_new(staged, ranks, n, err, &c->inner);
-    if (st != DT_OK) {
-        dt_free(c);
-        return st;
-    }
-    c->t = t;
-    c->n = n;
-    c->me = c->inner->me;
-    c->ranks = c->inner->ranks;
-    *out = c;
-    return DT_OK;
+    return dt_comm_new_over(t, dt_ipc_of(t)->staged, sizeof(struct dt_comm), ranks, n, err, out);
 }
 
 /* ---- the end ---- */
@@ -90,13 +72,17 @@ static void free_all(struct dt_ipc *s)
 
     if (s->q)
         s->dev->queue_free(s->q); /* the last copies have been made */
+    dt_ipc_mapper_end(s);
     dt_ipc_unmap_all(s);
     if (parts)
         parts = dt_ipc_part(s);
+    if (!parts && s->shown)
+        s->dev->ipc_leave(s->dev);
     free_requests(s, parts);
     free_peers(s);
     if (s->staged)
         s->staged->close(s->staged);
+    pthread_cond_destroy(&s->work);
     pthread_mutex_destroy(&s->lock);
     dt_free(s);
 }
@@ -163,7 +149,7 @@ static enum dt_status prepare(struct dt_ipc *s, struct dt_error *err)
     DT_TRY(dt_transport_open_staged(s->control, s->dev, err, &s->staged));
     DT_TRY(s->dev->queue_new(s->dev, true, err, &s->q));
     s->peer = dt_calloc((size_t)s->control->size, sizeof(*s->peer));
-    return s->peer ? DT_OK : dt_error_nomem(err, "ranks");
+    return s->peer ? dt_ipc_mapper_begin(s, err) : dt_error_nomem(err, "ranks");
 }
 
 /* What fails before the others hear of it is theirs, too. */
@@ -191,6 +177,7 @@ enum dt_status dt_transport_open_ipc(struct dt_transport *control, const struct 
     s->control = control;
     s->dev = device;
     pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->work, NULL);
     st = open_ipc(s, err);
     if (st != DT_OK) {
         s->failed = true;

@@ -10,9 +10,14 @@
  * control transport, all of a pair of ranks on one tag, so they come in the order in which they were sent; offers of one
  * sender and tag are made in the order of their posts, and so are copies matched.
  *
- *   BYE        the last note: nothing of the receiver's is mapped or asked any more.  Memory is freed behind those of
- *              all others.  A rank that is lost sends none; what it has mapped ends with its process, and the ranks that
- *              hear of it fail.  */
+ *   BYE        the last note: nothing of the receiver's is mapped or asked any more.
+ *
+ * Whose memory is when: a block that was offered may be given back to the driver behind the BYE of every other rank, and
+ * so may the events of sends.  A rank that is lost, has failed or takes too long says none; then both are left to the end
+ * of this process (ipc_leave), and nothing is freed that another one may have mapped.
+ *
+ * Mapping may take as long as the whole device, so a thread does nothing else, without the lock: messages into what is
+ * mapped go on. */
 #ifndef DT_COMM_TRANSPORT_IPC_H
 #define DT_COMM_TRANSPORT_IPC_H
 
@@ -32,13 +37,16 @@ struct dt_ipc_note {
 };
 
 /* A block of another rank's. */
+enum dt_ipc_mapping_state { DT_IPC_WANTED, DT_IPC_THERE, DT_IPC_UNMAPPABLE };
 struct dt_ipc_mapping {
     struct dt_ipc_mapping *next;
+    enum dt_ipc_mapping_state state;
     int peer;
     struct dt_device_handle block;
     void *base;
-    int users;     /* copies under way */
+    int users;     /* copies that want it, or are under way */
     uint64_t used; /* larger: later */
+    struct dt_error failed;
 };
 
 struct dt_ipc_offer { /* that no send has taken yet */
@@ -74,7 +82,7 @@ struct dt_ipc_request {
     struct dt_device_event *ready;
     struct dt_device_event *copied; /* SEND: its own, for both; RECV: the sender's, or NULL */
     struct dt_device_handle copied_handle;
-    struct dt_ipc_mapping *mapping; /* SEND: in use */
+    struct dt_ipc_mapping *mapping; /* SEND: wanted, or in use */
     struct dt_ipc_note note;        /* SEND: the offer; then what is told */
     struct dt_req *tells;           /* of it */
     struct dt_error failed;
@@ -89,9 +97,14 @@ struct dt_ipc {
     struct dt_ipc_request *first, *last; /* under way */
     struct dt_ipc_request *free[DT_IPC_KINDS], *all;
     uint32_t n_requests;
-    struct dt_ipc_mapping *mappings;
+    struct dt_ipc_mapping *mappings,
+        *leaving; /* those to be unmapped are no more among the others */
     int n_mappings;
     uint64_t uses;
+    pthread_t mapper; /* its thread, if there is one; told of work, or that it is to end */
+    bool has_mapper, ends;
+    pthread_cond_t work;
+    bool shown;  /* others may have mapped memory of this rank */
     bool failed; /* the others need not be waited for, nor wait */
 };
 
@@ -106,13 +119,18 @@ static inline struct dt_ipc *dt_ipc_of(const struct dt_transport *t)
 enum dt_status dt_ipc_agree(struct dt_ipc *s, const struct dt_error *unable, struct dt_error *err);
 
 /* ---- what is mapped and opened (transport_ipc_map.c); locked ---- */
-/* *out NULL: as many blocks are mapped as may be, and all in use.  Else one user more. */
+/* The thread that maps; the lock is initialised. */
+enum dt_status dt_ipc_mapper_begin(struct dt_ipc *s, struct dt_error *err);
+void dt_ipc_mapper_end(struct dt_ipc *s);
+/* *out NULL: as many blocks are mapped as may be, and all in use.  Else one user more; it may not be there yet. */
 enum dt_status dt_ipc_map(struct dt_ipc *s, int peer, const struct dt_device_handle *block,
                           struct dt_error *err, struct dt_ipc_mapping **out);
+/* One user less. */
+void dt_ipc_map_leave(struct dt_ipc *s, struct dt_ipc_mapping *m);
 /* The event of a peer's number, which it has told of. */
 enum dt_status dt_ipc_event(struct dt_ipc *s, int peer, const struct dt_ipc_note *copied,
                             struct dt_error *err, struct dt_device_event **out);
-/* All; none is in use. */
+/* All; none is in use, and there is no mapper any more. */
 void dt_ipc_unmap_all(struct dt_ipc *s);
 
 /* ---- the protocol (transport_ipc_edge.c); locked ---- */

@@ -156,9 +156,10 @@ enum dt_status dt_ipc_agree(struct dt_ipc *s, const struct dt_error *unable, str
     if (st == DT_OK)
         st = agree(s, unable, &x, shown, seen, err);
     if (st != DT_OK &&
-        st != DT_ERR_INPUT) { /* others may still ask the event: it ends with the process */
+        st != DT_ERR_INPUT) { /* others may still look: what was shown ends with the process */
         dt_transport_leave(x.event);
         x.event = NULL;
+        s->shown = true;
     }
     probe_free(s->dev, &x);
     if (st == DT_OK || st == DT_ERR_INPUT) { /* else more of it may come */

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#define PART_NS UINT64_C(5000000000)
+uint64_t dt_transport_ipc_part_ns = UINT64_C(5000000000);
 
 /* ---- what is told ---- */
 
@@ -54,6 +54,7 @@ static void offer(struct dt_ipc *s, struct dt_ipc_request *r)
         st = s->dev->ipc_memory(s->dev, r->buf, &r->failed, &r->note.handle, &offset);
     r->note.offset = offset;
     r->state = DT_IPC_UNDER_WAY;
+    s->shown = s->shown || (st == DT_OK && r->bytes > 0);
     if (st == DT_OK)
         tell(s, r);
     else
@@ -77,7 +78,28 @@ static void match(struct dt_ipc *s, struct dt_ipc_request *r)
     dt_free(o);
 }
 
-/* Puts the copy on its queue.  *later: when fewer blocks are in use. */
+/* Where the block is mapped; *later: when it is, or when fewer blocks are in use. */
+static enum dt_status find_mapping(struct dt_ipc *s, struct dt_ipc_request *r, bool *later,
+                                   struct dt_error *err)
+{
+    struct dt_ipc_mapping *m;
+    enum dt_status st;
+
+    if (!r->mapping)
+        DT_TRY(dt_ipc_map(s, r->peer, &r->note.handle, err, &r->mapping));
+    m = r->mapping;
+    *later = !m || m->state == DT_IPC_WANTED;
+    if (*later || m->state == DT_IPC_THERE)
+        return DT_OK;
+    st = m->failed.status;
+    if (err)
+        *err = m->failed;
+    r->mapping = NULL;
+    dt_ipc_map_leave(s, m);
+    return st;
+}
+
+/* Puts the copy on its queue.  *later: nothing is done yet. */
 static enum dt_status copy(struct dt_ipc *s, struct dt_ipc_request *r, bool *later,
                            struct dt_error *err)
 {
@@ -89,8 +111,7 @@ static enum dt_status copy(struct dt_ipc *s, struct dt_ipc_request *r, bool *lat
                                        (size_t)r->note.bytes);
     if (r->bytes == 0)
         return DT_OK;
-    DT_TRY(dt_ipc_map(s, r->peer, &r->note.handle, err, &r->mapping));
-    *later = !r->mapping;
+    DT_TRY(find_mapping(s, r, later, err));
     if (*later)
         return DT_OK;
     d->copy(s->q, (char *)r->mapping->base + r->note.offset, r->buf, r->bytes, DT_COPY_ON_DEVICE);
@@ -129,7 +150,7 @@ static void end_copy(struct dt_ipc *s, struct dt_ipc_request *r)
     if (r->bytes > 0 && !s->dev->event_done(r->copied))
         return;
     if (r->mapping)
-        r->mapping->users--;
+        dt_ipc_map_leave(s, r->mapping);
     r->mapping = NULL;
     r->state = DT_IPC_OVER;
     if (r->failed.status == DT_OK && s->dev->queue_state(s->q) != DT_OK)
@@ -322,7 +343,7 @@ bool dt_ipc_part(struct dt_ipc *s)
             s->control->post_send(s->control, k, DT_IPC_TAG, &bye, sizeof(bye), NULL, NULL,
                                   &tells[k]) != DT_OK)
             tells[k] = NULL;
-    while (!(all = all_gone(s, tells)) && dt_clock_ns() - begin < PART_NS)
+    while (!(all = all_gone(s, tells)) && dt_clock_ns() - begin < dt_transport_ipc_part_ns)
         nanosleep(&pause, NULL);
     dt_free((void *)tells);
     return all;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Blocks and events of other ranks: opened when they are first named, kept, closed at the end.  Of blocks
- * dt_transport_ipc_mappings at most are mapped; the one that was used the longest time ago makes room. */
+ * dt_transport_ipc_mappings at most are mapped; the one that was used the longest time ago makes room.
+ *
+ *   wanted -- the mapper maps it --> there -- makes room --> leaving -- the mapper unmaps it */
 #include "comm/transport_ipc.h"
 
 #include "base/mem.h"
@@ -10,49 +12,129 @@
 
 int dt_transport_ipc_mappings = 256;
 
-static void unmap(struct dt_ipc *s, struct dt_ipc_mapping **at)
-{
-    struct dt_ipc_mapping *m = *at;
+/* ---- the mapper ---- */
 
-    *at = m->next;
-    s->n_mappings--;
+static void unmap_first(struct dt_ipc *s)
+{
+    struct dt_ipc_mapping *m = s->leaving;
+
+    s->leaving = m->next;
+    pthread_mutex_unlock(&s->lock);
     s->dev->ipc_unmap(s->dev, m->base);
     dt_free(m);
+    pthread_mutex_lock(&s->lock);
+}
+
+/* Whoever wants it is its user, so it stays. */
+static void map_one(struct dt_ipc *s, struct dt_ipc_mapping *m)
+{
+    struct dt_device_handle block = m->block;
+    struct dt_error err = {0};
+    enum dt_status st;
+    void *base = NULL;
+
+    pthread_mutex_unlock(&s->lock);
+    st = s->dev->ipc_map(s->dev, &block, &err, &base);
+    pthread_mutex_lock(&s->lock);
+    m->base = base;
+    m->failed = err;
+    m->failed.status = st;
+    m->state = st == DT_OK ? DT_IPC_THERE : DT_IPC_UNMAPPABLE;
+}
+
+static struct dt_ipc_mapping *wanted(const struct dt_ipc *s)
+{
+    struct dt_ipc_mapping *m = s->mappings;
+
+    while (m && m->state != DT_IPC_WANTED)
+        m = m->next;
+    return m;
+}
+
+static void *serve(void *arg)
+{
+    struct dt_ipc *s = arg;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->ends) {
+        struct dt_ipc_mapping *m = wanted(s);
+
+        if (s->leaving) /* first: it makes room */
+            unmap_first(s);
+        else if (m)
+            map_one(s, m);
+        else
+            pthread_cond_wait(&s->work, &s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+enum dt_status dt_ipc_mapper_begin(struct dt_ipc *s, struct dt_error *err)
+{
+    if (pthread_create(&s->mapper, NULL, serve, s) != 0)
+        return dt_error_set(err, DT_ERR_NOMEM,
+                            "the thread that maps other ranks' memory cannot be started");
+    s->has_mapper = true;
+    return DT_OK;
+}
+
+void dt_ipc_mapper_end(struct dt_ipc *s)
+{
+    if (!s->has_mapper)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->ends = true;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->mapper, NULL);
+    s->has_mapper = false;
+}
+
+/* ---- mappings ---- */
+
+static void take_out(struct dt_ipc *s, struct dt_ipc_mapping *m)
+{
+    struct dt_ipc_mapping **at = &s->mappings;
+
+    while (*at != m)
+        at = &(*at)->next;
+    *at = m->next;
+    s->n_mappings--;
 }
 
 /* Is there room for one more? */
 static bool make_room(struct dt_ipc *s)
 {
-    struct dt_ipc_mapping **oldest = NULL;
+    struct dt_ipc_mapping *oldest = NULL;
 
     if (s->n_mappings < dt_transport_ipc_mappings)
         return true;
-    for (struct dt_ipc_mapping **at = &s->mappings; *at; at = &(*at)->next)
-        if ((*at)->users == 0 && (!oldest || (*at)->used < (*oldest)->used))
-            oldest = at;
-    if (oldest)
-        unmap(s, oldest);
-    return oldest != NULL;
+    for (struct dt_ipc_mapping *m = s->mappings; m; m = m->next)
+        if (m->users == 0 && (!oldest || m->used < oldest->used))
+            oldest = m;
+    if (!oldest)
+        return false;
+    take_out(s, oldest);
+    oldest->next = s->leaving;
+    s->leaving = oldest;
+    return true;
 }
 
-static enum dt_status map_new(struct dt_ipc *s, int peer, const struct dt_device_handle *block,
-                              struct dt_error *err, struct dt_ipc_mapping **out)
+static enum dt_status want(struct dt_ipc *s, int peer, const struct dt_device_handle *block,
+                           struct dt_error *err, struct dt_ipc_mapping **out)
 {
     struct dt_ipc_mapping *m = dt_calloc(1, sizeof(*m));
-    enum dt_status st;
 
     if (!m)
         return dt_error_nomem(err, "another rank's memory");
+    m->state = DT_IPC_WANTED;
     m->peer = peer;
     m->block = *block;
-    st = s->dev->ipc_map(s->dev, block, err, &m->base);
-    if (st != DT_OK) {
-        dt_free(m);
-        return st;
-    }
     m->next = s->mappings;
     s->mappings = m;
     s->n_mappings++;
+    pthread_cond_signal(&s->work);
     *out = m;
     return DT_OK;
 }
@@ -68,12 +150,22 @@ enum dt_status dt_ipc_map(struct dt_ipc *s, int peer, const struct dt_device_han
     if (!m && !make_room(s))
         return DT_OK;
     if (!m)
-        DT_TRY(map_new(s, peer, block, err, &m));
+        DT_TRY(want(s, peer, block, err, &m));
     m->users++;
     m->used = ++s->uses;
     *out = m;
     return DT_OK;
 }
+
+void dt_ipc_map_leave(struct dt_ipc *s, struct dt_ipc_mapping *m)
+{
+    if (--m->users > 0 || m->state != DT_IPC_UNMAPPABLE)
+        return;
+    take_out(s, m);
+    dt_free(m);
+}
+
+/* ---- events ---- */
 
 enum dt_status dt_ipc_event(struct dt_ipc *s, int peer, const struct dt_ipc_note *copied,
                             struct dt_error *err, struct dt_device_event **out)
@@ -95,8 +187,19 @@ enum dt_status dt_ipc_event(struct dt_ipc *s, int peer, const struct dt_ipc_note
 
 void dt_ipc_unmap_all(struct dt_ipc *s)
 {
-    while (s->mappings)
-        unmap(s, &s->mappings);
+    for (struct dt_ipc_mapping *m = s->mappings, *next; m; m = next) {
+        next = m->next;
+        if (m->state == DT_IPC_THERE)
+            s->dev->ipc_unmap(s->dev, m->base);
+        dt_free(m);
+    }
+    for (struct dt_ipc_mapping *m = s->leaving, *next; m; m = next) {
+        next = m->next;
+        s->dev->ipc_unmap(s->dev, m->base);
+        dt_free(m);
+    }
+    s->mappings = s->leaving = NULL;
+    s->n_mappings = 0;
     for (int k = 0; s->peer && k < s->t.size; k++) {
         for (size_t i = 0; i < s->peer[k].n_events; i++)
             s->dev->event_free(s->peer[k].events[i]);

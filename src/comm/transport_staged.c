@@ -364,32 +364,16 @@ static void comm_free(struct dt_comm *c)
 {
     if (!c)
         return;
-    dt_transport_staged_of(c->t)->inner->comm_free(c->inner);
     dt_transport_staged_room_free(dt_transport_staged_of(c->t),
                                   (struct dt_transport_staged_comm *)(void *)c);
-    dt_free(c);
+    dt_comm_free_over(c);
 }
 
 static enum dt_status comm_new(struct dt_transport *t, const int *ranks, int n,
                                struct dt_error *err, struct dt_comm **out)
 {
-    struct dt_comm *c = dt_calloc(1, sizeof(struct dt_transport_staged_comm));
-    enum dt_status st;
-
-    if (!c)
-        return dt_error_nomem(err, "a group of ranks");
-    st = dt_transport_staged_of(t)->inner->comm_new(dt_transport_staged_of(t)->inner, ranks, n, err,
-                                                    &c->inner);
-    if (st != DT_OK) {
-        dt_free(c);
-        return st;
-    }
-    c->t = t;
-    c->n = n;
-    c->me = c->inner->me;
-    c->ranks = c->inner->ranks;
-    *out = c;
-    return DT_OK;
+    return dt_comm_new_over(t, dt_transport_staged_of(t)->inner,
+                            sizeof(struct dt_transport_staged_comm), ranks, n, err, out);
 }
 
 /* What is still under way was given up, and `inner` may write into its host memory until it is closed

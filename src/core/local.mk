@@ -216,6 +216,7 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/schedule_direct_walk.c \
 	src/core/schedule/schedule_fill.c \
 	src/core/schedule/schedule_fill.h \
+	src/core/schedule/schedule_host.c \
 	src/core/schedule/schedule_impl.h \
 	src/core/schedule/schedule_list.c \
 	src/core/schedule/schedule_meet.c \

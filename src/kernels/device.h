@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 /* Grows whenever this file or kernels/kernels.h changes meaning or layout. */
-#define DT_DEVICE_ABI 16u
+#define DT_DEVICE_ABI 17u
 
 enum dt_dtype { DT_F32, DT_BF16, DT_DTYPE_N };
 static inline size_t dt_dtype_bytes(enum dt_dtype t)
@@ -141,6 +141,9 @@ struct dt_device {
     struct dt_device_memory_owner *(*memory_for)(const struct dt_device *dev,
                                                  struct dt_device_memory_owner *owner);
 
+    /* Gives the driver back what it was asked for and nobody uses any more, where such memory is kept.  It may wait for
+     * the whole device, so it does not belong into a step. */
+    void (*memory_trim)(const struct dt_device *dev);
     /* A library of the card's maker has given memory of the device by itself, or taken it back (bytes < 0): it is
      * counted like the device's own. */
     void (*memory_given)(const struct dt_device *dev, struct dt_device_memory_owner *owner,
@@ -158,8 +161,8 @@ struct dt_device {
     void (*copy)(struct dt_device_queue *q, void *dst, const void *src, size_t bytes,
                  enum dt_device_copy dir);
     void (*zero)(struct dt_device_queue *q, void *p, size_t bytes);
-    /* A host function run in queue order; it may not touch the device.  It may wait for other processes, and the
-     * functions of other queues may have to wait for it. */
+    /* A host function run in queue order; it may not touch the device.  It may wait for other processes, and for
+     * functions of other queues, which it does not hold up (on a card: where info.gates). */
     void (*call)(struct dt_device_queue *q, void (*fn)(void *), void *arg);
 
     /* What a library of the card's maker takes for the queue (cudaStream_t), and the device becomes the calling
@@ -198,7 +201,8 @@ struct dt_device {
      * A device that has no such thing says so, DT_ERR_INPUT with the reason, and so does one that another process's
      * handle is of no use to. */
     /* Which of the driver's blocks `p` lies in, and how many bytes into it.  A block is the same one, and stays, until
-     * the device is closed, whatever is freed in it: who has mapped it must have unmapped it by then. */
+     * the device is closed, whatever is freed in it: who has mapped it must have unmapped it by then, or there was an
+     * ipc_leave. */
     enum dt_status (*ipc_memory)(const struct dt_device *dev, const void *p, struct dt_error *err,
                                  struct dt_device_handle *block, size_t *offset);
     /* The beginning of another process's block, for copies.  Each is mapped once at a time.  It is unmapped when no
@@ -206,6 +210,8 @@ struct dt_device {
     enum dt_status (*ipc_map)(const struct dt_device *dev, const struct dt_device_handle *block,
                               struct dt_error *err, void **out);
     void (*ipc_unmap)(const struct dt_device *dev, void *p);
+    /* Others may have mapped for ever what ipc_memory has named: close leaves it to the end of the process. */
+    void (*ipc_leave)(const struct dt_device *dev);
     /* An event that this process records and others, who open it, may wait for and ask about once they have been told
      * of the record.  It has no time.  event_free ends both; that of the one who has opened it comes first. */
     enum dt_status (*ipc_event_new)(const struct dt_device *dev, struct dt_error *err,

@@ -236,7 +236,7 @@ int write_value(cudaStream_t s, unsigned long long at, uint64_t value, unsigned)
 }
 int wait_value(cudaStream_t s, unsigned long long at, uint64_t value, unsigned)
 {
-    uint64_t *p = static_cast<uint64_t *>(alias(reinterpret_cast<void *>(at), 8, "wait value"));
+    uint64_t *p = static_cast<uint64_t *>(cucpu_seen(reinterpret_cast<void *>(at), "wait value"));
 
     if (cucpu_fails("cuStreamWaitValue64"))
         return cudaErrorUnknown;
@@ -533,7 +533,12 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
 {
     CALL("cudaLaunchHostFunc");
-    put(s, "a call of the host", [=] { fn(arg); });
+    put(s, "a call of the host", [=] { // CUDA may run those of all streams one after another
+        static std::mutex one;
+        std::lock_guard<std::mutex> hold(one);
+
+        fn(arg);
+    });
     return cudaSuccess;
 }
 

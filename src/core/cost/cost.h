@@ -169,9 +169,10 @@ void dt_cost_p2p(struct dt_cost *c, bool same_node, int width, double bytes,
 void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_cost_time *out);
 /* The same where masters and moments lie in the host's memory (exec/program/optimizer_host.h): gradients of grad_bytes go
  * down, the host's cores step, parameters of elem_bytes come up, chunk by chunk, each of the three beside the others.
+ * `ranks` GPUs of the node do so at the same time, each of which has its share of what the host's memory carries.
  * Where devices are CPUs, whose calls run one after the other, nothing is beside. */
-void dt_cost_optimizer_host(struct dt_cost *c, double params, double grad_bytes, double elem_bytes,
-                            struct dt_cost_time *out);
+void dt_cost_optimizer_host(struct dt_cost *c, double params, int ranks, double grad_bytes,
+                            double elem_bytes, struct dt_cost_time *out);
 
 static inline void dt_cost_time_add(struct dt_cost_time *a, const struct dt_cost_time *b, double k)
 {

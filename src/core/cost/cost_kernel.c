@@ -309,12 +309,12 @@ static void step_on_cpus(struct dt_cost *c, double params, struct dt_cost_time *
     dt_cost_time_add(out, &copies, 1);
 }
 
-void dt_cost_optimizer_host(struct dt_cost *c, double params, double grad_bytes, double elem_bytes,
-                            struct dt_cost_time *out)
+void dt_cost_optimizer_host(struct dt_cost *c, double params, int ranks, double grad_bytes,
+                            double elem_bytes, struct dt_cost_time *out)
 {
     const struct dt_cluster *cl = c->cluster;
     /* What the host's memory carries of a parameter: the gradient arrives, is read, master, m and v are read and written,
-     * and the parameter is written and fetched.  The GPUs of a node step at the same time. */
+     * and the parameter is written and fetched. */
     double bytes = 2 * grad_bytes + 24 + 2 * elem_bytes;
     double part[3], sum, ns;
 
@@ -326,7 +326,7 @@ void dt_cost_optimizer_host(struct dt_cost *c, double params, double grad_bytes,
         return;
     }
     part[0] = 1e9 * grad_bytes * params / cl->host_bytes_per_s;
-    part[1] = 1e9 * bytes * params * cl->gpus_per_node / cl->host_mem_bytes_per_s;
+    part[1] = 1e9 * bytes * params * ranks / cl->host_mem_bytes_per_s;
     part[2] = 1e9 * elem_bytes * params / cl->host_bytes_per_s;
     ns = in_chunks(part, ceil(params / DT_PLAN_OFFLOAD_CHUNK));
     sum = part[0] + part[1] + part[2];

@@ -359,19 +359,11 @@ static double load_of(int64_t batch, int64_t slot, int64_t dp, double sample_s)
     return (double)(mbs + first) * sample_s;
 }
 
-/* Guests of a list have as many stages and the ZeRO that is preferred. */
-static bool same_option(const struct dt_orch_choice *a, const struct dt_orch_choice *b)
-{
-    return a->lane == b->lane && a->recompute == b->recompute && a->dp == b->dp;
-}
-
+/* The least loaded options; each comes once. */
 static void keep_option(struct option *o, int *n, const struct option *x)
 {
     int at = *n;
 
-    for (int i = 0; i < *n; i++)
-        if (same_option(&o[i].of, &x->of))
-            return;
     if (at == OPTIONS_MAX && o[--at].load <= x->load)
         return;
     for (; at > 0 && o[at - 1].load > x->load; at--)

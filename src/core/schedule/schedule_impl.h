@@ -201,6 +201,9 @@ enum dt_status dt_sched_durations(const struct dt_sched *s, const struct dt_prog
                                   struct dt_error *err, struct dt_durations *out);
 
 /* Trained parameters of blocks [first, first + n) held by one GPU of a lane (schedule_sync.c). */
+/* Of a stage that steps on its host: GPUs that do so there at the same time, on the node of its own that has most. */
+int dt_sched_host_ranks(const struct dt_plan *p, const struct dt_model *m,
+                        const struct dt_cluster *c, int module, int stage);
 uint64_t dt_sched_trained_params(const struct dt_plan *p, const struct dt_model *m, int module,
                                  int first, int n);
 /* The same of a rank that updates its share of them alone (ZeRO). */

@@ -185,7 +185,9 @@ int64_t dt_sched_times_step(struct dt_sched_times *t, uint32_t i, int module, in
                           : (double)dt_sched_trained_params(p, t->model, module, split[0], n);
         }
         if (p->modules[module].offload == DT_OFFLOAD_OPTIMIZER)
-            dt_cost_optimizer_host(t->cost, params, p->policy.bf16_grads ? 2 : 4,
+            dt_cost_optimizer_host(t->cost, params,
+                                   dt_sched_host_ranks(p, t->model, t->cluster, module, stage),
+                                   p->policy.bf16_grads ? 2 : 4,
                                    dt_plan_policy_elem_bytes(&p->policy), &m->step[stage]);
         else
             dt_cost_optimizer(t->cost, params, &m->step[stage]);

@@ -4,7 +4,8 @@
  *
  * A product must be large enough for its rate not to be that of launches: one of 1,024 rows and columns is over on an
  * H100 in 23 us, at 93 TFLOP/s, where a large one reaches 775.  So its side doubles until it takes a
- * millisecond.  Operands are random numbers: a card that multiplies zeros draws less power and is faster. */
+ * millisecond.  Operands are random numbers: a card that multiplies zeros draws less power and is faster.  They are
+ * large (0.8 GB at the largest side), and what training wants has other sizes: the memory goes back to the driver. */
 #include "exec/train/setup.h"
 
 #include "kernels/kernels.h"
@@ -88,8 +89,8 @@ static enum dt_status measure(const struct dt_setup *s, int side, struct dt_erro
     return st;
 }
 
-enum dt_status dt_setup_gemm_peak(const struct dt_setup *s, struct dt_error *err,
-                                  struct dt_setup_peak *out)
+static enum dt_status find_peak(const struct dt_setup *s, struct dt_error *err,
+                                struct dt_setup_peak *out)
 {
     struct dt_setup_peak peak = {0};
 
@@ -109,4 +110,13 @@ enum dt_status dt_setup_gemm_peak(const struct dt_setup *s, struct dt_error *err
     }
     *out = peak;
     return DT_OK;
+}
+
+enum dt_status dt_setup_gemm_peak(const struct dt_setup *s, struct dt_error *err,
+                                  struct dt_setup_peak *out)
+{
+    enum dt_status st = find_peak(s, err, out);
+
+    s->device->memory_trim(s->device);
+    return st;
 }

@@ -138,6 +138,7 @@ enum dt_status dt_cpu_ipc_memory(const struct dt_device *dev, const void *p, str
 enum dt_status dt_cpu_ipc_map(const struct dt_device *dev, const struct dt_device_handle *block,
                               struct dt_error *err, void **out);
 void dt_cpu_ipc_unmap(const struct dt_device *dev, void *p);
+void dt_cpu_ipc_leave(const struct dt_device *dev);
 enum dt_status dt_cpu_ipc_event_new(const struct dt_device *dev, struct dt_error *err,
                                     struct dt_device_event **out, struct dt_device_handle *handle);
 enum dt_status dt_cpu_ipc_event_open(const struct dt_device *dev,

@@ -124,6 +124,12 @@ static void dev_free(const struct dt_device *dev, void *p)
     dt_cpu_free(cpu_of(dev), p);
 }
 
+/* Blocks are the host's own. */
+static void memory_trim(const struct dt_device *dev)
+{
+    (void)dev;
+}
+
 static void memory_used(const struct dt_device *dev, int64_t *now_bytes, int64_t *max_bytes)
 {
     *now_bytes = atomic_load(&cpu_of(dev)->now_bytes);
@@ -445,6 +451,7 @@ enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt
         .host_alloc = dev_alloc,
         .host_free = dev_free,
         .memory_used = memory_used,
+        .memory_trim = memory_trim,
         .memory_given = memory_given,
         .memory_for = memory_for,
         .queue_new = queue_new,
@@ -469,6 +476,7 @@ enum dt_status dt_device_open_cpu(const struct dt_device_options *opt, struct dt
         .ipc_memory = dt_cpu_ipc_memory,
         .ipc_map = dt_cpu_ipc_map,
         .ipc_unmap = dt_cpu_ipc_unmap,
+        .ipc_leave = dt_cpu_ipc_leave,
         .ipc_event_new = dt_cpu_ipc_event_new,
         .ipc_event_open = dt_cpu_ipc_event_open,
         .weight_new = dt_cpu_weight_new,

@@ -36,6 +36,12 @@ void dt_cpu_ipc_unmap(const struct dt_device *dev, void *p)
     (void)p;
 }
 
+/* Nor shown. */
+void dt_cpu_ipc_leave(const struct dt_device *dev)
+{
+    (void)dev;
+}
+
 enum dt_status dt_cpu_ipc_event_new(const struct dt_device *dev, struct dt_error *err,
                                     struct dt_device_event **out, struct dt_device_handle *handle)
 {

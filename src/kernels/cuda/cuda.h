@@ -39,7 +39,8 @@ struct dt_device_queue {
         size_t bytes;
     } scratch[DT_SCRATCH_N];
     struct dt_cuda_products *products;
-    struct dt_device_queue *next; /* of the device */
+    struct dt_cuda_caller *caller; /* its functions of the host; NULL: it has had none */
+    struct dt_device_queue *next;  /* of the device */
 };
 
 /* What a kernel leaves in q->flag[0]; the rest are its arguments. */

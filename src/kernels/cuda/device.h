@@ -37,11 +37,21 @@ void dt_cuda_use(const struct dt_device *dev);
 /* ---- memory (memory.cu): fills alloc, free, host_alloc, host_free, memory_* ---- */
 enum dt_status dt_cuda_memory_new(struct dt_cuda *c, struct dt_error *err);
 void dt_cuda_memory_close(struct dt_cuda *c);
-/* Does the driver get back nothing before the close? */
+/* Does the driver get back no block by itself? */
 bool dt_cuda_memory_stays(const struct dt_cuda *c);
+/* What `p` lies in is another process's, too: it stays until the close; or, left, behind it. */
+void dt_cuda_memory_shown(struct dt_cuda *c, const void *p);
+void dt_cuda_memory_leave(struct dt_cuda *c);
 /* ---- queues, events and gates (queue.cu): fills their entries ---- */
 enum dt_status dt_cuda_queues(struct dt_cuda *c, struct dt_error *err);
 void dt_cuda_queues_close(struct dt_cuda *c);
+/* The queue waits until a word that the card can read is n or more. */
+void dt_cuda_wait_word(struct dt_device_queue *q, const uint64_t *word, uint64_t n);
+/* ---- functions of the host (call.cu) ---- */
+void dt_cuda_call(struct dt_device_queue *q, void (*fn)(void *), void *arg);
+/* The stream has passed, or failed: so have they. */
+void dt_cuda_caller_sync(struct dt_device_queue *q);
+void dt_cuda_caller_free(struct dt_device_queue *q);
 /* An event of the table over one that has no time, which is its own from now on; NULL: out of memory. */
 struct dt_device_event *dt_cuda_event_over(const struct dt_device *dev, cudaEvent_t e);
 /* A function of the driver's; NULL: it has none of that name. */

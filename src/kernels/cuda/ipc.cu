@@ -3,8 +3,8 @@
  * Memory and events of a card for the other processes of its host (CUDA IPC).
  *
  * A handle is of an allocation of the driver's: here a piece of the arena, or what the driver has cut a small piece
- * from.  The driver says where that begins.  Pieces stay until the device is closed, so nothing that others have
- * mapped is freed under them; without an arena blocks go back at once, and none is shared. */
+ * from.  The driver says where that begins.  Pieces that were named stay until the device is closed, and behind it if
+ * others may have them mapped still; without an arena blocks go back at once, and none is shared. */
 #include "kernels/cuda/device.h"
 
 #include <string.h>
@@ -66,6 +66,7 @@ static enum dt_status ipc_memory(const struct dt_device *dev, const void *p, str
     e = cudaIpcGetMemHandle(&h, (void *)(uintptr_t)base);
     if (e != cudaSuccess)
         return why_not(err, e, "no handle of the card's memory");
+    dt_cuda_memory_shown(dt_cuda_of(dev), p);
     memcpy(block, &h, sizeof(*block));
     *offset = (size_t)(at - base);
     return DT_OK;
@@ -90,6 +91,11 @@ static void ipc_unmap(const struct dt_device *dev, void *p)
         return;
     dt_cuda_use(dev);
     dt_cuda_said(cudaIpcCloseMemHandle(p));
+}
+
+static void ipc_leave(const struct dt_device *dev)
+{
+    dt_cuda_memory_leave(dt_cuda_of(dev));
 }
 
 /* ---- events ---- */
@@ -144,6 +150,7 @@ void dt_cuda_ipc(struct dt_cuda *c)
     d->ipc_memory = ipc_memory;
     d->ipc_map = ipc_map;
     d->ipc_unmap = ipc_unmap;
+    d->ipc_leave = ipc_leave;
     d->ipc_event_new = ipc_event_new;
     d->ipc_event_open = ipc_event_open;
 }

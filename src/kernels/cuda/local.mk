@@ -7,6 +7,7 @@ CUDA_FILES = \
 	src/kernels/cuda/act.cu \
 	src/kernels/cuda/attention.cu \
 	src/kernels/cuda/attention_mma.cu \
+	src/kernels/cuda/call.cu \
 	src/kernels/cuda/conv.cu \
 	src/kernels/cuda/device.cu \
 	src/kernels/cuda/dnn.cu \

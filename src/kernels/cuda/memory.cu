@@ -30,6 +30,7 @@ struct block { /* of a piece, in the order of addresses */
 struct piece {
     void *p;
     size_t bytes;
+    bool shown; /* other processes may have mapped it */
     struct piece *next;
 };
 
@@ -55,6 +56,7 @@ struct dt_cuda_memory {
     size_t n_table, cap_table;
     struct passing *spare; /* events to be used again */
     int64_t now_bytes, max_bytes;
+    bool left; /* what was shown outlives the device */
 };
 
 static thread_local struct dt_device_memory_owner *owner; /* of what this thread allocates */
@@ -377,6 +379,65 @@ static struct block *find(struct dt_cuda *c, size_t bytes)
     return reclaim(c, true) ? take(m, bytes) : NULL;
 }
 
+/* ---- and back ---- */
+
+static void piece_free(struct piece *p)
+{
+    dt_cuda_said(cudaFree(p->p));
+    dt_free(p);
+}
+
+/* The only block of a piece that nobody uses; NULL: somebody does. */
+static struct block *all_of(const struct dt_cuda_memory *m, const struct piece *p)
+{
+    struct block *b = m->free;
+
+    while (b && (b->p != p->p || b->bytes != p->bytes))
+        b = b->other;
+    return b;
+}
+
+static void memory_trim(const struct dt_device *dev)
+{
+    struct dt_cuda *c = dt_cuda_of(dev);
+    struct dt_cuda_memory *m = c->memory;
+
+    dt_cuda_use(dev);
+    pthread_mutex_lock(&c->lock);
+    close_group(c);
+    reclaim(c, true);
+    for (struct piece **at = &m->pieces; *at;) {
+        struct piece *p = *at;
+        struct block *b = p->shown ? NULL : all_of(m, p);
+
+        if (!b) {
+            at = &p->next;
+            continue;
+        }
+        list_remove(m, b);
+        dt_free(b);
+        *at = p->next;
+        piece_free(p);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+void dt_cuda_memory_shown(struct dt_cuda *c, const void *p)
+{
+    pthread_mutex_lock(&c->lock);
+    for (struct piece *x = c->memory->pieces; x; x = x->next)
+        if ((const char *)p >= (const char *)x->p && (const char *)p < (const char *)x->p + x->bytes)
+            x->shown = true;
+    pthread_mutex_unlock(&c->lock);
+}
+
+void dt_cuda_memory_leave(struct dt_cuda *c)
+{
+    pthread_mutex_lock(&c->lock);
+    c->memory->left = true;
+    pthread_mutex_unlock(&c->lock);
+}
+
 /* ---- entries ---- */
 
 static enum dt_status dev_alloc(const struct dt_device *dev, size_t bytes, struct dt_error *err,
@@ -477,6 +538,7 @@ enum dt_status dt_cuda_memory_new(struct dt_cuda *c, struct dt_error *err)
     c->dev.host_alloc = host_alloc;
     c->dev.host_free = host_free;
     c->dev.memory_used = memory_used;
+    c->dev.memory_trim = memory_trim;
     c->dev.memory_given = memory_given;
     c->dev.memory_for = memory_for;
     return DT_OK;
@@ -497,8 +559,10 @@ void dt_cuda_memory_close(struct dt_cuda *c)
         struct piece *p = m->pieces;
 
         m->pieces = p->next;
-        dt_cuda_said(cudaFree(p->p));
-        dt_free(p);
+        if (m->left && p->shown)
+            dt_free(p);
+        else
+            piece_free(p);
     }
     while (m->free) {
         struct block *b = m->free;

@@ -159,6 +159,7 @@ static void queue_free(struct dt_device_queue *q)
     dt_cuda_use(q->dev);
     if (q->stream)
         dt_cuda_said(cudaStreamSynchronize(q->stream));
+    dt_cuda_caller_free(q);
     for (int i = 0; i < DT_SCRATCH_N; i++)
         q->dev->free(q->dev, q->scratch[i].p);
     pthread_mutex_lock(&c->lock);
@@ -225,6 +226,7 @@ static enum dt_status queue_sync(struct dt_device_queue *q, struct dt_error *err
 
     dt_cuda_use(q->dev);
     dt_cuda_ok(q, cudaStreamSynchronize(q->stream), "waiting for a queue");
+    dt_cuda_caller_sync(q);
     read_flag(q);
     move_base(dt_cuda_of(q->dev));
     st = q->status;
@@ -253,12 +255,6 @@ static void queue_zero(struct dt_device_queue *q, void *p, size_t bytes)
 {
     if (bytes > 0 && dt_cuda_ready(q))
         dt_cuda_ok(q, cudaMemsetAsync(p, 0, bytes, q->stream), "zeroing");
-}
-
-static void queue_call(struct dt_device_queue *q, void (*fn)(void *), void *arg)
-{
-    if (dt_cuda_ready(q))
-        dt_cuda_ok(q, cudaLaunchHostFunc(q->stream, fn, arg), "a call of the host");
 }
 
 static void *queue_stream(struct dt_device_queue *q)
@@ -424,11 +420,16 @@ static void gate_raise(struct dt_device_queue *q, struct dt_device_gate *g, uint
         dt_cuda_fail(q, DT_ERR_INTERNAL, "a gate cannot be raised");
 }
 
-static void gate_wait(struct dt_device_queue *q, struct dt_device_gate *g, uint64_t n)
+void dt_cuda_wait_word(struct dt_device_queue *q, const uint64_t *word, uint64_t n)
 {
     if (dt_cuda_ready(q) &&
-        wait_value(q->stream, (unsigned long long)(uintptr_t)g->word, n, WAIT_GEQ) != 0)
+        wait_value(q->stream, (unsigned long long)(uintptr_t)word, n, WAIT_GEQ) != 0)
         dt_cuda_fail(q, DT_ERR_INTERNAL, "a gate cannot be waited for");
+}
+
+static void gate_wait(struct dt_device_queue *q, struct dt_device_gate *g, uint64_t n)
+{
+    dt_cuda_wait_word(q, g->word, n);
 }
 
 /* ---- opening ---- */
@@ -476,7 +477,7 @@ enum dt_status dt_cuda_queues(struct dt_cuda *c, struct dt_error *err)
     d->queue_state = queue_state;
     d->copy = queue_copy;
     d->zero = queue_zero;
-    d->call = queue_call;
+    d->call = dt_cuda_call;
     d->queue_stream = queue_stream;
     d->event_new = event_new;
     d->event_free = event_free;
