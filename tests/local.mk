@@ -139,6 +139,7 @@ check_PROGRAMS += \
 	tests/test_timeline \
 	tests/test_trace_perfetto \
 	tests/test_train \
+	tests/test_train_peak \
 	tests/test_transport \
 	tests/test_turns \
 	tests/test_classes \
@@ -253,6 +254,7 @@ tests_test_overlap_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_finite_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_infer_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_train_peak_LDADD = $(LDADD) $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_train_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
 tests_test_memory_card_SOURCES = tests/test_memory_card.c tests/memory_fixture.h tests/exec_fixture.h
