@@ -11,6 +11,7 @@ check_PROGRAMS += \
 	tests/test_algorithms \
 	tests/test_assign \
 	tests/test_assign_choose \
+	tests/test_assign_order \
 	tests/test_axes \
 	tests/test_base \
 	tests/test_batching \
