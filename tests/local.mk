@@ -24,6 +24,7 @@ check_PROGRAMS += \
 	tests/test_checkpoint_lock \
 	tests/test_colocate \
 	tests/test_communicator \
+	tests/test_convex \
 	tests/test_cores \
 	tests/test_cost \
 	tests/test_cost_comm \
