@@ -73,6 +73,7 @@ check_PROGRAMS += \
 	tests/test_kernels_attention \
 	tests/test_kernels_basic \
 	tests/test_kernels_bf16 \
+	tests/test_kernels_device \
 	tests/test_kernels_loss \
 	tests/test_kernels_norm \
 	tests/test_kernels_product \
@@ -283,6 +284,8 @@ KERNEL_TEST_SOURCES = tests/kernel_util.h tests/ref_kernels.c tests/ref_kernels.
 tests_test_kernels_attention_SOURCES = tests/test_kernels_attention.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_attention_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_kernels_bf16_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_kernels_device_SOURCES = tests/test_kernels_device.c $(KERNEL_TEST_SOURCES)
+tests_test_kernels_device_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_kernels_basic_SOURCES = tests/test_kernels_basic.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_basic_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_kernels_loss_SOURCES = tests/test_kernels_loss.c $(KERNEL_TEST_SOURCES)
