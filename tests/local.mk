@@ -91,6 +91,7 @@ check_PROGRAMS += \
 	tests/test_modules_noise \
 	tests/test_modules_stage \
 	tests/test_modules_tp \
+	tests/test_samples_fit \
 	tests/test_stepccl \
 	tests/test_nccl \
 	tests/test_network \
@@ -428,6 +429,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/hf_params.py \
 	tests/hf_weights.py \
 	tests/modules_compare.py \
+	tests/laion.h \
 	tests/loop_job.sh \
 	tests/mpirun.sh \
 	tests/cost_fixture.h \
