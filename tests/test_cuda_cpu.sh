@@ -8,7 +8,7 @@ builddir=$PWD module=$PWD/tests/modules/CPU
 # every block of memory is on its own, with a guard behind it
 DISTTRAIN_MODULES=$module DISTTRAIN_TEST_DEVICE=cuda DISTTRAIN_CUDA_ARENA=0
 export DISTTRAIN_MODULES DISTTRAIN_TEST_DEVICE DISTTRAIN_CUDA_ARENA
-for t in basic norm loss product route attention; do
+for t in basic device norm loss product route attention; do
     "$builddir/tests/test_kernels_$t" >out 2>&1
     rc=$?
     tail -5 out
