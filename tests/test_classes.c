@@ -97,7 +97,9 @@ static double search(enum dt_plan_strategy strategy, const struct dt_search_inpu
 
 struct brute {
     const struct dt_search_input *in;
-    struct dt_plan p;
+    struct dt_plan p, best_plan;
+    struct dt_orch_table
+        *expected; /* memory for what is to be expected, too; NULL: for what is assigned alone */
     double best;
     int llm, blocks;
 };
@@ -105,8 +107,12 @@ struct brute {
 static void time_it(struct brute *b)
 {
     struct dt_plan p = b->p;
+    double s = timeline_of(b->in, &p);
 
-    b->best = fmin(b->best, timeline_of(b->in, &p));
+    if (s >= b->best || (b->expected && dt_orch_check_expected(b->expected, &p, NULL) != DT_OK))
+        return;
+    b->best = s;
+    b->best_plan = p;
 }
 
 /* All ways of dealing the LLM's blocks to its stages. */
@@ -156,20 +162,21 @@ static void colocated(struct brute *b)
         }
 }
 
-static double enumerate(const struct dt_search_input *in, int gpus, void (*around)(struct brute *b))
-{
-    static struct brute b; /* a plan is large */
+static struct brute all; /* a plan is large */
 
-    b = (struct brute){.in = in, .best = HUGE_VAL, .llm = in->model->llm};
-    b.blocks = in->model->modules[b.llm].n_blocks;
-    dt_search_plan_init(in, &b.p);
-    for (int tp = 1; tp <= 8; tp *= 2)
-        for (int dp = 1; dp <= BATCH; dp *= 2)
-            for (int pp = 1; pp <= b.blocks && tp * dp * pp <= gpus; pp++) {
-                b.p.modules[b.llm].layout = (struct dt_plan_layout){tp, 1, 1, pp, 1, dp, 1, 0};
-                splits(&b, 1, around);
+static double enumerate(const struct dt_search_input *in, struct dt_orch_table *expected, int gpus,
+                        void (*around)(struct brute *b))
+{
+    all = (struct brute){.in = in, .expected = expected, .best = HUGE_VAL, .llm = in->model->llm};
+    all.blocks = in->model->modules[all.llm].n_blocks;
+    dt_search_plan_init(in, &all.p);
+    for (int tp = 1; tp <= 8 && (in->opt.tp_mask & (unsigned)tp); tp *= 2)
+        for (int dp = 1; dp <= in->policy.global_batch; dp *= 2)
+            for (int pp = 1; pp <= all.blocks && tp * dp * pp <= gpus; pp++) {
+                all.p.modules[all.llm].layout = (struct dt_plan_layout){tp, 1, 1, pp, 1, dp, 1, 0};
+                splits(&all, 1, around);
             }
-    return b.best;
+    return all.best;
 }
 
 /* Most are as fast as the best of all; those that are not have ended in a split of the LLM, or a window, that no single step
@@ -190,7 +197,7 @@ START_TEST(classes_equal_enumeration)
         w.in.opt.rank = true;
         set_memory(&w, uniform(2, 8));
         found = search(coloc ? DT_STRATEGY_COLOCATED : DT_STRATEGY_HOMOGENEOUS, &w.in);
-        best = enumerate(&w.in, gpus, coloc ? colocated : homogeneous);
+        best = enumerate(&w.in, NULL, gpus, coloc ? colocated : homogeneous);
         printf("round %d, %s, %d GPUs: %.6f, enumerated %.6f\n", round,
                coloc ? "colocated" : "homogeneous", gpus, found, best);
         fflush(stdout);
@@ -220,7 +227,7 @@ START_TEST(homogeneous_in_tiny_worlds)
         w.in.opt.rank = true;
         set_memory(&w, uniform(0.4, 2.2));
         found = search(DT_STRATEGY_HOMOGENEOUS, &w.in);
-        best = enumerate(&w.in, gpus, homogeneous);
+        best = enumerate(&w.in, NULL, gpus, homogeneous);
         printf("round %d, %d GPUs: %.6f, enumerated %.6f\n", round, gpus, found, best);
         fflush(stdout);
         ck_assert(isinf(best) || found <= best * 1.05);
@@ -228,6 +235,110 @@ START_TEST(homogeneous_in_tiny_worlds)
         free_world(&w);
     }
     ck_assert_int_ge(fits, WORLDS);
+}
+END_TEST
+
+static void tell(const char *what, double s, const struct dt_plan *p)
+{
+    printf("  %s %.6f:", what, s);
+    for (int m = 0; m < p->n_modules && s < HUGE_VAL; m++) {
+        const struct dt_plan_layout *l = &p->modules[m].layout;
+
+        printf(" tp %d pp %d dp %d vpp %d window %d split", l->tp, l->pp, l->dp, l->vpp,
+               p->modules[m].window);
+        for (int v = 0; v <= l->pp * l->vpp; v++)
+            printf(" %d", p->modules[m].split[v]);
+        printf(";");
+    }
+    printf("\n");
+}
+
+/* Seconds of the best plan; HUGE_VAL: none. */
+static double find(const struct dt_search_input *in, enum dt_plan_strategy strategy)
+{
+    struct dt_search_result r;
+    struct dt_error err;
+    double s;
+
+    if (dt_orch_find_plans(strategy, in, &err, &r) != DT_OK)
+        return HUGE_VAL;
+    s = timeline_of(in, &r.plans[0]);
+    tell("found", s, &r.plans[0]);
+    dt_search_result_free(&r);
+    return s;
+}
+
+/* The same for encoders in windows, whose length memory binds, too: of the plans that memory holds with what is to be expected, and
+ * most of those that it holds with what this batch assigns. */
+START_TEST(colocated_in_tiny_worlds)
+{
+    static struct world w;
+    int fits = 0, equal = 0, assigned = 0;
+
+    setup_seed();
+    for (int round = 0; round < 3 * WORLDS; round++) {
+        int gpus = 2 + below(3);
+        struct dt_orch_table *t;
+        struct dt_error err;
+        double found, best, any;
+
+        build_world(&w, 1, 0, BATCH);
+        w.in.opt.gpus = gpus;
+        w.in.opt.rank = true;
+        set_memory(&w, uniform(0.4, 2.2));
+        dt_assert_ok(dt_orch_table_new(&w.in, &err, &t), err);
+        any = enumerate(&w.in, NULL, gpus, colocated);
+        best = enumerate(&w.in, t, gpus, colocated);
+        dt_orch_table_free(t);
+        printf("round %d, %d GPUs: %.6f fits what is assigned\n", round, gpus, any);
+        tell("enumerated", best, &all.best_plan);
+        found = find(&w.in, DT_STRATEGY_COLOCATED);
+        ck_assert(isinf(best) || found <= best * 1.05);
+        equal += isfinite(best) && found <= best * 1.005;
+        assigned += isfinite(any) && found <= any * 1.005;
+        fits += isfinite(best);
+        free_world(&w);
+    }
+    printf("%d of %d equal, %d with what is assigned alone\n", equal, fits, assigned);
+    ck_assert_int_ge(fits, WORLDS);
+    ck_assert_int_ge(equal * 20, fits * 19);
+    ck_assert_int_ge(assigned * 10, fits * 4);
+}
+END_TEST
+
+/* A deeper LLM has hundreds of splits: the one with the fastest slowest stage that memory holds is among the best plans, and where
+ * there is a plan one is found. */
+START_TEST(deep_llms_on_few_gpus)
+{
+    static struct world w;
+    int equal = 0, fits = 0;
+
+    setup_seed();
+    for (int round = 0; round < WORLDS; round++) {
+        struct dt_orch_table *t;
+        struct dt_error err;
+        double found, best;
+
+        build_world(&w, 1, 0, 4);
+        deepen(&w, 12 + below(3));
+        w.in.opt.gpus = 5;
+        w.in.opt.tp_mask = 1;
+        w.in.opt.rank = true;
+        set_memory(&w, uniform(0.5, 0.8));
+        dt_assert_ok(dt_orch_table_new(&w.in, &err, &t), err);
+        best = enumerate(&w.in, t, 5, homogeneous);
+        dt_orch_table_free(t);
+        printf("round %d\n", round);
+        tell("enumerated", best, &all.best_plan);
+        found = find(&w.in, DT_STRATEGY_HOMOGENEOUS);
+        ck_assert(isinf(best) || found <= best * 1.1);
+        equal += isfinite(best) && found <= best * 1.005;
+        fits += isfinite(best);
+        free_world(&w);
+    }
+    printf("%d of %d equal\n", equal, fits);
+    ck_assert_int_ge(fits, WORLDS / 3);
+    ck_assert_int_ge(equal * 10, fits * 9);
 }
 END_TEST
 
@@ -264,7 +375,7 @@ START_TEST(generators_share_images_where_it_is_faster)
         build_world(&w, 0, 1, 2);
         w.in.opt.gpus = 8;
         w.in.opt.rank = true;
-        best = enumerate(&w.in, 8, colocated_drawn);
+        best = enumerate(&w.in, NULL, 8, colocated_drawn);
         dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_COLOCATED, &w.in, &err, &r), err);
         printf("round %d: %.6f, enumerated %.6f; generator dp %d window %d\n", round,
                timeline_of(&w.in, &r.plans[0]), best, r.plans[0].modules[1].layout.dp,
@@ -398,6 +509,8 @@ int main(void)
 
     tcase_add_test(tc, classes_equal_enumeration);
     tcase_add_test(tc, homogeneous_in_tiny_worlds);
+    tcase_add_test(tc, colocated_in_tiny_worlds);
+    tcase_add_test(tc, deep_llms_on_few_gpus);
     tcase_add_test(tc, generators_share_images_where_it_is_faster);
     tcase_add_test(tc, groups_that_shard_are_found);
     tcase_add_test(tc, best_is_none_slower);

@@ -479,6 +479,43 @@ START_TEST(test_check)
 }
 END_TEST
 
+/* Masters and moments on hosts help where a node's host has the memory, or where nobody says what it has. */
+START_TEST(test_offload_needs_a_host)
+{
+    struct dt_memory_host h;
+    struct dt_memory mem;
+    struct dt_error err;
+    struct dt_plan q;
+    char said[64];
+    struct rig r;
+
+    rig_open(&r, 8, 1, 4);
+    r.f.cluster.host_bytes_per_s = 2e10;
+    r.f.cluster.mem_bytes = 120e9;
+    dt_assert_ok(dt_plan_place(&r.p, &r.f.cluster, &err), err);
+    q = r.p;
+    q.modules[r.llm].offload = DT_OFFLOAD_OPTIMIZER;
+    dt_memory_stage(&q, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 480, &mem);
+    dt_assert_ok(dt_memory_host(&q, &r.f.model, &r.f.cluster, r.work, &err, &h), err);
+    printf("%.1f GiB of a GPU, %.1f of a node\n", mem.total / GIB, h.node_bytes / GIB);
+    ck_assert(mem.total <= r.f.cluster.mem_bytes && h.node_bytes > 100 * GIB);
+    for (int host = 0; host < 3; host++) {
+        r.f.cluster.host_mem_bytes = host == 0 ? 0 : h.node_bytes + (host == 1 ? 1 : -1);
+        ck_assert_int_eq(dt_memory_check(&r.p, &r.f.model, &r.f.cluster, r.work, NULL, &err),
+                         DT_ERR_INFEASIBLE);
+        snprintf(said, sizeof(said), "offload optimizer: %.1f GiB %s", mem.total / GIB,
+                 host == 2 ? "(and " : "(fits)");
+        dt_assert_has(err.message, said);
+        /* and so says the check of the plan that has it */
+        ck_assert_int_eq(dt_memory_check(&q, &r.f.model, &r.f.cluster, r.work, NULL, &err),
+                         host == 2 ? DT_ERR_INFEASIBLE : DT_OK);
+    }
+    snprintf(said, sizeof(said), "%.1f GiB of its host", h.node_bytes / GIB);
+    dt_assert_has(err.message, said);
+    fx_free(&r.f);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("memory");
@@ -495,6 +532,7 @@ int main(void)
     tcase_add_test(t, test_monotone_property);
     tcase_add_test(t, test_context_parallel);
     tcase_add_test(t, test_check);
+    tcase_add_test(t, test_offload_needs_a_host);
     tcase_add_test(t, test_remembered);
     return dt_test_run(s);
 }

@@ -8,28 +8,6 @@
 
 enum { ROUNDS = 150, ENCODER = 0 };
 
-/* An LLM of other depth: small_world's are too shallow to have much of a choice. */
-static void deepen(struct world *w, int layers)
-{
-    static const struct dt_cost_options opt = {.allow_analytical = true};
-    struct dt_error err;
-    struct dt_module *llm = &w->fx.model.modules[w->fx.model.llm];
-    const struct dt_block first = llm->blocks[0], layer = llm->blocks[1],
-                          last = llm->blocks[llm->n_blocks - 1];
-
-    llm->n_blocks = layers + 2;
-    llm->blocks = DT_ARENA_NEW(&w->fx.model.arena, struct dt_block, llm->n_blocks);
-    ck_assert_ptr_nonnull(llm->blocks);
-    llm->blocks[0] = first;
-    llm->blocks[layers + 1] = last;
-    for (int b = 1; b <= layers; b++)
-        llm->blocks[b] = layer;
-    dt_cost_free(w->cost); /* it knows the blocks by their places */
-    dt_assert_ok(dt_cost_new(&w->fx.model, &w->fx.cluster, &w->fx.profile, &opt, &err, &w->cost),
-                 err);
-    w->in.cost = w->cost;
-}
-
 /* Seconds of a sample in the slowest part of the LLM. */
 static double slowest_s(const struct world *w, const struct dt_plan *p)
 {

@@ -240,20 +240,47 @@ static double gib(double bytes)
 
 struct place {
     int module, stage;
-    const struct dt_work *work;
+    const struct dt_work *work; /* [modules] */
     int64_t n;
 };
+
+/* `host`: what hosts would need, if they have not got it. */
+static int tell_change(const struct dt_plan *p, const struct dt_model *m,
+                       const struct dt_cluster *c, const struct place *at, const char *what,
+                       const struct dt_memory_host *host, char *text, size_t size)
+{
+    struct dt_memory mem;
+    char why[96] = "";
+    int n;
+
+    dt_memory_stage(p, m, c, at->module, at->stage, &at->work[at->module], at->n, &mem);
+    if (host)
+        snprintf(why, sizeof(why), " (and %.1f GiB of a node's host, which has %.1f GiB)",
+                 gib(host->node_bytes), gib(c->host_mem_bytes));
+    else if (mem.total <= dt_memory_limit(c))
+        snprintf(why, sizeof(why), " (fits)");
+    n = snprintf(text, size, "%s%s: %.1f GiB%s", text[-1] == ' ' ? "" : ", ", what, gib(mem.total),
+                 why);
+    return n > 0 && (size_t)n < size ? n : 0;
+}
 
 static int try_change(const struct dt_plan *p, const struct dt_model *m, const struct dt_cluster *c,
                       const struct place *at, const char *what, char *text, size_t size)
 {
-    struct dt_memory mem;
-    int n;
+    return tell_change(p, m, c, at, what, NULL, text, size);
+}
 
-    dt_memory_stage(p, m, c, at->module, at->stage, at->work, at->n, &mem);
-    n = snprintf(text, size, "%s%s: %.1f GiB%s", text[-1] == ' ' ? "" : ", ", what, gib(mem.total),
-                 mem.total <= c->mem_bytes ? " (fits)" : "");
-    return n > 0 && (size_t)n < size ? n : 0;
+/* The module's masters and moments on hosts, which have to have the memory. */
+static int try_offload(const struct dt_plan *p, const struct dt_model *m,
+                       const struct dt_cluster *c, const struct place *at, char *text, size_t size)
+{
+    struct dt_memory_host h;
+
+    if (dt_memory_host(p, m, c, at->work, NULL, &h) != DT_OK)
+        return 0;
+    return tell_change(p, m, c, at, "offload optimizer",
+                       c->host_mem_bytes > 0 && h.node_bytes > c->host_mem_bytes ? &h : NULL, text,
+                       size);
 }
 
 /* What each remedy would bring, computed with the same model. */
@@ -282,7 +309,7 @@ static void remedies(const struct dt_plan *p, const struct dt_model *m, const st
         c->host_bytes_per_s > 0) {
         q = *p;
         q.modules[at->module].offload = DT_OFFLOAD_OPTIMIZER;
-        k += try_change(&q, m, c, at, "offload optimizer", text + k, size - (size_t)k);
+        k += try_offload(&q, m, c, at, text + k, size - (size_t)k);
     }
     q = *p;
     if (l->tp * 2 <= c->gpus_per_node) {
@@ -411,10 +438,10 @@ static enum dt_status check_stages(struct dt_memory_memo *memo, const struct dt_
         int64_t n = dt_plan_microbatches(p, m->llm, module);
 
         for (int stage = 0; stage < p->modules[module].layout.pp; stage++) {
-            struct place at = {module, stage, &work[module], n > 0 ? n : 1};
+            struct place at = {module, stage, work, n > 0 ? n : 1};
             struct dt_memory mem;
 
-            dt_memory_stage_again(memo, p, m, c, module, stage, at.work, at.n, &mem);
+            dt_memory_stage_again(memo, p, m, c, module, stage, &work[module], at.n, &mem);
             if (mem.total > dt_memory_limit(c))
                 return too_large(p, m, c, &at, &mem, err);
             *most = fmax(*most, mem.total);

@@ -290,6 +290,8 @@ enum dt_status dt_orch_find_plans(enum dt_plan_strategy strategy, const struct d
     st = planners[strategy]->plan(t, err, &r);
     if (st == DT_OK)
         st = dt_orch_reorder_best(&own, &r, err);
+    if (st == DT_OK)
+        st = dt_orch_choose_shares_again(t, err, &r);
     if (st == DT_OK && r.reorder.batches == 0) /* else that has timed it */
         st = time_best(&own, &r.plans[0], err);
     if (st != DT_OK)

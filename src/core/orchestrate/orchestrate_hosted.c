@@ -14,10 +14,16 @@ enum {
     PLANS_MAX = 240,
     FEW_PLANS_MAX = 2400,
     FEW_GPUS = 16, /* on so few every variant of every LLM is tried */
-    SPLITS = 400,  /* of an LLM on so few that memory is asked for */
-    AGAIN = 6,     /* plans whose LLMs are tried with all variants */
+    SPLITS =
+        100, /* of chunks of an LLM on so few whose memory is asked for, under each of these bounds */
+    BOUNDS = 5,
+    AGAIN = 6, /* plans whose LLMs are tried with all variants */
     WHOLE = 4,
+    NEAR_MAX =
+        48, /* plans near the best on few GPUs, by the turns of a rule, that are timed with bubbles */
 };
+/* How near. */
+#define NEAR 0.2
 
 struct host {
     double score; /* seconds of an iteration, near enough */
@@ -175,10 +181,12 @@ static enum dt_status settle(struct hosting *w, struct dt_plan *p)
     return dt_orch_check_expected(w->t, p, NULL);
 }
 
-struct splitting { /* all ways of dealing the LLM's blocks */
+struct splitting { /* ways of dealing the LLM's blocks to stages of several chunks */
     struct hosting *w;
     const double *block_s;
-    double best;  /* the slowest part of that in `found` */
+    double
+        best; /* the slowest part may not take as long: a bound, then the slowest part of that in `found` */
+    double asked; /* memory was asked of those whose slowest part takes less */
     double all_s; /* of all blocks */
     int blocks, parts, left;
     struct dt_plan p, found;
@@ -193,7 +201,7 @@ static void try_splits(struct splitting *x, int v, double before, double slowest
     if (v == x->parts) {
         struct dt_plan p = x->p;
 
-        if (x->left-- > 0 && settle(x->w, &p) == DT_OK) {
+        if (slowest >= x->asked && x->left-- > 0 && settle(x->w, &p) == DT_OK) {
             x->best = slowest;
             x->found = p;
         }
@@ -212,6 +220,49 @@ static void try_splits(struct splitting *x, int v, double before, double slowest
     }
 }
 
+/* Parts that are nearly even first, then such as are less and less: in the order of their blocks alone the first to be asked
+ * for would be those with one block for every part but the last. */
+static bool widen(struct splitting *x)
+{
+    static const double times_even[BOUNDS] = {1.1, 1.25, 1.5, 2, HUGE_VAL};
+    bool found = false;
+
+    for (int i = 0; i < BOUNDS && !found; i++) {
+        double bound = x->all_s / x->parts * times_even[i];
+
+        x->best = bound;
+        x->left = SPLITS;
+        try_splits(x, 0, 0, 0);
+        found = x->best < bound;
+        x->asked = bound;
+    }
+    return found;
+}
+
+static bool split_chunks(struct hosting *w, const struct dt_orch_times *times, struct dt_plan *p)
+{
+    const struct dt_plan_layout *l = &p->modules[w->llm].layout;
+    struct splitting *x = dt_calloc(1, sizeof(*x)); /* plans are too large for the stack */
+    bool found;
+
+    if (!x) {
+        w->t->nomem = true;
+        return false;
+    }
+    *x = (struct splitting){.w = w,
+                            .block_s = times->block_s,
+                            .blocks = w->t->in->model->modules[w->llm].n_blocks,
+                            .parts = l->pp * l->vpp,
+                            .p = *p};
+    for (int b = 0; b < x->blocks; b++)
+        x->all_s += x->block_s[b];
+    found = widen(x);
+    if (found)
+        *p = x->found;
+    dt_free(x);
+    return found;
+}
+
 /* On few GPUs memory may want stages that differ: the split with the fastest slowest part of those that fit. */
 static bool split_to_fit(struct hosting *w, const struct dt_orch_cand *c, struct dt_plan *p)
 {
@@ -220,31 +271,12 @@ static bool split_to_fit(struct hosting *w, const struct dt_orch_cand *c, struct
     const struct dt_plan_layout *l = &p->modules[w->llm].layout;
     struct dt_orch_times *times = dt_orch_times_of(t, w->llm, of->lane, of->recompute,
                                                    c->microbatch, t->space.pipe[c->pipe].split);
-    struct splitting *x;
-    bool found;
 
     if (!w->few || !times || !times->block_s || l->pp * l->vpp < 2)
         return false;
-    x = dt_calloc(1, sizeof(*x)); /* plans are too large for the stack */
-    if (!x) {
-        t->nomem = true;
-        return false;
-    }
-    *x = (struct splitting){.w = w,
-                            .block_s = times->block_s,
-                            .best = HUGE_VAL,
-                            .blocks = t->in->model->modules[w->llm].n_blocks,
-                            .parts = l->pp * l->vpp,
-                            .left = SPLITS,
-                            .p = *p};
-    for (int b = 0; b < x->blocks; b++)
-        x->all_s += x->block_s[b];
-    try_splits(x, 0, 0, 0);
-    found = x->best < HUGE_VAL;
-    if (found)
-        *p = x->found;
-    dt_free(x);
-    return found;
+    if (l->vpp > 1)
+        return split_chunks(w, times, p);
+    return dt_orch_split_any(t, p, w->llm, times) && settle(w, p) == DT_OK;
 }
 
 /* Guests recompute as little as fits; with more ZeRO of the LLM only where nothing fits without.  `splits`: of the LLM may be
@@ -294,7 +326,7 @@ static bool make(struct hosting *w, const struct dt_orch_cand *c, int variant, s
         return true;
     if (w->few && lean_enough(w, c, true, p))
         return true;
-    t->rejects.assigned++;
+    dt_orch_note_unfit(t, p); /* with the least that it may hold */
     return false;
 }
 
@@ -379,15 +411,63 @@ static bool regroup(const struct hosting *w, int k, struct dt_plan *p)
     return group >= 0;
 }
 
-/* Neighbour number k of a plan: a boundary between stages of the LLM one block on or back, or an encoder's window a slot longer
- * or shorter, or twice or half as long, or what generators share, or a module's group; false: that is none.  *last: there are no more. */
+/* Window number k of encoders, in slots: one longer or shorter, twice or half as long; on few GPUs also the shortest ones, as
+ * between a longer and a shorter one that are slower may be one that is not. */
+enum { NEAR_WINDOWS = 4, SHORT_WINDOWS = 16 };
+static int64_t window_of(const struct hosting *w, const struct dt_plan *p, int k)
+{
+    int64_t now = dt_plan_window(p, w->llm, 0);
+    const int64_t near[NEAR_WINDOWS] = {now - 1, now + 1, now / 2, 2 * now};
+
+    return k < NEAR_WINDOWS ? near[k] : k - NEAR_WINDOWS + 1;
+}
+
+static bool give_window(const struct hosting *w, int k, struct dt_plan *p)
+{
+    int64_t window = window_of(w, p, k), slots = dt_plan_slots(p, w->llm);
+
+    if (window < 1 || window > slots || window == dt_plan_window(p, w->llm, 0))
+        return false;
+    for (int m = 0; m < w->llm; m++)
+        p->modules[m].window = window == slots ? DT_PLAN_WINDOW_ALL : (int)window;
+    return true;
+}
+
+/* A boundary between two of so many parts one block on or back, or (few GPUs) a block from any part to any other, those between
+ * passing one on. */
+static int moves_of(const struct hosting *w, int parts)
+{
+    return w->few ? parts * (parts - 1) : 2 * (parts - 1);
+}
+
+static void move_block(const struct hosting *w, int k, int parts, uint16_t *split)
+{
+    int from = k / 2, to = k / 2 + 1;
+
+    if (w->few) {
+        from = k / (parts - 1);
+        to = k % (parts - 1);
+        to += to >= from;
+    } else if (k % 2 == 1) {
+        from++;
+        to--;
+    }
+    for (int v = from + 1; v <= to; v++)
+        split[v]--;
+    for (int v = to + 1; v <= from; v++)
+        split[v]++;
+}
+
+/* Neighbour number k of a plan: a block of the LLM elsewhere, or an encoder's window, or what generators share, or a module's group;
+ * false: that is none.  *last: there are no more. */
 static bool neighbour(const struct hosting *w, int k, struct dt_plan *p, bool *last)
 {
     struct dt_plan_module *llm = &p->modules[w->llm];
-    int moves = 2 * (llm->layout.pp * llm->layout.vpp - 1), by = k % 2 ? 1 : -1;
-    int windows = w->llm > 0 && p->modules[0].window != 0 ? 4 : 0;
+    int parts = llm->layout.pp * llm->layout.vpp, moves = moves_of(w, parts);
+    int windows = w->llm == 0 || p->modules[0].window == 0 ? 0
+                  : w->few                                 ? NEAR_WINDOWS + SHORT_WINDOWS
+                                                           : NEAR_WINDOWS;
     int grouped = moves + windows + (w->h->drawn && w->llm + 1 < p->n_modules);
-    int64_t window, slots = dt_plan_slots(p, w->llm);
 
     *last = k >= grouped + (w->h->groups ? DT_ORCH_GROUPS * p->n_modules : 0);
     if (*last)
@@ -395,20 +475,29 @@ static bool neighbour(const struct hosting *w, int k, struct dt_plan *p, bool *l
     if (k >= grouped)
         return regroup(w, k - grouped, p);
     if (k < moves) {
-        llm->split[1 + k / 2] = (uint16_t)(llm->split[1 + k / 2] + by);
+        move_block(w, k, parts, llm->split);
         return true;
     }
     if (k == moves + windows) {
         turn_items(w, p);
         return true;
     }
-    window = dt_plan_window(p, w->llm, 0);
-    window = k - moves < 2 ? window + by : by > 0 ? 2 * window : window / 2;
-    if (window < 1 || window > slots)
-        return false;
-    for (int m = 0; m < w->llm; m++)
-        p->modules[m].window = window == slots ? DT_PLAN_WINDOW_ALL : (int)window;
-    return true;
+    return give_window(w, k - moves, p);
+}
+
+/* The time of a plan that settled, whose guests take turns by a rule, or (few GPUs) are placed into bubbles; HUGE_VAL: what is
+ * assigned does not fit. */
+static enum dt_status time_it(struct hosting *w, struct dt_plan *p, struct dt_error *err,
+                              double *seconds)
+{
+    struct dt_error why;
+    bool closer;
+    enum dt_status st =
+        w->few ? dt_orch_plan_timeline_s(w->t->in, p, 0, &why, &p->predicted.timeline_s, NULL)
+               : dt_orch_time_plan(w->t, p, 0, HUGE_VAL, HUGE_VAL, &why, &closer);
+
+    *seconds = st == DT_OK ? p->predicted.timeline_s : HUGE_VAL;
+    return st == DT_OK || st == DT_ERR_INFEASIBLE ? DT_OK : dt_error_pass(err, &why);
 }
 
 /* The plan after the last step that made it faster; *ops are what is left to spend. */
@@ -420,22 +509,33 @@ static enum dt_status descend(struct hosting *w, struct dt_plan *p, double *ops,
 
     for (int k = 0; !last && *ops > 0; k++) {
         struct dt_plan q = *p;
-        struct dt_error why;
-        bool closer;
-        enum dt_status st;
+        double s;
 
         if (!neighbour(w, k, &q, &last) || settle(w, &q) != DT_OK)
             continue;
         *ops -= dt_orch_look_ops(t, &q, 0);
-        st = dt_orch_time_plan(t, &q, 0, HUGE_VAL, HUGE_VAL, &why, &closer);
-        if (st != DT_OK && st != DT_ERR_INFEASIBLE)
-            return dt_error_pass(err, &why);
-        if (st == DT_OK && q.predicted.timeline_s < p->predicted.timeline_s) {
+        DT_TRY(time_it(w, &q, err, &s));
+        if (s < p->predicted.timeline_s) {
             *p = q;
             k = -1; /* from the beginning */
         }
     }
     return DT_OK;
+}
+
+/* Guests' work in bubbles may turn the order of those that come near the best. */
+static enum dt_status time_near(struct hosting *w, struct dt_plan *plans, int n,
+                                struct dt_error *err)
+{
+    double limit = plans[0].predicted.timeline_s * (1 + NEAR), s;
+    int near = 0;
+
+    for (; near < n && near < NEAR_MAX && plans[near].predicted.timeline_s > 0; near++) {
+        if (plans[near].predicted.timeline_s > limit)
+            break;
+        DT_TRY(time_it(w, &plans[near], err, &s));
+    }
+    return near > 1 ? dt_orch_sort(plans, near, err) : DT_OK;
 }
 
 /* The best plans, each as fast as single steps make it. */
@@ -445,6 +545,8 @@ static enum dt_status polish(struct hosting *w, struct dt_plan *plans, int n, st
 
     if (ops <= 0)
         ops = dt_orch_effort_of(w->t->in)->polish * (double)dt_orch_budget(w->t->in) / AGAIN;
+    if (w->few)
+        DT_TRY(time_near(w, plans, n, err));
     for (int i = 0; i < n && i < AGAIN; i++)
         if (plans[i].predicted.timeline_s > 0)
             DT_TRY(descend(w, &plans[i], &ops, err));

@@ -86,6 +86,7 @@ struct dt_orch_work_stats {
     double tokens_sd;                        /* standard deviation of tokens */
     double n_max, tokens_max, tokens_sq_max; /* largest sample */
     int64_t longest;                         /* longest sequence or image of any sample */
+    double samples;                          /* of the set that batches are drawn from */
 };
 
 struct dt_orch_stage_entry { /* the best split of a module over (pp, vpp) */
@@ -142,6 +143,7 @@ struct dt_orch_table {
     int gpus;
     double static_bytes[DT_MAX_MODULES], grad_bytes[DT_MAX_MODULES],
         optimizer_bytes[DT_MAX_MODULES];
+    bool shares;   /* the plans' windows and groups were chosen (orchestrate_shares.c) */
     bool uneven;   /* nothing fits otherwise: splits that do are looked for all over the space */
     double sigmas; /* spread that the largest microbatch is taken to have */
     struct dt_memory_memo *acts;
@@ -356,6 +358,10 @@ enum dt_orch_fit {
 };
 enum dt_orch_fit dt_orch_split_module(struct dt_orch_table *t, struct dt_plan *p, int m,
                                       const struct dt_orch_times *times);
+/* The same without a look at whether it fits as it is, however few blocks a stage has, and whatever lies beside which stage;
+ * exact for stages of one chunk.  False: no split fits, and nothing is changed. */
+bool dt_orch_split_any(struct dt_orch_table *t, struct dt_plan *p, int m,
+                       const struct dt_orch_times *times);
 /* False: whatever the splits, memory does not hold what is to be expected on the LLM's first GPU, with the guests there. */
 bool dt_orch_split_may_fit(struct dt_orch_table *t, struct dt_plan *p);
 /* Gives modules of the candidate's plan that do not fit, for what is to be expected, the fastest splits with
@@ -370,6 +376,8 @@ bool dt_orch_plans_alike(const struct dt_plan *p, const struct dt_plan *q, int l
 /* Memory against the microbatches to be expected, where none are assigned. */
 enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p,
                                       struct dt_error *err);
+/* Counts why it does not fit: what is offloaded is too much for a node's host, or the microbatches are too large. */
+void dt_orch_note_unfit(struct dt_orch_table *t, const struct dt_plan *p);
 /* Fill predictions of n plans (timeline too when asked for), drop those whose assigned microbatches
  * do not fit and, if `sort`, order them: shortest timeline first, of those within 0.1 % of it the
  * one with the fewest GPUs.  Sorting needs no timeline of a plan that cannot be the shortest: those
@@ -437,6 +445,10 @@ int dt_orch_group_of(const struct dt_orch_table *t, const struct dt_plan_module 
  * ranking looks at them. */
 enum dt_status dt_orch_choose_shares(struct dt_orch_table *t, struct dt_error *err,
                                      struct dt_search_result *out);
+/* The best plan, whose way of reordering is chosen (r->reorder): the same steps in each way that comes near it, as what replicas
+ * share may be worth nothing in the way that plans were ranked in.  A plan that a step made faster has its way chosen anew. */
+enum dt_status dt_orch_choose_shares_again(struct dt_orch_table *t, struct dt_error *err,
+                                           struct dt_search_result *r);
 /* orchestrate_explain.c */
 void dt_orch_rejects_text(const struct dt_orch_table *t, char *out, size_t size);
 enum dt_status dt_orch_infeasible(const struct dt_orch_table *t, struct dt_error *err);
@@ -464,6 +476,9 @@ double dt_orch_convex_solve_k(int n_modules, int llm, const double *k, double st
 
 /* ---- orchestrate_reorder.c ---- */
 
+/* DT_REORDER_*. */
+int dt_orch_way_of(const struct dt_plan_policy *y);
+void dt_orch_set_way(struct dt_plan_policy *y, int way);
 /* The best plan in the way of reordering that suits it, where those that come near it have theirs. */
 enum dt_status dt_orch_reorder_best(const struct dt_search_input *in, struct dt_search_result *r,
                                     struct dt_error *err);

@@ -27,21 +27,30 @@ void dt_orch_largest_work(const struct dt_orch_work_stats *s, double samples, do
     out->tokens_max = s->longest;
 }
 
-/* Replicas that share the items of a window take the mean of what the window has, and at most one item more: LPT puts none on
- * a replica that is above it. */
+/* The share of the fullest of so many replicas, to which LPT deals items the longest of which is `longest` of all of them.  Its last
+ * item came when it had no more than the mean of the others; where that is one of two or more, it is half of what is there at
+ * most: load <= mean + (1 - 1/replicas) load / 2 (Graham 1969). */
+static double lpt_share(double longest, double replicas)
+{
+    double by_last = 1 / replicas + (1 - 1 / replicas) * longest;
+
+    return fmin(1, fmin(by_last, fmax(longest, 2 / (replicas + 1))));
+}
+
+/* Replicas share the items of a window.  Samples are drawn from a set without being put back: a window that takes all of them has
+ * no spread. */
 static void largest_share(const struct dt_orch_work_stats *s, double samples, double replicas,
                           double sigmas, struct dt_work *out)
 {
-    double items, share;
+    double rest = s->samples > 1 ? fmax(0, (s->samples - samples) / (s->samples - 1)) : 0, share;
 
-    dt_orch_largest_work(s, samples, sigmas, out);
+    dt_orch_largest_work(s, samples, sigmas * sqrt(fmin(1, rest)), out);
     if (out->tokens <= 0 || replicas <= 1)
         return;
-    items = fmax(1, (double)out->n);
-    share = fmin(1, 1 / replicas + (double)s->longest / (double)out->tokens);
+    share = lpt_share(fmin(1, (double)s->longest / (double)out->tokens), replicas);
     out->tokens = llround(ceil(share * (double)out->tokens));
     out->tokens_sq = llround(ceil(share * (double)out->tokens_sq));
-    out->n = llround(ceil(share * items));
+    out->n = llround(ceil(share * fmax(1, (double)out->n)));
 }
 
 void dt_orch_expected_work(const struct dt_orch_work_stats *s, const struct dt_plan *p, int llm,

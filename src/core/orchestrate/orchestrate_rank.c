@@ -365,8 +365,7 @@ static int next_plan(const struct candidate *c, int n)
     return best;
 }
 
-/* Why it does not fit: what is offloaded is too much for a node's host, or the microbatches are too large. */
-static void note_unfit(struct dt_orch_table *t, const struct dt_plan *p)
+void dt_orch_note_unfit(struct dt_orch_table *t, const struct dt_plan *p)
 {
     const struct dt_cluster *c = t->in->cluster;
     struct dt_work work[DT_MAX_MODULES];
@@ -393,7 +392,7 @@ static enum dt_status look(struct dt_orch_table *t, struct dt_plan *p, bool firs
 
     c->state = closer ? CLOSER : SEEN;
     if (st == DT_ERR_INFEASIBLE) {
-        note_unfit(t, p);
+        dt_orch_note_unfit(t, p);
         p->n_modules = 0; /* marks it */
         return DT_OK;
     }

@@ -26,7 +26,12 @@ const char *const dt_orch_reorder_names[DT_REORDER_N + 1] = {
     [DT_REORDER_BOTH] = "both",
 };
 
-static void set_way(struct dt_plan_policy *y, int way)
+int dt_orch_way_of(const struct dt_plan_policy *y)
+{
+    return y->inter_reorder * DT_REORDER_INTER + y->intra_reorder * DT_REORDER_INTRA;
+}
+
+void dt_orch_set_way(struct dt_plan_policy *y, int way)
 {
     y->inter_reorder = way & DT_REORDER_INTER;
     y->intra_reorder = way & DT_REORDER_INTRA;
@@ -104,7 +109,7 @@ static enum dt_status take_way(const struct dt_search_input *in, struct dt_plan 
 {
     struct dt_plan other = *p;
 
-    set_way(&other.policy, way);
+    dt_orch_set_way(&other.policy, way);
     if (share && in->opt.effort ==
                      DT_EFFORT_QUICK) { /* of the other replicas it has what is to be expected */
         bytes = fmax(other.predicted.mem_bytes_max, bytes);
@@ -131,8 +136,7 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
     double first[DT_REORDER_N] = {0}, bytes[DT_REORDER_N] = {0}, best = INFINITY, ops;
     bool intra = in->opt.free_intra && in->policy.intra_reorder;
     bool inter = in->opt.free_inter && in->policy.inter_reorder;
-    int stated =
-        p->policy.inter_reorder * DT_REORDER_INTER + p->policy.intra_reorder * DT_REORDER_INTRA;
+    int stated = dt_orch_way_of(&p->policy);
     struct dt_plan run;
 
     *out = r;
@@ -140,7 +144,7 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
         return DT_OK;
     if (p->n_modules ==
         1) { /* samples are sequences of one length, and nobody around has more to do for some */
-        set_way(&p->policy, stated & ~(intra * DT_REORDER_INTRA + inter * DT_REORDER_INTER));
+        dt_orch_set_way(&p->policy, stated & ~(intra * DT_REORDER_INTRA + inter * DT_REORDER_INTER));
         return DT_OK;
     }
     DT_TRY(stand_in(in, p, err, &run, &r.share));
@@ -152,7 +156,7 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
         if ((!intra && (way ^ stated) & DT_REORDER_INTRA) ||
             (!inter && (way ^ stated) & DT_REORDER_INTER))
             continue;
-        set_way(&run.policy, way);
+        dt_orch_set_way(&run.policy, way);
         DT_TRY(time_way(in, p, &run, r.batches, err, &r.mean_s[way], &first[way], &bytes[way]));
         best = fmin(best, r.mean_s[way]);
     }
@@ -164,8 +168,7 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
         r.choice = stated;
     if (r.choice != stated || !r.share) /* a share says nothing new of the plan as it stands */
         DT_TRY(take_way(in, p, r.choice, r.share, first[r.choice], bytes[r.choice], err));
-    r.choice =
-        p->policy.inter_reorder * DT_REORDER_INTER + p->policy.intra_reorder * DT_REORDER_INTRA;
+    r.choice = dt_orch_way_of(&p->policy);
     *out = r;
     return DT_OK;
 }

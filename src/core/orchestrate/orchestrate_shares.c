@@ -128,21 +128,21 @@ static enum dt_status time_it(struct dt_orch_table *t, struct dt_plan *p, double
     return st == DT_OK || st == DT_ERR_INFEASIBLE ? DT_OK : dt_error_pass(err, &why);
 }
 
-/* Steps while they make the plan faster, and there are ops left.  `part`: a share of the replicas stands for it, which says nothing
- * of groups of ranks. */
-static enum dt_status descend(struct dt_orch_table *t, bool part, struct dt_error *err,
+/* Steps while they make the plan faster, and there are ops left of *ops.  `part`: a share of the replicas stands for it, which
+ * says nothing of groups of ranks. */
+static enum dt_status descend(struct dt_orch_table *t, bool part, double *ops, struct dt_error *err,
                               struct dt_plan *p, bool *changed)
 {
-    double ops = dt_orch_effort_of(t->in)->reorder_ops, now, s;
+    double now, s;
     struct dt_plan q = *p;
     bool last = false;
 
     DT_TRY(time_it(t, &q, HUGE_VAL, err, &now));
-    for (int k = 0; !last && ops > 0 && now < HUGE_VAL; k++) {
+    for (int k = 0; !last && *ops > 0 && now < HUGE_VAL; k++) {
         q = *p;
         if (!step(t, k, !part, &q, &last))
             continue;
-        ops -= dt_orch_look_ops(t, &q, 0);
+        *ops -= dt_orch_look_ops(t, &q, 0);
         DT_TRY(time_it(t, &q, now, err, &s));
         if (s > now * (1 - (part ? PART_GAIN : GAIN)))
             continue;
@@ -158,11 +158,12 @@ static enum dt_status descend(struct dt_orch_table *t, bool part, struct dt_erro
 static enum dt_status try_shares(struct dt_orch_table *t, struct dt_search_result *out, int i,
                                  struct dt_error *err)
 {
+    double ops = dt_orch_effort_of(t->in)->reorder_ops;
     struct dt_plan p = out->plans[i];
     bool changed = false, part;
 
     part = dt_orch_look_ops(t, &p, 0) < dt_orch_plan_ops(&p, t->in->model->llm);
-    DT_TRY(descend(t, part, err, &p, &changed));
+    DT_TRY(descend(t, part, &ops, err, &p, &changed));
     if (changed && p.predicted.timeline_s < out->plans[i].predicted.timeline_s)
         out->plans[out->n++] = p;
     return DT_OK;
@@ -179,6 +180,7 @@ enum dt_status dt_orch_choose_shares(struct dt_orch_table *t, struct dt_error *e
     if (!t->in->opt.rank || t->in->opt.effort == DT_EFFORT_QUICK || t->in->near || best <= 0 ||
         out->plans[0].colocated || out->plans[0].n_modules == 1)
         return DT_OK;
+    t->shares = true;
     all = dt_realloc(out->plans, ((size_t)n + KINDS) * sizeof(*all));
     if (!all)
         return dt_error_nomem(err, "plans");
@@ -198,5 +200,54 @@ enum dt_status dt_orch_choose_shares(struct dt_orch_table *t, struct dt_error *e
         return DT_OK;
     DT_TRY(dt_orch_sort(all, out->n, err));
     out->n = out->n < kept ? out->n : kept;
+    return DT_OK;
+}
+
+/* ---- in other ways of reordering ---- */
+
+/* The best plan in that way, with the shares that suit it there, if these make it the best. */
+static enum dt_status try_way(struct dt_orch_table *t, int way, double *ops, struct dt_error *err,
+                              struct dt_search_result *r, bool *faster)
+{
+    struct dt_plan p = r->plans[0];
+    struct dt_orch_reorder how;
+    bool changed = false;
+
+    *faster = false;
+    dt_orch_set_way(&p.policy, way);
+    DT_TRY(descend(t, false, ops, err, &p, &changed));
+    if (!changed)
+        return DT_OK;
+    DT_TRY(dt_orch_choose_reorder(t->in, &p, err, &how));
+    if (how.batches != r->reorder.batches || how.share ||
+        how.mean_s[how.choice] > r->reorder.mean_s[r->reorder.choice] * (1 - GAIN))
+        return DT_OK;
+    r->plans[0] = p;
+    r->reorder = how;
+    *faster = true;
+    return DT_OK;
+}
+
+enum dt_status dt_orch_choose_shares_again(struct dt_orch_table *t, struct dt_error *err,
+                                           struct dt_search_result *r)
+{
+    int done = dt_orch_way_of(&t->in->policy); /* no step makes the plan faster in this one */
+    double ops = dt_orch_effort_of(t->in)->reorder_ops;
+    bool faster = t->shares && r->reorder.batches > 0 && !r->reorder.share;
+
+    while (faster && ops > 0) {
+        const struct dt_orch_reorder now = r->reorder;
+
+        faster = false;
+        for (int k = 0; k < DT_REORDER_N && !faster && ops > 0; k++) {
+            int way = (now.choice + k) % DT_REORDER_N;
+
+            if (way == done || !(now.mean_s[way] <= now.mean_s[now.choice] * (1 + NEAR)))
+                continue;
+            DT_TRY(try_way(t, way, &ops, err, r, &faster));
+            if (faster)
+                done = way;
+        }
+    }
     return DT_OK;
 }

@@ -230,12 +230,9 @@ static bool is_long(const struct dt_orch_table *t, const struct dt_plan *p, int 
 
 static void set_work(struct shaping *x)
 {
-    int64_t slot = dt_plan_slot_samples(x->p, x->t->in->model->llm);
-
     for (int i = 0; i < x->p->n_modules; i++)
-        dt_orch_largest_work(&x->t->work[i],
-                             (double)dt_orch_samples_per_replica(slot, x->p->modules[i].layout.dp),
-                             x->t->sigmas, &x->work[i]);
+        dt_orch_expected_work(&x->t->work[i], x->p, x->t->in->model->llm, i, x->t->sigmas,
+                              &x->work[i]);
 }
 
 /* The LLM's first stage, and of each guest the one that lies there; with a block less would be nothing left of each chunk. */
@@ -293,6 +290,22 @@ enum dt_orch_fit dt_orch_split_module(struct dt_orch_table *t, struct dt_plan *p
     if (all_fit(&x))
         return DT_ORCH_FIT_LEFT;
     return shape(&x, times->block_s) ? DT_ORCH_FIT_CHANGED : DT_ORCH_FIT_NONE;
+}
+
+bool dt_orch_split_any(struct dt_orch_table *t, struct dt_plan *p, int m,
+                       const struct dt_orch_times *times)
+{
+    const struct dt_plan_layout *l = &p->modules[m].layout;
+    struct shaping x = {.t = t,
+                        .p = p,
+                        .m = m,
+                        .blocks = t->in->model->modules[m].n_blocks,
+                        .parts = l->pp * l->vpp};
+
+    set_work(&x);
+    for (int s = 0; s < l->pp; s++)
+        x.beside[s] = beside(&x, s);
+    return shape(&x, times->block_s);
 }
 
 bool dt_orch_split_to_fit(struct dt_orch_table *t, const struct dt_orch_cand *c, struct dt_plan *p)

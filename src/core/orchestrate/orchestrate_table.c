@@ -25,6 +25,7 @@ void dt_orch_work_stats(const struct dt_search_input *in, int module,
     if (n > STATS_SAMPLES_MAX)
         n = STATS_SAMPLES_MAX;
     memset(out, 0, sizeof(*out));
+    out->samples = (double)in->samples->n;
     for (int64_t i = 0; i < n; i++) {
         struct dt_work w;
 

@@ -97,6 +97,7 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
     t->ops += apart->ops;
     t->untimed += apart->untimed;
     t->rejects = apart->rejects;
+    t->shares = apart->shares;
     dt_orch_table_free(apart);
     return st;
 }
