@@ -47,12 +47,12 @@ struct pack {
     struct dt_sched_turns_runs *g;
     /* Per op, in two passes: counted from the begin of the iteration when it ends, and from its end when it begins. */
     int64_t *end_ns[2];
-    bool back;       /* the pass from the end of the iteration */
-    uint32_t *seq;   /* [ops] which came first in the pass from the begin */
-    int64_t *at_ns;  /* per group */
-    struct gpu *gpu; /* [n_gpus] */
+    bool back;        /* the pass from the end of the iteration */
+    uint32_t *placed; /* [ops] of the pass from the begin, in the order in which they came */
+    int64_t *at_ns;   /* per group */
+    struct gpu *gpu;  /* [n_gpus] */
     struct choice *heap;
-    uint32_t n_heap, n_seq;
+    uint32_t n_heap, n_placed;
     int64_t last_ns;
 };
 
@@ -127,7 +127,7 @@ static void ends(struct pack *w, uint32_t i, int64_t at)
     w->end_ns[w->back][i] = at;
     w->last_ns = dt_sched_turns_most(w->last_ns, at);
     if (!w->back)
-        w->seq[i] = w->n_seq++;
+        w->placed[w->n_placed++] = i;
     w->g->over[w->g->n_over++] = i;
 }
 
@@ -188,7 +188,7 @@ static void rewind_all(struct pack *w)
     const uint32_t n = g->p->n_ops;
 
     w->last_ns = 0;
-    w->n_heap = w->n_seq = g->n_over = 0;
+    w->n_heap = w->n_placed = g->n_over = 0;
     for (uint32_t k = 0; k < g->n_gpus; k++)
         w->gpu[k].n = 0;
     for (uint32_t k = 0; k < g->p->n_groups; k++) {
@@ -237,11 +237,11 @@ static int pack_init(struct pack *w, struct dt_sched_turns_runs *g)
     *w = (struct pack){.g = g};
     w->end_ns[0] = dt_arena_alloc_raw(a, n, sizeof(int64_t));
     w->end_ns[1] = dt_arena_alloc_raw(a, n, sizeof(int64_t));
-    w->seq = dt_arena_alloc_raw(a, n, sizeof(*w->seq));
+    w->placed = dt_arena_alloc_raw(a, n, sizeof(*w->placed));
     w->heap = dt_arena_alloc_raw(a, n, sizeof(*w->heap));
     w->at_ns = DT_ARENA_NEW(a, int64_t, (size_t)p->n_groups + 1);
     w->gpu = DT_ARENA_NEW(a, struct gpu, (size_t)g->n_gpus + 1);
-    if (!w->end_ns[0] || !w->end_ns[1] || !w->seq || !w->heap || !w->at_ns || !w->gpu)
+    if (!w->end_ns[0] || !w->end_ns[1] || !w->placed || !w->heap || !w->at_ns || !w->gpu)
         return -1;
     for (uint32_t i = 0; i < p->n_ops; i++)
         if (dt_sched_turns_class_of(&g->node[i]) == DT_SCHED_TURNS_COMPUTE) {
@@ -261,34 +261,56 @@ static int pack_init(struct pack *w, struct dt_sched_turns_runs *g)
     return 0;
 }
 
+/* ---- the order of an iteration ---- */
+
 struct placed {
     int64_t begin_ns;
-    uint32_t seq, op;
+    uint32_t op;
 };
+#define DIGIT 12 /* bits of a time that are looked at together: three passes for 68 seconds */
 
-static int by_begin(const void *va, const void *vb)
+/* Ops by one digit of their times, those with the same one as they came. */
+static void sort_digit(const struct placed *x, uint32_t n, int shift, struct placed *out)
 {
-    const struct placed *a = va, *b = vb;
+    uint32_t first[1 << DIGIT] = {0}, sum = 0;
+    const uint64_t mask = (1 << DIGIT) - 1;
 
-    if (a->begin_ns != b->begin_ns)
-        return a->begin_ns < b->begin_ns ? -1 : 1;
-    return a->seq < b->seq ? -1 : a->seq > b->seq;
+    for (uint32_t i = 0; i < n; i++)
+        first[(uint64_t)x[i].begin_ns >> shift & mask]++;
+    for (uint32_t d = 0; d < 1 << DIGIT; d++) {
+        uint32_t with_it = first[d];
+
+        first[d] = sum;
+        sum += with_it;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        out[first[(uint64_t)x[i].begin_ns >> shift & mask]++] = x[i];
 }
 
 /* The ops of the pass from the begin as they begin; members of a group side by side, as they were placed. */
 static enum dt_status write_order(const struct pack *w, struct dt_error *err, uint32_t *order)
 {
     const uint32_t n = w->g->p->n_ops;
-    struct placed *x = dt_malloc(((size_t)n + 1) * sizeof(*x));
+    struct placed *both = dt_malloc(2 * ((size_t)n + 1) * sizeof(*both)), *x = both;
+    struct placed *other = both + n;
 
-    if (!x)
+    if (!both)
         return dt_error_nomem(err, "bubbles of a program");
-    for (uint32_t i = 0; i < n; i++)
-        x[i] = (struct placed){w->end_ns[0][i] - length_ns(&w->g->node[i]), w->seq[i], i};
-    qsort(x, n, sizeof(*x), by_begin);
-    for (uint32_t i = 0; i < n; i++)
-        order[i] = x[i].op;
-    dt_free(x);
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t i = w->placed[k];
+
+        x[k] = (struct placed){w->end_ns[0][i] - length_ns(&w->g->node[i]), i};
+    }
+    for (int shift = 0; shift < 63 && w->last_ns >> shift > 0; shift += DIGIT) {
+        struct placed *from = x;
+
+        sort_digit(from, n, shift, other);
+        x = other;
+        other = from;
+    }
+    for (uint32_t k = 0; k < n; k++)
+        order[k] = x[k].op;
+    dt_free(both);
     return DT_OK;
 }
 
