@@ -87,6 +87,7 @@ check_PROGRAMS += \
 	tests/test_items \
 	tests/test_merge \
 	tests/test_model \
+	tests/test_modules_figures \
 	tests/test_modules_grad \
 	tests/test_modules_noise \
 	tests/test_modules_stage \
@@ -302,6 +303,8 @@ tests_test_modules_grad_SOURCES = tests/test_modules_grad.c tests/modules_dump.c
 tests_test_modules_grad_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_modules_noise_SOURCES = tests/test_modules_noise.c $(MODULE_TEST_SOURCES)
 tests_test_modules_noise_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_modules_figures_SOURCES = tests/test_modules_figures.c $(MODULE_TEST_SOURCES)
+tests_test_modules_figures_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_modules_stage_SOURCES = tests/test_modules_stage.c $(MODULE_TEST_SOURCES)
 tests_test_modules_stage_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_modules_tp_SOURCES = tests/test_modules_tp.c $(MODULE_TEST_SOURCES)

@@ -52,11 +52,11 @@ layout() {
 }
 DISTTRAIN_CUDA_ARENA=1
 if [ "${DT_CHECK_FULL:-0}" != 0 ]; then
-    for t in execute execute_ranks train infer step_memory modules_grad modules_noise modules_stage modules_tp; do
+    for t in execute execute_ranks train infer step_memory modules_grad modules_noise modules_figures modules_stage modules_tp; do
         passes $t CUCPU_SEED=1
     done
     DISTTRAIN_CUDA_ARENA=0
-    for t in infer step_memory modules_grad modules_stage; do
+    for t in infer step_memory modules_grad modules_figures modules_stage; do
         passes $t CUCPU_SEED=2
         passes $t CUCPU_SEED=3 CUCPU_DNN=yes DISTTRAIN_CUDNN=at-once
     done
