@@ -366,6 +366,7 @@ SHELL_TESTS = \
 	tests/test_loop_strategies.sh \
 	tests/test_man.sh \
 	tests/test_measured.sh \
+	tests/test_merge_train.sh \
 	tests/test_modules_torch.sh \
 	tests/test_mpi.sh \
 	tests/test_mutants.sh \

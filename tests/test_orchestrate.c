@@ -294,7 +294,7 @@ START_TEST(quick_plans)
         free_world(&w);
     }
     ck_assert_int_gt(n, ROUNDS / 3);
-    ck_assert_msg(sum / n < 1.07 && worst < 1.5, "mean %g, worst %g", sum / n, worst);
+    ck_assert_msg(sum / n < 1.06 && worst < 1.5, "mean %g, worst %g", sum / n, worst);
 }
 END_TEST
 

@@ -76,6 +76,9 @@ check "hosts of which it is not known what they have" 'grep -q "memory of hosts.
 expect 0 "of a node, which has" "$DISTTRAIN" simulate $big 'train.offload={llm: optimizer}' cluster.host_memory=1TB
 expect 3 "hosts: .* plans offload more than fits, at least .* GiB of a node (279.4 GiB)" "$DISTTRAIN" plan $big 'train.offload={llm: optimizer}' cluster.host_memory=300GB
 check "which is not promised then" '! grep -q "train.offload" out'
+expect 3 "hosts: [0-9]* plans offload more than fits, at least [0-9.]* GiB of a node (1.0 GiB)" timeout 60 "$DISTTRAIN" plan mllm-9b-96 \
+    cluster.nodes=2 search.strategy=homogeneous train.offload=optimizer cluster.host_memory=1GiB
+check "nor are microbatches said to be too large" '! grep -q "assigned:" err'
 # timelines that points of a sweep share are of the same host
 for key in 'host_bandwidth=5GB/s,50GB/s' 'host_memory_bandwidth=50GB/s,500GB/s'; do
     expect 0 "" "$DISTTRAIN" whatif gpt3-175b-1024 train.offload=optimizer --vary "cluster.$key" --json

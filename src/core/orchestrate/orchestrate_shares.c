@@ -177,10 +177,10 @@ enum dt_status dt_orch_choose_shares(struct dt_orch_table *t, struct dt_error *e
     int kept = t->in->opt.k > 0 ? t->in->opt.k : 8;
     struct dt_plan *all;
 
-    if (!t->in->opt.rank || t->in->opt.effort == DT_EFFORT_QUICK || t->in->near || best <= 0 ||
-        out->plans[0].colocated || out->plans[0].n_modules == 1)
+    if (!t->in->opt.rank || t->in->near || best <= 0 || out->plans[0].colocated ||
+        out->plans[0].n_modules == 1)
         return DT_OK;
-    t->shares = true;
+    t->shares = t->in->opt.effort != DT_EFFORT_QUICK;
     all = dt_realloc(out->plans, ((size_t)n + KINDS) * sizeof(*all));
     if (!all)
         return dt_error_nomem(err, "plans");
