@@ -332,6 +332,68 @@ START_TEST(share_of_replicas)
 }
 END_TEST
 
+/* Nanoseconds of the first step of a module of the plan's program. */
+static int64_t step_ns(const struct world *w, const struct dt_plan *p, int module)
+{
+    const struct dt_search_input *in = &w->in;
+    struct dt_assignment *a;
+    struct dt_durations dur;
+    struct dt_program *prog;
+    struct dt_error err;
+    int64_t ns = -1;
+
+    dt_assert_ok(dt_assign(p, in->model, in->cost, in->samples, 0, &err, &a), err);
+    dt_assert_ok(dt_sched_compile(p, in->model, in->cluster, a, in->cost, &err, &prog), err);
+    dt_assert_ok(dt_durations_compute(prog, in->model, in->cluster, in->cost, false, &err, &dur),
+                 err);
+    for (uint32_t i = 0; i < prog->n_ops && ns < 0; i++)
+        if (prog->ops[i].kind == DT_OP_STEP && prog->ops[i].module == module)
+            ns = dur.ns[i];
+    dt_durations_free(&dur);
+    dt_program_free(prog);
+    dt_assign_free(a);
+    return ns;
+}
+
+/* Some replicas stand for all of them, which share out the optimizer's states: each steps what it does in the whole plan, a
+ * 16th of the parameters. */
+START_TEST(a_share_steps_what_the_plan_does)
+{
+    struct dt_plan p, q;
+    struct dt_error err;
+    struct world w;
+    int llm;
+
+    build_world(&w, 1, 0, 32);
+    llm = w.in.model->llm;
+    w.fx.cluster.nodes = 4;
+    dt_search_plan_init(&w.in, &p);
+    for (int m = 0; m < p.n_modules; m++) {
+        p.modules[m].layout.dp = 16;
+        p.modules[m].split[1] = (uint16_t)w.in.model->modules[m].n_blocks;
+    }
+    for (int offload = 0; offload < 2; offload++) {
+        p.modules[llm].offload = offload ? DT_OFFLOAD_OPTIMIZER : DT_OFFLOAD_NONE;
+        w.fx.cluster.host_bytes_per_s = 2e10;
+        w.fx.cluster.host_mem_bytes_per_s = 1e11;
+        dt_assert_ok(dt_plan_place(&p, w.in.cluster, &err), err);
+        ck_assert(dt_orch_plan_share(&p, llm, 1, &q));
+        ck_assert_int_eq(q.modules[llm].layout.dp, 1);
+        dt_plan_unpin(&q);
+        dt_assert_ok(dt_plan_place(&q, w.in.cluster, &err), err);
+        for (int m = 0; m < p.n_modules; m++) {
+            int64_t whole = step_ns(&w, &p, m), share = step_ns(&w, &q, m);
+
+            printf("%s: %" PRId64 " and %" PRId64 " ns\n", w.in.model->modules[m].name, whole,
+                   share);
+            ck_assert_int_gt(whole, 0);
+            ck_assert_int_eq(whole, share);
+        }
+    }
+    free_world(&w);
+}
+END_TEST
+
 START_TEST(lean_variant)
 {
     struct dt_search_stats stats = {0};
@@ -657,6 +719,7 @@ int main(void)
     tcase_add_test(c, makespans_are_those_of_programs);
     tcase_add_test(c, quick_plans);
     tcase_add_test(c, share_of_replicas);
+    tcase_add_test(c, a_share_steps_what_the_plan_does);
     tcase_add_test(c, lean_variant);
     tcase_add_test(c, sample_time);
     tcase_add_test(c, megatron);
