@@ -47,8 +47,9 @@ cp "$here/first.db" "$out"
     sqlite3 "$out" 'UPDATE point SET median_ns = 3 * median_ns, p10_ns = 3 * p10_ns, p90_ns = 3 * p90_ns'
 END
     chmod +x made/launcher
-    expect 0 '"taken_again": [1-9]' env DISTTRAIN_MPIRUN="$tmp/made/launcher" "$DISTTRAIN" loop --anyway job.yaml --ranks 2 --steps 1 --warm-up 0 --seconds 0 --json
-    check "three profiles and the second again" '[ $(wc -l <made/profiles) -eq 4 ]'
+    expect 0 '' env DISTTRAIN_MPIRUN="$tmp/made/launcher" "$DISTTRAIN" loop --anyway job.yaml --ranks 2 --steps 1 --warm-up 0 --seconds 0 --json
+    # where other work leaves one core, blocks are profiled without the launcher
+    grep -q '"cores": 1,' out || check "three profiles and the second again" '[ $(wc -l <made/profiles) -eq 4 ] && grep -q "\"taken_again\": [1-9]" out'
 fi
 # Every core busy: no table.  All but one, or a test beside this one: a table of the others, or none.
 burners=

@@ -45,7 +45,7 @@ enum dt_status dt_loop_profile_all(struct dt_loop *l, struct dt_error *err)
     return DT_OK;
 }
 
-/* So often the later of two profiles that disagree at one speed of the reference kernel is measured again: the time of the
+/* So often the later of two profiles of some number of threads that disagree at one speed of the reference kernel is measured again: the time of the
  * earlier one is gone. */
 enum { PROFILES_AGAIN = 2 };
 
@@ -98,15 +98,16 @@ static enum dt_status check_predicted(const struct dt_loop *l, const struct dt_l
 /* Of layouts [first, last), measured between two profiles. */
 static enum dt_status predict(struct dt_loop *l, int first, int last, struct dt_error *err)
 {
-    int left = PROFILES_AGAIN;
+    int again[LOOP_THREADS_MAX + 1] = {0};
 
     for (int i = first; i < last; i++) {
         struct dt_loop_layout *x = &l->layout[i];
         struct dt_drift here[2];
 
         DT_TRY(predict_one(l, x, here, err));
-        if (left > 0 && !dt_drift_agree(x->simulated_s, here, &x->drift)) {
-            left--;
+        if (again[x->threads] < PROFILES_AGAIN &&
+            !dt_drift_agree(x->simulated_s, here, &x->drift)) {
+            again[x->threads]++;
             DT_TRY(profile_again(l, x->threads, err));
             i = first - 1; /* those before it rest on that profile, too */
         } else if (!l->anyway) {
