@@ -131,6 +131,7 @@ libdtexec_a_SOURCES = \
 	src/exec/program/batching.h \
 	src/exec/program/execute.c \
 	src/exec/program/execute.h \
+	src/exec/program/execute_check.c \
 	src/exec/program/execute_collect.c \
 	src/exec/program/execute_comm.c \
 	src/exec/program/execute_connect.c \
@@ -153,6 +154,7 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_queue.c \
 	src/exec/program/execute_ranks.c \
 	src/exec/program/execute_share.c \
+	src/exec/program/execute_thread.h \
 	src/exec/program/execute_time.c \
 	src/exec/program/execute_turn.c \
 	src/exec/program/execute_whole.c \

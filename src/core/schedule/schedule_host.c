@@ -46,7 +46,8 @@ static int of_node(const struct dt_plan *p, const struct dt_model *m, int node, 
     return n;
 }
 
-/* A node between the first and the last one is full of the stage's own GPUs. */
+/* A node between the first and the last one is full of the stage's own GPUs.  A share of a plan's replicas lies on few GPUs: the
+ * others are beside them in the plan. */
 int dt_sched_host_ranks(const struct dt_plan *p, const struct dt_model *m,
                         const struct dt_cluster *c, int module, int stage)
 {
@@ -57,5 +58,8 @@ int dt_sched_host_ranks(const struct dt_plan *p, const struct dt_model *m,
         return per_node;
     a = of_node(p, m, first / per_node, per_node);
     b = of_node(p, m, (end - 1) / per_node, per_node);
-    return a > b ? a : b;
+    a = a > b ? a : b;
+    if (p->stands_for > 1)
+        a *= p->stands_for;
+    return a < per_node ? a : per_node;
 }
