@@ -144,7 +144,8 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
         return DT_OK;
     if (p->n_modules ==
         1) { /* samples are sequences of one length, and nobody around has more to do for some */
-        dt_orch_set_way(&p->policy, stated & ~(intra * DT_REORDER_INTRA + inter * DT_REORDER_INTER));
+        dt_orch_set_way(&p->policy,
+                        stated & ~(intra * DT_REORDER_INTRA + inter * DT_REORDER_INTER));
         return DT_OK;
     }
     DT_TRY(stand_in(in, p, err, &run, &r.share));
