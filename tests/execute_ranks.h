@@ -31,9 +31,9 @@ struct ranks_case {
     enum dt_block_recompute recompute[MODULES];
     int zero[MODULES], zero_group[MODULES];
     char frozen[MODULES + 1]; /* 't' trained, 'f' frozen */
-    bool offload[MODULES];    /* the optimizer's state is in the host's memory */
-    bool apart;               /* no overlap with compute */
-    int chunks;               /* of collectives of tensor parallelism and their products */
+    enum dt_plan_offload offload[MODULES];
+    bool apart; /* no overlap with compute */
+    int chunks; /* of collectives of tensor parallelism and their products */
     bool reorder;
     bool entrain;             /* assignment entrain */
     bool bubbles;             /* with costs, by which guests' work moves into bubbles */

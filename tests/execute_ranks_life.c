@@ -34,7 +34,7 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
         f->plan.modules[m].frozen = c->frozen[m] == 'f';
         f->plan.modules[m].recompute = c->recompute[m];
         f->plan.modules[m].zero = c->zero[m];
-        f->plan.modules[m].offload = c->offload[m] ? DT_OFFLOAD_OPTIMIZER : DT_OFFLOAD_NONE;
+        f->plan.modules[m].offload = c->offload[m];
         f->plan.modules[m].zero_group = c->zero[m] == 1 ? c->zero_group[m] : 0;
     }
     if (c->reorder)

@@ -7,7 +7,19 @@
 enum { STEPS = 4, DECLINED = 2 /* counted from 1 */ };
 /* Nowhere, everywhere, and of the modules that are not the second; there on a device whose memory is not the host's, and
  * whose stages keep no masters in bf16. */
-enum { NOWHERE, EVERYWHERE, APART, APART_SOME, WAYS };
+enum {
+    NOWHERE,
+    EVERYWHERE,
+    APART,
+    APART_SOME,
+    WAYS,
+    /* parameters of encoders, too, or alone, between phases */
+    PARAMS = WAYS,
+    PARAMS_APART,
+    ALL,
+    ALL_APART,
+    ENOUGH
+};
 
 /* With and without: pipelines, chunks, replicas, groups, tensor, context and expert parallelism, shared tables, frozen
  * modules, several replicas on a rank. */
@@ -29,7 +41,7 @@ static struct outcome {
     double text[STEPS], image[STEPS], norm[STEPS];
     uint64_t bits; /* of all that the rank writes */
     int64_t host_bytes;
-} outcomes[WAYS][RANKS_MAX];
+} outcomes[ENOUGH][RANKS_MAX];
 
 static void hash_floats(uint64_t *h, const float *x, size_t n)
 {
@@ -112,8 +124,14 @@ static void run_way(const struct ranks_case *layout, int way, struct rank *ranks
     struct world w = {.c = &c, .ranks = ranks_of(&c), .way = way};
 
     for (int m = 0; m < MODULES; m++)
-        c.offload[m] = way == EVERYWHERE || way == APART || (way == APART_SOME && m != 1);
-    if (way >= APART) {
+        c.offload[m] = way == EVERYWHERE || way == APART || (way == APART_SOME && m != 1)
+                           ? DT_OFFLOAD_OPTIMIZER
+                           : DT_OFFLOAD_NONE;
+    if (way == PARAMS || way == PARAMS_APART)
+        c.offload[0] = DT_OFFLOAD_PARAMETERS;
+    if (way == ALL || way == ALL_APART)
+        c.offload[0] = DT_OFFLOAD_ALL;
+    if (way == APART || way == APART_SOME || way == PARAMS_APART || way == ALL_APART) {
         w.own_devices = true;
         w.open = dt_fake_device_open;
     }
@@ -169,6 +187,55 @@ START_TEST(where_the_state_lies_changes_no_bit)
 
     find_layout(names[_i], &c);
     check_layout(&c);
+}
+END_TEST
+
+/* ---- parameters ---- */
+
+/* Guests with a window over all slots, and in phases; pipelines, tensor parallelism, frozen encoders, ZeRO 0 and 1 in groups, eager
+ * forwards, recomputation. */
+static const struct {
+    const char *name, *frozen;
+    int window, zero; /* 0, -1: as the layout has it */
+} params[] = {
+    {"window all, dp 4 with LLM pp 2 dp 2", NULL, 0, -1},
+    {"window all, dp 4 with LLM pp 2 dp 2", NULL, 0, 0},
+    {"window all, dp 4 with LLM pp 2 dp 2", "ftt", 6, 1}, /* of six slots */
+    {"window all, tp 2 with LLM tp 1 dp 4", NULL, 0, -1},
+    {"window all, tp 2 with LLM tp 1 dp 4", "tff", 0, 0},
+    {"window all, frozen encoder", NULL, 0, -1},
+    {"phases, pp 2 over the LLM's", NULL, 0, -1},
+    {"phases, zb-h1, tp 2", NULL, 0, 0},
+    {"phases, frozen encoder", NULL, 0, -1},
+};
+
+START_TEST(where_parameters_are_between_phases_changes_no_bit)
+{
+    struct rank *ranks = calloc(RANKS_MAX, sizeof(*ranks));
+    struct ranks_case c;
+
+    ck_assert_ptr_nonnull(ranks);
+    find_layout(params[_i].name, &c);
+    c.window = params[_i].window ? params[_i].window : c.window;
+    for (int m = 0; m < MODULES; m++) {
+        c.zero[m] = params[_i].zero >= 0 ? params[_i].zero : c.zero[m];
+        c.frozen[m] = params[_i].frozen ? params[_i].frozen[m] : c.frozen[m];
+    }
+    for (int bf16 = 0; bf16 < (bf16_here() ? 2 : 1); bf16++) {
+        c.bf16 = bf16 == 1;
+        run_way(&c, NOWHERE, ranks);
+        for (int way = PARAMS; way < ENOUGH; way++) {
+            int64_t host = 0;
+
+            run_way(&c, way, ranks);
+            for (int k = 0; k < ranks_of(&c); k++) {
+                same(&c, way, k);
+                host += outcomes[way][k].host_bytes;
+            }
+            ck_assert_int_gt(host, 0);
+        }
+    }
+    free(ranks);
 }
 END_TEST
 
@@ -241,5 +308,7 @@ void add_offload_tests(TCase *t)
     tcase_add_loop_test(t, where_the_state_lies_changes_no_bit, 0,
                         sizeof(names) / sizeof(names[0]));
     tcase_add_loop_test(t, a_step_that_fails_on_the_host_is_noticed_at_once, 0, 2);
+    tcase_add_loop_test(t, where_parameters_are_between_phases_changes_no_bit, 0,
+                        sizeof(params) / sizeof(params[0]));
     tcase_add_loop_test(t, in_no_layout, 0, n_rows());
 }

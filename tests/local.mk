@@ -11,6 +11,7 @@ check_PROGRAMS += \
 	tests/test_algorithms \
 	tests/test_assign \
 	tests/test_assign_choose \
+	tests/test_assign_order \
 	tests/test_axes \
 	tests/test_base \
 	tests/test_batching \
@@ -23,6 +24,7 @@ check_PROGRAMS += \
 	tests/test_checkpoint_lock \
 	tests/test_colocate \
 	tests/test_communicator \
+	tests/test_convex \
 	tests/test_cores \
 	tests/test_cost \
 	tests/test_cost_comm \
@@ -71,6 +73,7 @@ check_PROGRAMS += \
 	tests/test_kernels_attention \
 	tests/test_kernels_basic \
 	tests/test_kernels_bf16 \
+	tests/test_kernels_device \
 	tests/test_kernels_loss \
 	tests/test_kernels_norm \
 	tests/test_kernels_product \
@@ -81,13 +84,16 @@ check_PROGRAMS += \
 	tests/test_memory \
 	tests/test_memory_card \
 	tests/test_memory_device \
+	tests/test_offload_memory \
 	tests/test_items \
 	tests/test_merge \
 	tests/test_model \
+	tests/test_modules_figures \
 	tests/test_modules_grad \
 	tests/test_modules_noise \
 	tests/test_modules_stage \
 	tests/test_modules_tp \
+	tests/test_samples_fit \
 	tests/test_stepccl \
 	tests/test_nccl \
 	tests/test_network \
@@ -139,6 +145,7 @@ check_PROGRAMS += \
 	tests/test_timeline \
 	tests/test_trace_perfetto \
 	tests/test_train \
+	tests/test_train_peak \
 	tests/test_transport \
 	tests/test_turns \
 	tests/test_classes \
@@ -146,6 +153,7 @@ check_PROGRAMS += \
 	tests/test_warmup \
 	tests/test_zb_h1 \
 	tests/test_offload \
+	tests/test_offload_params \
 	tests/test_zero
 tests_test_rows_SOURCES = tests/test_rows.c src/cli/rows.c src/cli/table.c
 tests_test_point_SOURCES = \
@@ -182,6 +190,7 @@ tests_test_mix_SOURCES = tests/test_mix.c tests/sched_fixture.h
 tests_test_phases_SOURCES = tests/test_phases.c tests/sched_fixture.h
 tests_test_zero_SOURCES = tests/test_zero.c tests/random_plan.h
 tests_test_offload_SOURCES = tests/test_offload.c tests/random_plan.h
+tests_test_offload_params_SOURCES = tests/test_offload_params.c tests/random_plan.h
 tests_test_run_view_SOURCES = tests/test_run_view.c tests/synth.c tests/synth.h
 tests_test_runs_hostile_SOURCES = tests/test_runs_hostile.c tests/synth.c tests/synth.h
 tests_test_timeline_SOURCES = tests/test_timeline.c tests/synth.c tests/synth.h
@@ -253,12 +262,15 @@ tests_test_overlap_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_finite_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_infer_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_train_peak_LDADD = $(LDADD) $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_train_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_execute_SOURCES = tests/test_execute.c tests/exec_fixture.h
 tests_test_memory_card_SOURCES = tests/test_memory_card.c tests/memory_fixture.h tests/exec_fixture.h
 tests_test_memory_card_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_memory_device_SOURCES = tests/test_memory_device.c tests/memory_fixture.h tests/exec_fixture.h
 tests_test_memory_device_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_offload_memory_SOURCES = tests/test_offload_memory.c tests/memory_fixture.h tests/exec_fixture.h
+tests_test_offload_memory_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_execute_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_execute_ranks_SOURCES = \
 	tests/exec_fixture.h \
@@ -279,6 +291,8 @@ KERNEL_TEST_SOURCES = tests/kernel_util.h tests/ref_kernels.c tests/ref_kernels.
 tests_test_kernels_attention_SOURCES = tests/test_kernels_attention.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_attention_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_kernels_bf16_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
+tests_test_kernels_device_SOURCES = tests/test_kernels_device.c $(KERNEL_TEST_SOURCES)
+tests_test_kernels_device_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_kernels_basic_SOURCES = tests/test_kernels_basic.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_basic_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_kernels_loss_SOURCES = tests/test_kernels_loss.c $(KERNEL_TEST_SOURCES)
@@ -294,6 +308,8 @@ tests_test_modules_grad_SOURCES = tests/test_modules_grad.c tests/modules_dump.c
 tests_test_modules_grad_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_modules_noise_SOURCES = tests/test_modules_noise.c $(MODULE_TEST_SOURCES)
 tests_test_modules_noise_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_modules_figures_SOURCES = tests/test_modules_figures.c $(MODULE_TEST_SOURCES)
+tests_test_modules_figures_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_modules_stage_SOURCES = tests/test_modules_stage.c $(MODULE_TEST_SOURCES)
 tests_test_modules_stage_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_modules_tp_SOURCES = tests/test_modules_tp.c $(MODULE_TEST_SOURCES)
@@ -422,6 +438,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/hf_params.py \
 	tests/hf_weights.py \
 	tests/modules_compare.py \
+	tests/laion.h \
 	tests/loop_job.sh \
 	tests/mpirun.sh \
 	tests/cost_fixture.h \

@@ -36,16 +36,18 @@ static inline double mf_predicted(struct exec_fixture *f, enum dt_memory_device 
                                   double *scratch_out)
 {
     struct dt_memory mem[DT_MAX_MODULES];
-    double sum = 0, scratch = 0;
+    double sum = 0, scratch = 0, away = 0, beside = 0;
 
     mf_stages(f, device, mem);
     for (int m = 0; m < f->model->n_modules; m++) {
+        away += mem[m].away;
+        beside += mem[m].beside;
         sum += mem[m].total - mem[m].logits_workspace;
         scratch = mem[m].logits_workspace > scratch ? mem[m].logits_workspace : scratch;
     }
     if (scratch_out)
         *scratch_out = scratch;
-    return sum + scratch;
+    return sum + scratch - (away < beside ? away : beside);
 }
 
 /* In the host's memory, with the rooms of a rank that offloads. */
@@ -57,7 +59,7 @@ static inline double mf_predicted_host(struct exec_fixture *f, enum dt_memory_de
     mf_stages(f, device, mem);
     for (int m = 0; m < f->model->n_modules; m++)
         sum += mem[m].host;
-    return sum > 0 ? sum + DT_MEMORY_HOST_ROOM : 0;
+    return dt_plan_steps_on_host(&f->plan, f->model) ? sum + DT_MEMORY_HOST_ROOM : sum;
 }
 
 #endif

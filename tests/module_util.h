@@ -106,6 +106,11 @@ struct mu_result {
 void mu_open(struct mu *u, enum mu_kind kind, uint64_t seed);
 /* With other numbers of heads (of a U-Net: on both levels). */
 void mu_open_heads(struct mu *u, enum mu_kind kind, uint64_t seed, int heads, int kv_heads);
+/* Kind `i` with the seed of tests. */
+static inline void mu_open_case(struct mu *u, int i)
+{
+    mu_open(u, (enum mu_kind)(i % MU_N), dt_test_seed() + (uint64_t)(i / MU_N));
+}
 void mu_close(struct mu *u);
 /* Stream of document or image 0; the others follow. */
 enum { MU_STREAM = 500 };

@@ -79,9 +79,27 @@ static bool computes(const struct dt_op *o)
 {
     return work(o) || o->kind == DT_OP_STEP;
 }
+static bool link(const struct dt_op *o)
+{
+    return o->kind == DT_OP_OFFLOAD || o->kind == DT_OP_RELOAD;
+}
+static bool share_gpu(const struct dt_program *p, const struct dt_op *a, const struct dt_op *b)
+{
+    const struct dt_lane *x = &p->lanes[a->lane], *y = &p->lanes[b->lane];
+
+    return x->first_gpu < y->first_gpu + y->gpus && y->first_gpu < x->first_gpu + x->gpus;
+}
+/* May one of a lane name one of another? */
+static bool may_name(const struct dt_program *p, const struct dt_op *a, const struct dt_op *b)
+{
+    if (computes(a) && computes(b))
+        return true;
+    return (computes(a) || link(a)) && (computes(b) || link(b)) && b->lane < (uint32_t)p->n_lanes &&
+           share_gpu(p, a, b);
+}
 static int queue_of(const struct dt_op *o)
 {
-    return coll(o) ? 0 : o->kind == DT_OP_SEND ? 1 : p2p(o) ? 2 : 3;
+    return link(o) ? 4 : coll(o) ? 0 : o->kind == DT_OP_SEND ? 1 : p2p(o) ? 2 : 3;
 }
 
 /* The k-th thing that op i names; DT_NONE ends the list, DT_NONE - 1 is an empty place. */
@@ -113,8 +131,8 @@ static const char *indices(const struct dt_program *p)
         if (o->more_n > 0 && o->more_first + (uint64_t)o->more_n > p->n_deps)
             return "list of dependencies";
         for (uint32_t k = 0, d; (d = names(p, i, k)) != DT_NONE; k++)
-            if (d != DT_NONE - 1 && (d >= p->n_ops || (p->ops[d].lane != o->lane &&
-                                                       !(computes(o) && computes(&p->ops[d])))))
+            if (d != DT_NONE - 1 &&
+                (d >= p->n_ops || (p->ops[d].lane != o->lane && !may_name(p, o, &p->ops[d]))))
                 return "waits for nothing, or for another lane without computing";
         if (message(o) && o->peer >= p->n_ops)
             return "no peer";
@@ -127,7 +145,7 @@ static const char *indices(const struct dt_program *p)
 static const char *queues(const struct dt_program *p)
 {
     for (int l = 0; l < p->n_lanes; l++) {
-        uint32_t last[4] = {DT_NONE, DT_NONE, DT_NONE, DT_NONE};
+        uint32_t last[5] = {DT_NONE, DT_NONE, DT_NONE, DT_NONE, DT_NONE};
 
         for (uint32_t i = p->lanes[l].first; i < p->lanes[l].first + p->lanes[l].n; i++) {
             uint32_t *at = &last[queue_of(&p->ops[i])];
@@ -157,8 +175,13 @@ static struct name name_of(const struct dt_program *p, const struct dt_op *o)
         n.word[3] = (uint64_t)o->part << 8 | o->parts;
     if (coll(o))
         n.word[2] = (uint64_t)o->mb << 8 | o->chunk;
-    if (o->kind == DT_OP_GRAD_NORM)
+    if (o->kind == DT_OP_GRAD_NORM || link(o))
         n.word[2] = o->mb;
+    if (link(o)) {
+        n.word[3] = (uint64_t)o->part << 8 | o->parts;
+        n.word[4] = o->bytes;
+        n.word[5] = o->peer;
+    }
     if (message(o) || coll(o)) {
         n.word[4] = o->bytes;
         n.word[5] = o->flags;
@@ -382,21 +405,30 @@ static bool must(const struct dt_program *p, const struct dt_op *a, const struct
         return a->kind == DT_OP_GRAD_SYNC || a->kind == DT_OP_BACKWARD ||
                a->kind == DT_OP_WEIGHT_GRAD || a->kind == DT_OP_PARAM_GATHER;
     if (b->kind == DT_OP_STEP)
-        return work(a) || a->kind == DT_OP_GRAD_NORM;
+        return work(a) || a->kind == DT_OP_GRAD_NORM || a->kind == DT_OP_RELOAD;
+    if (b->kind == DT_OP_OFFLOAD)
+        return a->kind == DT_OP_PARAM_GATHER;
+    if (b->kind == DT_OP_RELOAD)
+        return a->kind == DT_OP_FORWARD || a->kind == DT_OP_OFFLOAD;
+    if (a->kind == DT_OP_RELOAD)
+        return b->kind == DT_OP_BACKWARD || b->kind == DT_OP_WEIGHT_GRAD;
     return false;
 }
 
-static bool share_gpu(const struct dt_program *p, const struct dt_op *a, const struct dt_op *b)
+static bool goes_away(const struct dt_plan *p, int module)
 {
-    const struct dt_lane *x = &p->lanes[a->lane], *y = &p->lanes[b->lane];
-
-    return x->first_gpu < y->first_gpu + y->gpus && y->first_gpu < x->first_gpu + x->gpus;
+    return p->modules[module].offload == DT_OFFLOAD_PARAMETERS ||
+           p->modules[module].offload == DT_OFFLOAD_ALL;
+}
+static bool in_phases(const struct dt_plan *p, int module)
+{
+    return p->modules[module].phases || goes_away(p, module);
 }
 
 /* Of two on one GPU, must y come behind x as an encoder in phases is there: its forwards, the others' work, its backwards? */
 static bool later_phase(const struct dt_program *p, const struct dt_op *x, const struct dt_op *y)
 {
-    bool mine = p->plan->modules[x->module].phases, theirs = p->plan->modules[y->module].phases;
+    bool mine = in_phases(p->plan, x->module), theirs = in_phases(p->plan, y->module);
 
     if (!work(x) || !work(y))
         return false;
@@ -427,7 +459,7 @@ static const char *pairs(const struct judge *j, bool split)
     bool phases = false;
 
     for (int m = 0; m < j->p->plan->n_modules; m++)
-        phases |= j->p->plan->modules[m].phases;
+        phases |= in_phases(j->p->plan, m);
     for (uint32_t a = 0; a < j->p->n_ops; a++)
         for (uint32_t b = 0; b < j->p->n_ops; b++) {
             const struct dt_op *x = &j->ops[a], *y = &j->ops[b];
@@ -634,6 +666,59 @@ static const char *credits(const struct judge *j, uint32_t lane)
     return NULL;
 }
 
+/* What completes the microbatch of forward f; DT_NONE. */
+static uint32_t completes(const struct judge *j, uint32_t f)
+{
+    uint32_t w = partner(j, &j->ops[f], DT_OP_WEIGHT_GRAD);
+
+    return w != DT_NONE ? w : partner(j, &j->ops[f], DT_OP_BACKWARD);
+}
+
+/* Microbatches of the lane of op i that are held behind it. */
+static int open_at(const struct judge *j, uint32_t i)
+{
+    int n = 0;
+
+    for (uint32_t k = j->p->lanes[j->ops[i].lane].first; k <= i; k++)
+        if (j->ops[k].kind == DT_OP_FORWARD && j->ops[k].part == 0 && completes(j, k) != DT_NONE)
+            n += completes(j, k) > i;
+    return n;
+}
+
+/* Beside parameters that op `away` takes to the host, or brings back, a host's lane holds no more than it is charged for. */
+static bool fits_beside(const struct judge *j, uint32_t away, uint32_t i)
+{
+    const struct dt_op *o = &j->ops[i], *x = &j->ops[away];
+    const struct dt_lane *l = &j->p->lanes[o->lane];
+    const uint32_t *first = &j->p->assignment->m[l->module].mb_first[l->replica];
+    int most = dt_memory_beside_guests(j->p->plan, j->model, l->module, l->stage,
+                                       (int64_t)first[1] - first[0]);
+
+    if (x->kind == DT_OP_OFFLOAD) {
+        if (o->kind != DT_OP_FORWARD || o->part > 0 || open_at(j, i) <= most)
+            return true;
+        for (uint32_t f = 0; f < j->p->n_ops; f++)
+            if (j->ops[f].kind == DT_OP_FORWARD && j->ops[f].lane == x->lane && !has_ended(j, f, i))
+                return false;
+        return has_ended(j, away, i);
+    }
+    for (uint32_t f = l->first; f < i; f++) /* i: the first part of what completes it */
+        if (j->ops[f].kind == DT_OP_FORWARD && j->ops[f].part == 0 && completes(j, f) == i &&
+            open_at(j, i - 1) > most && !has_ended(j, i + o->parts - 1u, away))
+            return false;
+    return true;
+}
+
+static const char *links(const struct judge *j)
+{
+    for (uint32_t a = 0; a < j->p->n_ops; a++)
+        for (uint32_t i = 0; link(&j->ops[a]) && i < j->p->n_ops; i++)
+            if (j->ops[i].module == dt_plan_host(j->p->plan, j->ops[a].module) &&
+                share_gpu(j->p, &j->ops[a], &j->ops[i]) && !fits_beside(j, a, i))
+                return "no room beside a guest's parameters";
+    return NULL;
+}
+
 static const char *orders(struct judge *j, bool split)
 {
     const char *wrong = fill_table(j);
@@ -641,6 +726,7 @@ static const char *orders(struct judge *j, bool split)
     wrong = wrong ? wrong : sends(j);
     wrong = wrong ? wrong : pairs(j, split);
     wrong = wrong ? wrong : parts(j, split);
+    wrong = wrong ? wrong : links(j);
     for (uint32_t l = 0; l < (uint32_t)j->p->n_lanes && !wrong; l++)
         if (!(wrong = windows(j, l, split)))
             wrong = comes_back(j, l) ? in_flight(j, l) : credits(j, l);

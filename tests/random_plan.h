@@ -133,6 +133,32 @@ static inline void sf_random_phases(struct sched_fixture *s, uint64_t seed, int 
                                (p->colocated || dt_plan_host(p, m) != m);
 }
 
+/* Now and then guests whose parameters are in the host's memory between phases. */
+static inline void sf_random_offloads(struct sched_fixture *s, uint64_t seed, int round)
+{
+    struct dt_plan *p = &s->plan;
+    bool windows =
+        p->policy.assignment != DT_ASSIGNMENT_ENTRAIN && p->policy.warmup != DT_WARMUP_EAGER;
+    struct dt_rng r;
+
+    dt_rng_init(&r, seed, 6100000 + (uint64_t)round);
+    for (int m = 0; m < p->n_modules; m++)
+        windows &= p->modules[m].zero < 2;
+    for (int m = 0; m < s->f.model.llm; m++) {
+        if (windows && !p->modules[m].phases && dt_plan_host(p, m) != m && !p->colocated &&
+            sf_below(&r, 2))
+            p->modules[m].window = DT_PLAN_WINDOW_ALL;
+        if (p->colocated || dt_plan_host(p, m) == m || p->modules[m].layout.vpp > 1 ||
+            p->modules[m].zero > 2 ||
+            (!p->modules[m].phases && dt_plan_microbatches(p, s->f.model.llm, m) > 1) ||
+            sf_below(&r, 4) == 0)
+            continue;
+        p->modules[m].offload = sf_below(&r, 2) ? DT_OFFLOAD_ALL : DT_OFFLOAD_PARAMETERS;
+        s->f.cluster.host_bytes_per_s = 25e9;
+        s->f.cluster.host_mem_bytes_per_s = 200e9;
+    }
+}
+
 /* Now and then eager forwards, as far ahead as chance will have it. */
 static inline void sf_random_warmup(struct sched_fixture *s, uint64_t seed, int round)
 {
@@ -217,6 +243,7 @@ static inline void sf_random(struct sched_fixture *s, uint64_t seed, int round, 
     sf_random_phases(s, seed, round);
     sf_random_zero_groups(s, seed, round);
     sf_random_warmup(s, seed, round);
+    sf_random_offloads(s, seed, round);
 }
 
 #endif

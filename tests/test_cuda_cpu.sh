@@ -8,7 +8,7 @@ builddir=$PWD module=$PWD/tests/modules/CPU
 # every block of memory is on its own, with a guard behind it
 DISTTRAIN_MODULES=$module DISTTRAIN_TEST_DEVICE=cuda DISTTRAIN_CUDA_ARENA=0
 export DISTTRAIN_MODULES DISTTRAIN_TEST_DEVICE DISTTRAIN_CUDA_ARENA
-for t in basic norm loss product route attention; do
+for t in basic device norm loss product route attention; do
     "$builddir/tests/test_kernels_$t" >out 2>&1
     rc=$?
     tail -5 out
@@ -52,11 +52,11 @@ layout() {
 }
 DISTTRAIN_CUDA_ARENA=1
 if [ "${DT_CHECK_FULL:-0}" != 0 ]; then
-    for t in execute execute_ranks train infer step_memory modules_grad modules_noise modules_stage modules_tp; do
+    for t in execute execute_ranks train infer step_memory modules_grad modules_noise modules_figures modules_stage modules_tp; do
         passes $t CUCPU_SEED=1
     done
     DISTTRAIN_CUDA_ARENA=0
-    for t in infer step_memory modules_grad modules_stage; do
+    for t in infer step_memory modules_grad modules_figures modules_stage; do
         passes $t CUCPU_SEED=2
         passes $t CUCPU_SEED=3 CUCPU_DNN=yes DISTTRAIN_CUDNN=at-once
     done

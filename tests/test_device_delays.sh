@@ -45,7 +45,7 @@ layout_over_nccl() {
 if [ "${DT_CHECK_FULL:-0}" != 0 ]; then
     for seed in 1 2 3 4 5; do
         DISTTRAIN_FAKE_SEED=$seed; export DISTTRAIN_FAKE_SEED
-        for t in execute_ranks execute train infer step_memory modules_grad modules_noise modules_stage modules_tp; do
+        for t in execute_ranks execute train infer step_memory modules_grad modules_noise modules_figures modules_stage modules_tp; do
             passes "test_$t, seed $seed" "$builddir/tests/test_$t"
         done
         passes "test_execute_ranks on one device, seed $seed" \

@@ -412,6 +412,10 @@ static void lose(struct if_rank *r)
     bool done = false;
 
     dt_assert_ok(dt_transport_open_ipc(r->control, r->dev, &r->err, &r->t), r->err);
+    __atomic_store_n(&if_shared->number[r->k], 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n(&if_shared->number[0], __ATOMIC_ACQUIRE) ==
+           0) /* else it is lost before */
+        nanosleep(&pause, NULL);
     if (r->k == 1) {
         if (dies_at > 0)
             dt_assert_ok(r->t->post_recv(r->t, 0, 1, p, 1 << 20, r->q[0], &r->err, &in), r->err);

@@ -71,7 +71,8 @@ json "explain binding_module why modules sample_s ideal_s interval_s slowest_sta
     "$DISTTRAIN" plan --json --explain mllm-nano-local
 check "of a plan without guests it says nothing of bubbles" '! grep -q "\"bubbles\":" out'
 json "bubbles by_rule_s placed_s guest_ops moved chain_s work_s unbounded_s idle name" \
-    "$DISTTRAIN" plan --json --explain mllm-9b-96 cluster.nodes=2 train.global_batch=16
+    "$DISTTRAIN" plan --json --explain mllm-9b-96 cluster.nodes=2 train.global_batch=16 train.zero=1 search.strategy=manual \
+    "plan={encoder: {dp: 8, with: llm}, llm: {tp: 4, pp: 2, dp: 2}, generator: {dp: 8, with: llm}}"
 cat >bubbles.py <<'END'
 import json
 d = json.load(open("out"))

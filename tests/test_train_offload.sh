@@ -41,6 +41,22 @@ train 4 without "$alone" 'train.frozen=[encoder]'
 train 4 with "$alone" 'train.frozen=[encoder]' train.offload=optimizer
 check "of a frozen module its projector's" 'same without with'
 
+# --- parameters of a guest, between phases ---
+guest() { echo "plan={encoder: {dp: 2, with: llm, window: all, offload: $1}, llm: {pp: 2}, generator: {}}"; }
+rm -rf without with
+train 2 without "$(guest none)" --ranks 3
+train 2 with "$(guest all)" --ranks 3
+check "parameters and states: the bits of a checkpoint" 'same without with'
+train 4 with "$(guest parameters)" --ranks 3
+check "goes on with the parameters alone" 'grep -q "\"resumed\": true" out'
+train 4 without "$(guest none)" --ranks 3
+check "the same bits again" 'same without with'
+expect 0 " OFFLOAD " "$DISTTRAIN" simulate job.yaml "$(guest parameters)" --print-program --lane 0
+check "and back" 'grep -q "RELOAD " out'
+expect 2 "use window: all, or phases: true" "$DISTTRAIN" simulate job.yaml \
+    'plan={encoder: {dp: 2, with: llm, offload: parameters}, llm: {pp: 2}, generator: {}}'
+expect 2 "where plans are searched for, use optimizer or none" "$DISTTRAIN" plan llama-70b-96 train.offload=parameters
+
 # --- memory: as predicted within 10 %, on the device and on the host ---
 wide='model.modules.encoder={kind: encoder, layers: 2, hidden: 128, ffn: 384, heads: 4, patch: 4, channels: 1, positions: 4}'
 llm='model.modules.llm={kind: llm, layers: 4, hidden: 192, ffn: 512, heads: 4, vocab: 264}'

@@ -13,11 +13,13 @@ BUNDLE_TESTS = \
 	tests/bench/roofline \
 	tests/nccl_card \
 	tests/test_cuda_dnn \
+	tests/test_device_calls \
 	tests/test_execute \
 	tests/test_execute_ranks \
 	tests/test_infer \
 	tests/test_kernels_attention \
 	tests/test_kernels_basic \
+	tests/test_kernels_device \
 	tests/test_kernels_loss \
 	tests/test_kernels_norm \
 	tests/test_kernels_product \

@@ -46,7 +46,7 @@ static enum dt_status memory(struct dt_report_page_run *r, const struct dt_sessi
     for (int i = 0; st == DT_OK && w->stage && i < n; i++) {
         const struct dt_run_view_lane *l = &v.lane[rows[i].lane];
         struct dt_report_stage *out = &w->stage[w->n_stage++];
-        double total;
+        double total, away, beside;
 
         dt_memory_stage(p, s->job->model, c, l->module, l->stage, &work[l->module],
                         micro[l->module], &mem);
@@ -58,13 +58,18 @@ static enum dt_status memory(struct dt_report_page_run *r, const struct dt_sessi
                                         .activations = mem.activations,
                                         .other = mem.logits_workspace + mem.broker + mem.reserve};
         total = mem.total;
+        away = mem.away;
+        beside = mem.beside;
         for (int g = 0; g < rows[i].n_guests; g++) {
             const struct dt_run_view_lane *x = &v.lane[rows[i].guest[g]];
 
             dt_memory_stage(p, s->job->model, c, x->module, x->stage, &work[x->module],
                             micro[x->module], &mem);
             out->guests += guest_bytes(&mem, dt_cluster_is_cpu(c));
+            away += mem.away;
+            beside += mem.beside;
         }
+        out->guests -= away < beside ? away : beside; /* either they are there or all activations */
         total += out->guests;
         w->memory_bytes = total > w->memory_bytes ? total : w->memory_bytes;
     }

@@ -93,7 +93,7 @@ static enum dt_status largest(const struct dt_session *s, struct dt_error *err, 
 }
 
 static void stage(struct dt_cli_rows *r, const struct dt_cluster *c, const struct dt_plan *p,
-                  int module, int stage, bool offloads, const struct dt_memory *mem)
+                  int module, int stage, bool offloads, bool away, const struct dt_memory *mem)
 {
     const uint16_t *split = p->modules[module].split;
     bool mib = dt_cluster_is_cpu(c);
@@ -117,9 +117,24 @@ static void stage(struct dt_cli_rows *r, const struct dt_cluster *c, const struc
     if (offloads)
         dt_cli_row_number(r, "host_bytes", mib ? "host [MiB]" : "host [GiB]", "%.2f", unit,
                           mem->host);
+    if (away) {
+        dt_cli_row_number(r, "away_bytes", mib ? "away [MiB]" : "away [GiB]", "%.2f", unit,
+                          mem->away);
+        dt_cli_row_number(r, "beside_bytes", mib ? "beside [MiB]" : "beside [GiB]", "%.2f", unit,
+                          mem->beside);
+    }
     dt_cli_row_number(r, "other_bytes", mib ? "other [MiB]" : "other [GiB]", "%.2f", unit, other);
     dt_cli_row_number(r, "total_bytes", mib ? "total [MiB]" : "total [GiB]", "%.2f", unit,
                       mem->total);
+}
+
+/* Do parameters of guests leave for a time?  Of a GPU's stages together the least of `away` and `beside` is never there. */
+static bool any_away(const struct dt_plan *p)
+{
+    for (int m = 0; m < p->n_modules; m++)
+        if (dt_plan_offloads_params(&p->modules[m]))
+            return true;
+    return false;
 }
 
 static void stages(struct dt_cli_rows *r, const struct dt_session *s, const struct charged *x)
@@ -132,7 +147,7 @@ static void stages(struct dt_cli_rows *r, const struct dt_session *s, const stru
         for (int k = 0; k < p->modules[m].layout.pp; k++) {
             dt_memory_stage(p, s->job->model, c, m, k, &x->work[m],
                             dt_plan_microbatches(p, s->job->model->llm, m), &mem);
-            stage(r, c, p, m, k, dt_plan_offloads(p, s->job->model), &mem);
+            stage(r, c, p, m, k, dt_plan_offloads(p, s->job->model), any_away(p), &mem);
         }
 }
 

@@ -81,6 +81,7 @@ libdtcore_a_SOURCES = \
 	src/core/model/plan.h \
 	src/core/model/plan_entrain.c \
 	src/core/model/plan_json.c \
+	src/core/model/plan_offload.c \
 	src/core/model/plan_phases.c \
 	src/core/model/plan_place.c \
 	src/core/model/plan_split.c \
@@ -198,6 +199,7 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/program_partners.h \
 	src/core/schedule/program_check_data.c \
 	src/core/schedule/program_check_graph.c \
+	src/core/schedule/program_check_host.c \
 	src/core/schedule/program_check_impl.h \
 	src/core/schedule/program_check_plan.c \
 	src/core/schedule/program_check_sync.c \
@@ -218,6 +220,8 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/schedule_fill.h \
 	src/core/schedule/schedule_host.c \
 	src/core/schedule/schedule_impl.h \
+	src/core/schedule/schedule_link.c \
+	src/core/schedule/schedule_link.h \
 	src/core/schedule/schedule_list.c \
 	src/core/schedule/schedule_meet.c \
 	src/core/schedule/schedule_order.c \

@@ -131,12 +131,14 @@ libdtexec_a_SOURCES = \
 	src/exec/program/batching.h \
 	src/exec/program/execute.c \
 	src/exec/program/execute.h \
+	src/exec/program/execute_check.c \
 	src/exec/program/execute_collect.c \
 	src/exec/program/execute_comm.c \
 	src/exec/program/execute_connect.c \
 	src/exec/program/execute_edge.c \
 	src/exec/program/execute_gather.c \
 	src/exec/program/execute_graph.c \
+	src/exec/program/execute_host.c \
 	src/exec/program/execute_edge.h \
 	src/exec/program/execute_impl.h \
 	src/exec/program/execute_lane.c \
@@ -152,6 +154,7 @@ libdtexec_a_SOURCES = \
 	src/exec/program/execute_queue.c \
 	src/exec/program/execute_ranks.c \
 	src/exec/program/execute_share.c \
+	src/exec/program/execute_thread.h \
 	src/exec/program/execute_time.c \
 	src/exec/program/execute_turn.c \
 	src/exec/program/execute_whole.c \

@@ -22,6 +22,8 @@ const struct dt_report_spent_kind dt_report_spent_kinds[DT_SPENT_N] = {
     {"exposed: gradient sync", "gradient reductions that the optimizer waits for", DT_CHART_AMBER},
     {"exposed: gradient norm", "the all-reduce of the gradient norm", DT_CHART_ORANGE},
     {"data", "waiting for input data", DT_CHART_OLIVE},
+    {"exposed: host link", "parameters on their way back from the host that computation waits for",
+     DT_CHART_PLUM},
     {"bubble: pipeline fills", "before the first op of a GPU has its input", DT_CHART_SILVER},
     {"bubble: other stages", "waiting for another stage of the module", DT_CHART_GREY},
     {"bubble: other modules", "waiting for another module", DT_CHART_SLATE},
@@ -128,13 +130,16 @@ static enum dt_report_spent spent_of(const struct dt_run_view *v, const struct w
         return DT_SPENT_NORM;
     case DT_OP_FETCH:
         return DT_SPENT_DATA;
+    case DT_OP_OFFLOAD:
+    case DT_OP_RELOAD:
+        return DT_SPENT_HOST;
     case DT_OP_KIND_N:
         break;
     }
     return DT_SPENT_OTHER;
 }
 
-/* What the lane's op `x` waited for last: of its messages, data and gathers the one that ended last, if that was while
+/* What the lane's op `x` waited for last: of its messages, data, gathers and parameters from the host the one that ended last, if that was while
  * its GPU was idle. */
 static const struct work *gate(const struct gpu *g, const struct work *x, int64_t idle_ns)
 {
@@ -157,6 +162,7 @@ static const struct work *gate(const struct gpu *g, const struct work *x, int64_
         if (w->lane != x->lane || w->end_ns <= idle_ns)
             return NULL;
         if (c->kind == DT_OP_PARAM_GATHER ||
+            (c->kind == DT_OP_RELOAD && o->kind == DT_OP_BACKWARD) ||
             ((c->kind == DT_OP_RECV || c->kind == DT_OP_FETCH) && c->mb == o->mb))
             return w;
     }
@@ -221,6 +227,7 @@ static void idle(struct gpu *g, const struct work *next, int64_t from)
         case DT_SPENT_GATHER:
         case DT_SPENT_SYNC:
         case DT_SPENT_NORM:
+        case DT_SPENT_HOST:
         case DT_SPENT_FILL:
         case DT_SPENT_STAGE:
         case DT_SPENT_MODULE:

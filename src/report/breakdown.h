@@ -21,6 +21,7 @@ enum dt_report_spent {
     DT_SPENT_SYNC,
     DT_SPENT_NORM,
     DT_SPENT_DATA,
+    DT_SPENT_HOST, /* parameters on their way to the host, or back */
     /* bubbles */
     DT_SPENT_FILL,   /* before the first op: the pipeline fills */
     DT_SPENT_STAGE,  /* for another stage of the module */

@@ -49,6 +49,7 @@ enum dt_report_error_family dt_explain_contribution_family(const struct dt_expla
     switch (c->kind) {
     case DT_CONTRIB_HOST:
     case DT_CONTRIB_DATA:
+    case DT_CONTRIB_LINK:
         return DT_ERRF_HOST;
     case DT_CONTRIB_TRANSFER:
     case DT_CONTRIB_WAIT:
@@ -68,10 +69,15 @@ enum dt_report_error_family dt_explain_contribution_family(const struct dt_expla
 void dt_explain_contribution_text(const struct dt_explain_contribution *c, char *buf, size_t size)
 {
     static const char *const names[DT_CONTRIB_N] = {
-        [DT_CONTRIB_HOST] = "waiting for the host",     [DT_CONTRIB_TRANSFER] = "transfer",
-        [DT_CONTRIB_GRAD_SYNC] = "gradient sync",       [DT_CONTRIB_GRAD_NORM] = "gradient norm",
-        [DT_CONTRIB_PARAM_GATHER] = "parameter gather", [DT_CONTRIB_STEP] = "optimizer step",
-        [DT_CONTRIB_WAIT] = "waiting for links",        [DT_CONTRIB_DATA] = "waiting for data",
+        [DT_CONTRIB_HOST] = "waiting for the host",
+        [DT_CONTRIB_TRANSFER] = "transfer",
+        [DT_CONTRIB_GRAD_SYNC] = "gradient sync",
+        [DT_CONTRIB_GRAD_NORM] = "gradient norm",
+        [DT_CONTRIB_PARAM_GATHER] = "parameter gather",
+        [DT_CONTRIB_STEP] = "optimizer step",
+        [DT_CONTRIB_WAIT] = "waiting for links",
+        [DT_CONTRIB_DATA] = "waiting for data",
+        [DT_CONTRIB_LINK] = "parameters over the host link",
     };
 
     if (c->kind != DT_CONTRIB_KERNEL)
@@ -232,7 +238,8 @@ static enum dt_explain_contribution_kind kind_of(const struct dt_op *op)
         [DT_OP_SEND] = DT_CONTRIB_TRANSFER,       [DT_OP_RECV] = DT_CONTRIB_TRANSFER,
         [DT_OP_GRAD_SYNC] = DT_CONTRIB_GRAD_SYNC, [DT_OP_GRAD_NORM] = DT_CONTRIB_GRAD_NORM,
         [DT_OP_STEP] = DT_CONTRIB_STEP,           [DT_OP_PARAM_GATHER] = DT_CONTRIB_PARAM_GATHER,
-        [DT_OP_FETCH] = DT_CONTRIB_HOST,
+        [DT_OP_FETCH] = DT_CONTRIB_HOST,          [DT_OP_OFFLOAD] = DT_CONTRIB_LINK,
+        [DT_OP_RELOAD] = DT_CONTRIB_LINK,
     };
 
     return (enum dt_explain_contribution_kind)of[op->kind];

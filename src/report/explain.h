@@ -61,6 +61,7 @@ enum dt_explain_contribution_kind { /* a kernel of a block, or what is outside o
                                     DT_CONTRIB_STEP,
                                     DT_CONTRIB_WAIT,
                                     DT_CONTRIB_DATA,
+                                    DT_CONTRIB_LINK,
                                     DT_CONTRIB_N
 };
 struct dt_explain_contribution {

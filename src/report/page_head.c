@@ -309,7 +309,7 @@ static void layout_text(const struct dt_plan *p, int m, char *buf, size_t size)
 
 static void zero_cell(struct dt_html_table *b, const struct dt_plan_module *p)
 {
-    const char *where = p->offload == DT_OFFLOAD_NONE ? "" : ", on the host";
+    const char *where = dt_plan_offloads_optimizer(p) ? ", on the host" : "";
 
     if (p->zero_group > 0)
         dt_html_cell(b, "%d in groups of %d%s", p->zero, p->zero_group, where);

@@ -213,6 +213,8 @@ static void add_time(struct dt_run_module *m, enum dt_op_kind kind, double gpu_s
         break;
     case DT_OP_RECV: /* the same time again */
     case DT_OP_FETCH:
+    case DT_OP_OFFLOAD: /* no GPU's: a copy engine's */
+    case DT_OP_RELOAD:
     case DT_OP_KIND_N:
         return;
     }

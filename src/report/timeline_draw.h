@@ -36,6 +36,7 @@ enum dt_report_time {
     DT_TIME_COLLECTIVE,
     DT_TIME_TRANSFER,
     DT_TIME_DATA,
+    DT_TIME_HOST,
     DT_TIME_N
 };
 struct dt_report_time_kind {

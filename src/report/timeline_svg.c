@@ -10,7 +10,16 @@
 
 /* Of a row, from its top: the bars of its own module, those of guests (lower), collectives, messages that leave and
  * messages that arrive. */
-enum { ROW = 34, BAR = 18, GUEST_TOP = 7, COLL_TOP = 20, SEND_TOP = 25, RECV_TOP = 28, THIN = 3 };
+enum {
+    ROW = 34,
+    BAR = 18,
+    GUEST_TOP = 7,
+    COLL_TOP = 20,
+    SEND_TOP = 25,
+    RECV_TOP = 28,
+    HOST_TOP = 31,
+    THIN = 3
+};
 enum { WIDTH = 1200, LEFT = 270, RIGHT = 20, PLOT = WIDTH - LEFT - RIGHT, FOOT = 30 };
 enum { BARS_MAX = 9000 }; /* some 1.5 MB of text */
 #define VISIBLE 0.3       /* px: what the legend explains is at least once as wide */
@@ -23,6 +32,7 @@ const struct dt_report_time_kind dt_report_time_kinds[DT_TIME_N] = {
     {"gradient and parameter collectives", "=", DT_CHART_ORANGE},
     {"transfers", "-", DT_CHART_PURPLE},
     {"data", "+", DT_CHART_OLIVE},
+    {"host link", "~", DT_CHART_GREY},
 };
 
 enum dt_report_time dt_report_time_of(enum dt_op_kind kind)
@@ -43,6 +53,9 @@ enum dt_report_time dt_report_time_of(enum dt_op_kind kind)
     case DT_OP_SEND:
     case DT_OP_RECV:
         return DT_TIME_TRANSFER;
+    case DT_OP_OFFLOAD:
+    case DT_OP_RELOAD:
+        return DT_TIME_HOST;
     case DT_OP_FETCH:
     case DT_OP_KIND_N:
         break;
@@ -145,7 +158,7 @@ static void bar(struct pen *p, int lane, const struct dt_run_view_op *o, int y, 
 
 static void lane(struct pen *p, int k, int top, bool guest)
 {
-    static const int tops[DT_RES_N] = {0, SEND_TOP, RECV_TOP, COLL_TOP};
+    static const int tops[DT_RES_N] = {0, SEND_TOP, RECV_TOP, COLL_TOP, HOST_TOP};
     const struct dt_run_view_lane *l = &p->v->lane[k];
 
     p->guests |= guest;

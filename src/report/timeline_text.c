@@ -94,7 +94,7 @@ static void lane(struct grid *g, int k)
 static void put(const struct grid *g, int kind, const char *s)
 {
     static const char *const escapes[DT_TIME_N] = {"\033[36m", "\033[34m", "\033[32m", "\033[31m",
-                                                   "\033[33m", "\033[35m", "\033[93m"};
+                                                   "\033[33m", "\033[35m", "\033[93m", "\033[37m"};
     bool on = g->colour && kind < DT_TIME_N;
 
     dt_text_add(g->t, "%s%s%s", on ? escapes[kind] : "", s, on ? "\033[0m" : "");

@@ -7,7 +7,8 @@
 #include <sqlite3.h>
 #include <string.h>
 
-const char *const dt_trace_threads[DT_RES_N] = {"compute", "send", "receive", "collective"};
+const char *const dt_trace_threads[DT_RES_N] = {"compute", "send", "receive", "collective",
+                                                "host link"};
 
 struct reader {
     struct dt_runs_db file;

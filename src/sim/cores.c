@@ -292,6 +292,7 @@ static void begin_op(struct cores *c, uint32_t i)
         break;
     case DT_RES_P2P_OUT:
     case DT_RES_P2P_IN:
+    case DT_RES_HOST: /* a copy engine's, of no core */
     case DT_RES_N:
         c->begin[i] = llround(c->now);
         if (op->kind == DT_OP_SEND && work_of(c, i) > 0) /* whoever sends goes on */

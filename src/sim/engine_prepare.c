@@ -52,6 +52,8 @@ static enum dt_engine_class class_of(const struct dt_op *op)
     case DT_OP_STEP:
     case DT_OP_PARAM_GATHER:
     case DT_OP_FETCH:
+    case DT_OP_OFFLOAD:
+    case DT_OP_RELOAD:
     case DT_OP_KIND_N:
         break;
     }

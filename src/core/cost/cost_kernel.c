@@ -336,6 +336,18 @@ void dt_cost_optimizer_host(struct dt_cost *c, double params, int ranks, double 
     dt_cost_scale(c, DT_KOP_ADAMW, out);
 }
 
+void dt_cost_host_copy(struct dt_cost *c, double bytes, struct dt_cost_time *out)
+{
+    const struct dt_cluster *cl = c->cluster;
+    /* where devices are CPUs the host's memory is theirs: it is read and written */
+    double s =
+        dt_cluster_is_cpu(cl) ? 2 * bytes / cl->hbm_bytes_per_s : bytes / cl->host_bytes_per_s;
+
+    *out = (struct dt_cost_time){0};
+    if (bytes > 0)
+        dt_cost_time_set(out, 1e9 * s, DT_PROV_COMPUTED);
+}
+
 void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_cost_time *out)
 {
     /* AdamW, mixed precision: read fp32 gradient 4, read and write fp32 master, m, v 24, write

@@ -146,6 +146,14 @@ int dt_memory_held(const struct dt_plan *p, const struct dt_model *m, int module
                                  dt_memory_deferred(p, m, module, stage, n_microbatches));
 }
 
+int dt_memory_beside_guests(const struct dt_plan *p, const struct dt_model *m, int module,
+                            int stage, int64_t n_microbatches)
+{
+    int held = dt_memory_held(p, m, module, stage, n_microbatches);
+
+    return dt_plan_hosts_offload(p, module) ? held / 2 : held;
+}
+
 /* ---- messages that wait at a stage ----
  *
  * A lane with backwards has a message under way or unread only for what it holds itself: the
@@ -305,10 +313,12 @@ static void remedies(const struct dt_plan *p, const struct dt_model *m, const st
         snprintf(what, sizeof(what), "zero %d", zero);
         k += try_change(&q, m, c, at, what, text + k, size - (size_t)k);
     }
-    if (p->modules[at->module].offload == DT_OFFLOAD_NONE && !dt_cluster_is_cpu(c) &&
+    if (!dt_plan_offloads_optimizer(&p->modules[at->module]) && !dt_cluster_is_cpu(c) &&
         c->host_bytes_per_s > 0) {
         q = *p;
-        q.modules[at->module].offload = DT_OFFLOAD_OPTIMIZER;
+        q.modules[at->module].offload = dt_plan_offloads_params(&p->modules[at->module])
+                                            ? DT_OFFLOAD_ALL
+                                            : DT_OFFLOAD_OPTIMIZER;
         k += try_offload(&q, m, c, at, text + k, size - (size_t)k);
     }
     q = *p;
@@ -364,6 +374,7 @@ static enum dt_status too_large(const struct dt_plan *p, const struct dt_model *
  * kernels). */
 struct share {
     double total, once;
+    double away, beside; /* as in struct dt_memory */
 };
 
 /* The stage of a module that a GPU runs, or -1. */
@@ -395,7 +406,7 @@ static enum dt_status check_gpu(const struct dt_plan *p, const struct dt_cluster
                                 struct dt_error *err)
 {
     bool cpu = dt_cluster_is_cpu(c);
-    double sum = 0, shared = 0;
+    double sum = 0, shared = 0, away = 0, beside = 0;
     char names[512] = "";
 
     for (int m = 0; m < p->n_modules; m++) {
@@ -405,7 +416,11 @@ static enum dt_status check_gpu(const struct dt_plan *p, const struct dt_cluster
             continue;
         sum += share[m][stage].total - fmin(share[m][stage].once, shared);
         shared = fmax(share[m][stage].once, shared);
+        away += share[m][stage].away;
+        beside += share[m][stage].beside;
     }
+    /* either the guests' parameters are on the GPU or all activations of their host */
+    sum -= fmin(away, beside);
     *most = fmax(*most, sum);
     if (sum <= dt_memory_limit(c))
         return DT_OK;
@@ -445,8 +460,9 @@ static enum dt_status check_stages(struct dt_memory_memo *memo, const struct dt_
             if (mem.total > dt_memory_limit(c))
                 return too_large(p, m, c, &at, &mem, err);
             *most = fmax(*most, mem.total);
-            share[module][stage] = (struct share){
-                mem.total, dt_cluster_is_cpu(c) ? mem.logits_workspace : mem.reserve};
+            share[module][stage] =
+                (struct share){mem.total, dt_cluster_is_cpu(c) ? mem.logits_workspace : mem.reserve,
+                               mem.away, mem.beside};
         }
     }
     return DT_OK;
@@ -465,9 +481,9 @@ static enum dt_status check_hosts(const struct dt_plan *p, const struct dt_model
     if (h.node_bytes <= c->host_mem_bytes)
         return DT_OK;
     return dt_error_set(err, DT_ERR_INFEASIBLE,
-                        "offload: masters and moments of a node's GPUs need %.1f GiB of its host's "
-                        "memory, cluster %s has %.1f GiB; fewer modules with offload: optimizer, "
-                        "or more replicas that share them (zero), would help",
+                        "offload: what a node's GPUs have there needs %.1f GiB of its host's "
+                        "memory, cluster %s has %.1f GiB; fewer modules with offload, "
+                        "or more replicas that share masters and moments (zero), would help",
                         gib(h.node_bytes), c->name, gib(c->host_mem_bytes));
 }
 

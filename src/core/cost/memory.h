@@ -21,6 +21,9 @@ struct dt_memory {
     /* in the host's memory: masters and moments of a module that offloads them, which `optimizer` is without.  Where
      * devices are CPUs it is the same memory, and in `total`, too */
     double host;
+    /* of params: those of a guest that leave the device between its last forward and its first backward, and of `host` what they
+     * take there; of a host's activations: what it does not hold while such parameters are on the device */
+    double away, away_host, beside;
 };
 /* Page-locked room of a rank that copies what is offloaded (exec/program/optimizer_host.h), beside `host`. */
 #define DT_MEMORY_HOST_ROOM                                                                        \
@@ -41,6 +44,11 @@ int dt_memory_deferred(const struct dt_plan *p, const struct dt_model *m, int mo
 /* Microbatches whose activations are held: in_flight until the backward, and the others until the weight gradient. */
 int dt_memory_held(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
                    int64_t n_microbatches);
+/* Microbatches, of chunks as in_flight, that (module, stage) may hold while parameters of its guests that are offloaded are on
+ * the device, before they have left it and from where they come back on: half of those that it holds at most, so that both copies
+ * have that long to hide.  Of a module without such guests: all.  dt_program_check proves it. */
+int dt_memory_beside_guests(const struct dt_plan *p, const struct dt_model *m, int module,
+                            int stage, int64_t n_microbatches);
 /* Microbatches whose input may have reached (module, stage) without being in flight there yet: what its receive
  * buffers are charged for, at least 2 (one in use, one in transfer).  See memory.c; dt_program_check proves it. */
 int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int module, int stage,

@@ -27,7 +27,7 @@ static struct range range_of(const struct dt_plan *p, const struct dt_model *m,
 }
 
 /* Which stages meet changes only where one begins, so one GPU there stands for those that follow. */
-static double most_of_a_gpu(const struct range *r, int n)
+static double most_of_a_gpu(const struct range *r, int n, double room)
 {
     double most = 0;
 
@@ -37,7 +37,7 @@ static double most_of_a_gpu(const struct range *r, int n)
         for (int k = 0; k < n; k++)
             if (r[i].first >= r[k].first && r[i].first < r[k].first + r[k].n)
                 sum += r[k].each;
-        most = fmax(most, sum > 0 ? sum + DT_MEMORY_HOST_ROOM : 0);
+        most = fmax(most, sum > 0 ? sum + room : 0);
     }
     return most;
 }
@@ -50,7 +50,7 @@ static int overlap(const struct range *r, int first, int n)
     return end > lo ? end - lo : 0;
 }
 
-static double most_of_a_node(const struct range *r, int n, int gpus, int per_node)
+static double most_of_a_node(const struct range *r, int n, int gpus, int per_node, double room)
 {
     double most = 0;
 
@@ -59,7 +59,7 @@ static double most_of_a_node(const struct range *r, int n, int gpus, int per_nod
 
         for (int k = 0; k < n; k++)
             sum += r[k].each * overlap(&r[k], first, per_node);
-        most = fmax(most, sum > 0 ? sum + per_node * DT_MEMORY_HOST_ROOM : 0);
+        most = fmax(most, sum > 0 ? sum + per_node * room : 0);
     }
     return most;
 }
@@ -68,6 +68,7 @@ enum dt_status dt_memory_host(const struct dt_plan *p, const struct dt_model *m,
                               const struct dt_cluster *c, const struct dt_work *work,
                               struct dt_error *err, struct dt_memory_host *out)
 {
+    double room = dt_plan_steps_on_host(p, m) ? DT_MEMORY_HOST_ROOM : 0;
     int n = 0, gpus = 0, stages = 0;
     struct range *r;
 
@@ -85,8 +86,8 @@ enum dt_status dt_memory_host(const struct dt_plan *p, const struct dt_model *m,
             gpus = r[n].first + r[n].n > gpus ? r[n].first + r[n].n : gpus;
             n++;
         }
-    out->gpu_bytes = most_of_a_gpu(r, n);
-    out->node_bytes = most_of_a_node(r, n, gpus, c->gpus_per_node);
+    out->gpu_bytes = most_of_a_gpu(r, n, room);
+    out->node_bytes = most_of_a_node(r, n, gpus, c->gpus_per_node, room);
     dt_free(r);
     return DT_OK;
 }

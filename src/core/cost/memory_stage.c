@@ -12,6 +12,8 @@
  *               over the replicas under ZeRO-1
  *   offloaded   in the host's memory 12 B: master, m, v            12 B; the device keeps the parameters, in
  *               instead              of those trained              bf16 where it need not pack them from fp32
+ *   parameters  of a guest, in       the 2 B, too                  all copies of them, too
+ *   offloaded   the host's memory
  *   ZeRO 2      grads over the       the share of a rank, and the  as ZeRO-1 (such plans are not run)
  *               replicas             buckets that are not reduced
  *   ZeRO 3      params as well       the share, and the buckets    as ZeRO-1
@@ -272,7 +274,7 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
 {
     const struct dt_memory_row *row = s->row;
     double kept = 0, all = 0, with_grads = 0, all_before = 0, grads_before = 0;
-    double exact = 0, before = out->optimizer;
+    double exact = 0, before = out->optimizer, params_before = out->params, packed = 0, one;
     bool above = dt_plan_upstream_trained(s->p, m, module, first), any = false;
     int n = last - first, buckets = n < DT_PLAN_BUCKETS ? n : DT_PLAN_BUCKETS, bucket = 0;
 
@@ -294,7 +296,9 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
                                   s->experts / (s->replicas > 1 ? s->replicas / s->shard.ep : 1));
             out->wire += row->wire && s->replicas > 1 ? row->wire(s, i) : 0;
         }
-        out->params += row->packed ? row->packed(s, i, above) : 0;
+        one = row->packed ? row->packed(s, i, above) : 0;
+        packed += one;
+        out->params += one;
         exact += row->exact ? row->exact(s, i) : 0;
         kept += above ? s->kept : 0; /* below the first trained block nothing is kept */
         *stash += above ? s->stash : 0;
@@ -313,8 +317,15 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
     /* the executor lays moments out as it does parameters, unless it has a share of them only */
     if (row->grads_of_all && any && s->replicas <= 1)
         out->optimizer += row->optimizer * (all - with_grads);
-    if (any && s->mp->offload == DT_OFFLOAD_OPTIMIZER)
+    if (any && dt_plan_offloads_optimizer(s->mp))
         offload(s, out->optimizer - before, all, with_grads, exact, out);
+    if (dt_plan_offloads_params(
+            s->mp)) { /* what forwards and backwards read; beside rounded copies the rest stays */
+        bool rounded = row->exact && s->elem < row->param;
+
+        out->away += rounded ? packed : out->params - params_before;
+        out->away_host += rounded ? packed : row->param * all;
+    }
     *workspace += row->beside ? row->beside(s, module, m, first, last) : 0;
     return kept + (row->states ? row->states(s, first, last) : 0);
 }
@@ -454,6 +465,9 @@ static void stage_on(enum dt_memory_device device, struct dt_memory_memo *memo,
     /* chunks differ by at most a block or so: every chunk-microbatch in flight is charged as the
      * largest one */
     out->activations = x->most * out->in_flight + x->stash * s.deferred + x->workspace;
+    out->beside =
+        x->most * (out->in_flight - dt_memory_beside_guests(p, m, module, stage, n_microbatches));
+    out->host += out->away_host;
     out->params += out->wire;
     out->broker = row->messages * x->messages + batches(&s, out->in_flight, n_microbatches);
     out->total = out->params + out->grads + out->optimizer + out->activations +

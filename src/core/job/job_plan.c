@@ -389,6 +389,23 @@ void dt_job_strategy_policy(struct dt_node root, struct dt_job *j)
         note_unused(j, "train", "stepccl");
 }
 
+/* Whether a module becomes a guest that its parameters may leave is not known before the search has made its plans. */
+static enum dt_status check_searched(struct dt_node root, const struct dt_job *j,
+                                     struct dt_error *err)
+{
+    struct dt_node n = dt_map_get(dt_map_get(root, "train"), "offload");
+
+    for (int m = 0; j->strategy != DT_STRATEGY_MANUAL && m < j->model->n_modules; m++)
+        if (j->offload[m] == DT_OFFLOAD_PARAMETERS || j->offload[m] == DT_OFFLOAD_ALL)
+            return dt_node_error(n, err,
+                                 "offload %s of %s: parameters are offloaded in plans that are "
+                                 "stated (search.strategy: "
+                                 "manual, with a plan or plan.json); where plans are searched for, "
+                                 "use optimizer or none",
+                                 dt_plan_offload_names[j->offload[m]], j->model->modules[m].name);
+    return DT_OK;
+}
+
 enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool shallow,
                                   struct dt_job *j, struct dt_error *err)
 {
@@ -405,7 +422,7 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
             j->model->modules[j->model->llm].name);
     if (!present && !j->has_plan) {
         list_unused(root, false, j);
-        return DT_OK;
+        return check_searched(root, j, err);
     }
     if (!j->has_plan)
         DT_TRY(from_map(n, frozen_stated, j, err));
@@ -422,5 +439,5 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
     memcpy(j->plan.cluster, j->cluster.name, sizeof(j->plan.cluster));
     if (j->strategy == DT_STRATEGY_MANUAL)
         list_unused(root, true, j);
-    return DT_OK;
+    return check_searched(root, j, err);
 }

@@ -239,19 +239,6 @@ static enum dt_status check_in_step(const struct dt_plan *p, int m, int llm, str
     return DT_OK;
 }
 
-/* How long it takes is known only where the way to the host is. */
-static enum dt_status check_offload(const struct dt_plan *p, int m, const struct dt_cluster *c,
-                                    struct dt_error *err)
-{
-    if (p->modules[m].offload == DT_OFFLOAD_NONE || dt_cluster_is_cpu(c) || c->host_bytes_per_s > 0)
-        return DT_OK;
-    return dt_error_set(err, DT_ERR_INPUT,
-                        "plan, module %s: offload %s: the cluster does not say how fast a GPU's "
-                        "copies to and from the host are; state cluster.host_bandwidth (such as "
-                        "25 GB/s for PCIe 4 x16)",
-                        p->module_names[m], dt_plan_offload_names[p->modules[m].offload]);
-}
-
 static enum dt_status check_modes(const struct dt_plan *p, int m, int llm,
                                   const struct dt_cluster *c, struct dt_error *err)
 {
@@ -262,7 +249,6 @@ static enum dt_status check_modes(const struct dt_plan *p, int m, int llm,
         return bad(err, p, m, "unknown recompute or zero");
     if ((unsigned)mp->offload >= DT_OFFLOAD_N)
         return bad(err, p, m, "unknown offload");
-    DT_TRY(check_offload(p, m, c, err));
     DT_TRY(check_zero_group(p, m, err));
     if (mp->zero < 2 || dt_plan_layout_copies(&mp->layout) == 1)
         return DT_OK;
@@ -318,6 +304,8 @@ enum dt_status dt_plan_validate(const struct dt_plan *p, const struct dt_model *
     DT_TRY(check_policy(p, m->llm, c, err));
     DT_TRY(dt_plan_check_warmup(p, m, err));
     DT_TRY(dt_plan_check_phases(p, m, err));
+    for (int i = 0; i < m->n_modules; i++)
+        DT_TRY(dt_plan_check_offload(p, m, i, c, err));
     return p->policy.assignment == DT_ASSIGNMENT_ENTRAIN ? dt_plan_check_entrain(p, m, err) : DT_OK;
 }
 
@@ -421,10 +409,10 @@ static bool any_trained(const struct dt_plan *p, const struct dt_model *m, int m
     return false;
 }
 
-bool dt_plan_offloads(const struct dt_plan *p, const struct dt_model *m)
+bool dt_plan_steps_on_host(const struct dt_plan *p, const struct dt_model *m)
 {
     for (int i = 0; i < p->n_modules; i++)
-        if (p->modules[i].offload != DT_OFFLOAD_NONE &&
+        if (dt_plan_offloads_optimizer(&p->modules[i]) &&
             any_trained(p, m, i, m->modules[i].n_blocks))
             return true;
     return false;

@@ -87,7 +87,9 @@ extern const char *const dt_plan_warmup_names[DT_WARMUP_N + 1]; /* ended by NULL
 /* What of a module lies in the host's memory: X(ENUMERATOR, name in files, one line for people). */
 #define DT_OFFLOADS(X)                                                                             \
     X(NONE, "none", "nothing")                                                                     \
-    X(OPTIMIZER, "optimizer", "masters and moments, which the host's cores step")
+    X(OPTIMIZER, "optimizer", "masters and moments, which the host's cores step")                  \
+    X(PARAMETERS, "parameters", "a guest's parameters, while others work on its GPUs")             \
+    X(ALL, "all", "both")
 
 /* What is offloaded goes through rooms of so many parameters, which take turns (exec/program/optimizer_host.h). */
 enum { DT_PLAN_OFFLOAD_CHUNK = 1 << 18, DT_PLAN_OFFLOAD_ROOMS = 3, DT_PLAN_OFFLOAD_BYTES = 4 + 6 };
@@ -147,7 +149,8 @@ struct dt_plan_module {
     /* Of so many of these ranks at a time, neighbours, with ZeRO 1: each group has the whole of the optimizer's states, and
      * gradients are summed over groups, too (optimizer instances of Megatron Core); 0: of all of them */
     int zero_group;
-    /* The optimizer's state of what is trained in it (of a frozen module: its projector): where it lies and is stepped */
+    /* The optimizer's state of what is trained in it (of a frozen module: its projector): where it lies and is stepped; and of a
+     * guest, where its parameters are while nothing uses them */
     enum dt_plan_offload offload;
     bool frozen; /* body frozen; projector blocks stay trained */
     bool pinned; /* layout.first_gpu is stated: dt_plan_place leaves it as it is */
@@ -164,6 +167,22 @@ struct dt_plan_module {
     /* With DT_WARMUP_EAGER: microbatches that stage s holds beyond those that the schedule asks for (dt_memory_ahead). */
     uint16_t ahead[DT_MAX_VSTAGES];
 };
+
+/* Do masters and moments of what is trained in it lie in the host's memory? */
+static inline bool dt_plan_offloads_optimizer(const struct dt_plan_module *mp)
+{
+    return mp->offload == DT_OFFLOAD_OPTIMIZER || mp->offload == DT_OFFLOAD_ALL;
+}
+/* Do its parameters, between its last forward and its first backward (plan_offload.c)? */
+static inline bool dt_plan_offloads_params(const struct dt_plan_module *mp)
+{
+    return mp->offload == DT_OFFLOAD_PARAMETERS || mp->offload == DT_OFFLOAD_ALL;
+}
+/* Do all of its forwards come before all other work on its GPUs, and its backwards behind it? */
+static inline bool dt_plan_in_phases(const struct dt_plan_module *mp)
+{
+    return mp->phases || dt_plan_offloads_params(mp);
+}
 
 /* Ranks that share out what ZeRO does. */
 static inline int64_t dt_plan_shards(const struct dt_plan_module *mp)
@@ -339,7 +358,15 @@ const char *dt_plan_recompute_text(const struct dt_plan *p, char *buf, size_t si
 const char *dt_plan_zero_text(const struct dt_plan *p, char *buf, size_t size);
 const char *dt_plan_offload_text(const struct dt_plan *p, char *buf, size_t size);
 /* Does any module keep its optimizer's state in host memory, and train anything? */
+bool dt_plan_steps_on_host(const struct dt_plan *p, const struct dt_model *m);
+/* The same, or does any have its parameters there for a time? */
 bool dt_plan_offloads(const struct dt_plan *p, const struct dt_model *m);
+/* Has the host a GPU of whose memory parameters of guests leave in between: does any guest of `module`, itself no guest, offload
+ * them? */
+bool dt_plan_hosts_offload(const struct dt_plan *p, int module);
+/* Does `offload` go with the plan; part of dt_plan_validate (plan_offload.c). */
+enum dt_status dt_plan_check_offload(const struct dt_plan *p, const struct dt_model *m, int module,
+                                     const struct dt_cluster *c, struct dt_error *err);
 /* trainable flag per block of a module, for dt_cost_stage (array of n_blocks bytes). */
 void dt_plan_trainable(const struct dt_plan *p, const struct dt_model *m, int module,
                        unsigned char *out);

@@ -106,7 +106,8 @@ static const struct dt_key module_keys[] = {
      DT_KEY_INTO(struct dt_plan_module, offload),
      .words = dt_plan_offload_names,
      .fallback = "as train.offload says",
-     .help = "what of it lies in the host's memory: nothing, or what its optimizer keeps"},
+     .help = "what of it lies in the host's memory: its optimizer's states, or a guest's "
+             "parameters between phases"},
     {.name = "split",
      .type = DT_KEY_OWN,
      .form = "list of blocks",

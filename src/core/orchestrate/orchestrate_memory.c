@@ -104,7 +104,7 @@ void dt_orch_table_static_bytes(struct dt_orch_table *t, int m)
         t->static_bytes[m] += params * (cpu ? 4 : 2);
         if (dt_plan_trained(&t->scratch, model, m, b)) {
             t->grad_bytes[m] += params * (t->in->policy.bf16_grads ? 2 : 4);
-            if (t->in->offload[m] == DT_OFFLOAD_NONE)
+            if (!dt_plan_offloads_optimizer(&t->scratch.modules[m]))
                 t->optimizer_bytes[m] += params * (cpu ? 8 : 12);
             else /* of a CPU, the same memory, with another copy of the parameters */
                 t->optimizer_bytes[m] += params * (cpu ? 12 : 0);

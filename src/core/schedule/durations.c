@@ -57,6 +57,15 @@ static int64_t step_ns(struct times *t, uint32_t i)
     return ns;
 }
 
+static int64_t host_ns(struct times *t, uint32_t i)
+{
+    struct dt_cost_time cost;
+
+    dt_cost_host_copy(t->of.cost, (double)t->p->ops[i].bytes, &cost);
+    stands_on(t, &cost, 1);
+    return dt_sched_times_ns(&t->of, i, cost.ns);
+}
+
 /* Shares of the mean microbatch, scaled to the sum over the ops. */
 static void stage_provenance(struct times *t, int module)
 {
@@ -178,6 +187,10 @@ static void all_ops(struct times *t)
             break;
         case DT_OP_SEND:
             send_time(t, i);
+            break;
+        case DT_OP_OFFLOAD:
+        case DT_OP_RELOAD:
+            t->ns[i] = host_ns(t, i);
             break;
         case DT_OP_RECV:
         case DT_OP_GRAD_SYNC:

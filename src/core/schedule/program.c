@@ -13,12 +13,12 @@ _Static_assert(sizeof(struct dt_op) == 48, "an op is 48 bytes: 131,072 GPUs must
 _Static_assert(sizeof(struct dt_lane) == 24, "a lane has no padding: the digest reads it whole");
 
 const char *const dt_op_kind_names[DT_OP_KIND_N + 1] = {
-    "forward",   "backward", "weight_grad",  "send",  "recv", "grad_sync",
-    "grad_norm", "step",     "param_gather", "fetch", NULL};
+    "forward", "backward",     "weight_grad", "send",    "recv",   "grad_sync", "grad_norm",
+    "step",    "param_gather", "fetch",       "offload", "reload", NULL};
 
 /* One or two letters in the printed form. */
-static const char *const kind_letters[DT_OP_KIND_N] = {"F",    "B",    "W",    "SEND",   "RECV",
-                                                       "SYNC", "NORM", "STEP", "GATHER", "FETCH"};
+static const char *const kind_letters[DT_OP_KIND_N] = {
+    "F", "B", "W", "SEND", "RECV", "SYNC", "NORM", "STEP", "GATHER", "FETCH", "OFFLOAD", "RELOAD"};
 
 void dt_program_free(struct dt_program *p)
 {

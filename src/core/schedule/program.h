@@ -3,11 +3,12 @@
  * Program: THE SCHEDULE.  Lanes of ops with explicit dependencies; what sim/ and exec/ walk.
  *
  *  lane = one pipeline stage of one replica of one module: the tp*cp*ip GPUs that act in lockstep.
- *  Each lane has four in-order resources:
+ *  Each lane has five in-order resources:
  *     compute    | FORWARD, BACKWARD, WEIGHT_GRAD, STEP
  *     p2p out    | SEND
  *     p2p in     | RECV, FETCH
  *     collective | GRAD_SYNC, PARAM_GATHER, GRAD_NORM
+ *     host link  | OFFLOAD, RELOAD
  *  Ops of one lane are contiguous in ops[]; ops of one resource run in array order.
  *
  *  producer op -> SEND (p2p out) ....link.... RECV (p2p in) -> consumer op
@@ -38,11 +39,21 @@ enum dt_op_kind {
     DT_OP_GRAD_NORM, /* scalar all-reduce over every lane that trains something */
     DT_OP_STEP,
     DT_OP_PARAM_GATHER, /* all-gather of parameters; ZeRO 1 and 2: before the first use of the iteration, 3: each */
-    DT_OP_FETCH, /* wait for this microbatch's input data (CPU side; zero cost unless modelled) */
+    DT_OP_FETCH,   /* wait for this microbatch's input data (CPU side; zero cost unless modelled) */
+    DT_OP_OFFLOAD, /* of a guest: its parameters are copied to the host; they leave the device when it has ended and the
+                    * last forward has */
+    DT_OP_RELOAD,  /* they come back, before the first backward (none: before the next iteration) */
     DT_OP_KIND_N
 };
 extern const char *const dt_op_kind_names[DT_OP_KIND_N + 1];
-enum dt_op_resource { DT_RES_COMPUTE, DT_RES_P2P_OUT, DT_RES_P2P_IN, DT_RES_COLL, DT_RES_N };
+enum dt_op_resource {
+    DT_RES_COMPUTE,
+    DT_RES_P2P_OUT,
+    DT_RES_P2P_IN,
+    DT_RES_COLL,
+    DT_RES_HOST,
+    DT_RES_N
+};
 static inline enum dt_op_resource dt_op_resource(enum dt_op_kind k)
 {
     static const uint8_t of[DT_OP_KIND_N + 1] = {
@@ -51,6 +62,7 @@ static inline enum dt_op_resource dt_op_resource(enum dt_op_kind k)
         [DT_OP_GRAD_NORM] = DT_RES_COLL,      [DT_OP_PARAM_GATHER] = DT_RES_COLL,
         [DT_OP_FORWARD] = DT_RES_COMPUTE,     [DT_OP_BACKWARD] = DT_RES_COMPUTE,
         [DT_OP_WEIGHT_GRAD] = DT_RES_COMPUTE, [DT_OP_STEP] = DT_RES_COMPUTE,
+        [DT_OP_OFFLOAD] = DT_RES_HOST,        [DT_OP_RELOAD] = DT_RES_HOST,
         [DT_OP_KIND_N] = DT_RES_COMPUTE,
     };
 
@@ -84,7 +96,7 @@ struct dt_op {    /* 48 bytes */
      * group index; else DT_NONE */
     uint32_t peer;
     /* SEND/RECV payload; collectives: full buffer per lane GPU (nccl-tests convention) */
-    uint64_t bytes;
+    uint64_t bytes;  /* the same of OFFLOAD and RELOAD: per GPU */
     uint32_t dep[3]; /* op indices or DT_NONE; dep[0] = previous on the same resource */
     uint32_t more_first;
 };
@@ -133,6 +145,7 @@ static inline int64_t dt_program_released(const struct dt_program *p, uint32_t i
  *  - every message and fetch that the samples ask for once, of their bytes, after what makes it and before what uses it;
  *    messages of two lanes are received in the order in which they are sent;
  *  - lanes hold what memory was charged for, and no more messages wait than there are buffers for;
+ *  - parameters that are offloaded are there when they are used, and their memory is used by nobody until they have left;
  *  - gathers come before the first use, syncs after the last gradient of their part, the norm after all of them, the
  *    step after the norm; groups have the members and bytes that the plan gives them.
  * "After" is what dependencies imply, less the turns of messages (doc/program.md).  DT_ERR_INTERNAL on the first

@@ -30,6 +30,22 @@ enum dt_status dt_check_fail(const struct dt_check *c, uint32_t i, const char *f
 
 /* ---- shape: lanes, indices, resources ---- */
 
+/* Beside messages and collectives processes tell each other only of compute ops; of a host link's, lanes of the same GPUs
+ * know. */
+static bool may_wait(const struct dt_program *p, uint32_t lane, uint32_t i, uint32_t d)
+{
+    enum dt_op_resource a, b;
+
+    if (p->ops[d].kind >= DT_OP_KIND_N || p->ops[d].lane >= (uint32_t)p->n_lanes)
+        return false;
+    a = dt_op_resource(p->ops[i].kind);
+    b = dt_op_resource(p->ops[d].kind);
+    if (a == DT_RES_COMPUTE && b == DT_RES_COMPUTE)
+        return true;
+    return (a == DT_RES_COMPUTE || a == DT_RES_HOST) && (b == DT_RES_COMPUTE || b == DT_RES_HOST) &&
+           dt_check_meet(&p->lanes[lane], &p->lanes[p->ops[d].lane]);
+}
+
 static enum dt_status check_op(const struct dt_check *c, const struct dt_lane *l, uint32_t lane,
                                uint32_t i)
 {
@@ -50,10 +66,7 @@ static enum dt_status check_op(const struct dt_check *c, const struct dt_lane *l
             continue;
         if (d >= p->n_ops)
             return dt_check_fail(c, i, "waits for op %u; there are %u", d, p->n_ops);
-        /* beside messages and collectives processes tell each other only of compute ops */
-        if (p->ops[d].lane != lane &&
-            (p->ops[d].kind >= DT_OP_KIND_N || dt_op_resource(op->kind) != DT_RES_COMPUTE ||
-             dt_op_resource(p->ops[d].kind) != DT_RES_COMPUTE))
+        if (p->ops[d].lane != lane && !may_wait(p, lane, i, d))
             return dt_check_fail(c, i, "waits for op %u of another lane; compute may for compute",
                                  d);
     }
@@ -65,7 +78,7 @@ static enum dt_status check_op(const struct dt_check *c, const struct dt_lane *l
 /* Every op waits for the one before it on its resource. */
 static enum dt_status check_chain(const struct dt_check *c, const struct dt_lane *l)
 {
-    uint32_t last[DT_RES_N] = {DT_NONE, DT_NONE, DT_NONE, DT_NONE};
+    uint32_t last[DT_RES_N] = {DT_NONE, DT_NONE, DT_NONE, DT_NONE, DT_NONE};
 
     for (uint32_t i = l->first; i < l->first + l->n; i++) {
         enum dt_op_resource r = dt_op_resource(c->p->ops[i].kind);
@@ -148,7 +161,7 @@ enum phase { FORWARDS, OTHERS, BACKWARDS };
 static enum dt_status check_phase(struct dt_check *c, uint32_t i, unsigned char *at)
 {
     const struct dt_op *op = &c->p->ops[i];
-    bool own = c->p->plan->modules[op->module].phases;
+    bool own = dt_plan_in_phases(&c->p->plan->modules[op->module]);
     enum phase now = !own ? OTHERS : op->kind == DT_OP_FORWARD ? FORWARDS : BACKWARDS;
 
     if (!dt_check_is_work(op) && op->kind != DT_OP_WEIGHT_GRAD)
@@ -164,7 +177,7 @@ static bool has_phases(const struct dt_plan *p)
     bool any = false;
 
     for (int m = 0; m < p->n_modules; m++)
-        any |= p->modules[m].phases;
+        any |= dt_plan_in_phases(&p->modules[m]);
     return any;
 }
 
@@ -215,6 +228,7 @@ static enum dt_status check_all(struct dt_check *c)
     DT_TRY(dt_check_compute(c));
     DT_TRY(dt_check_data(c));
     DT_TRY(dt_check_sync(c));
+    DT_TRY(dt_check_host(c));
     return dt_check_held(c);
 }
 

@@ -97,6 +97,12 @@ static inline uint32_t dt_check_gradients(const struct dt_check_vstage *v,
     return v->split ? w->w : w->b;
 }
 
+/* Do two lanes share GPUs? */
+static inline bool dt_check_meet(const struct dt_lane *a, const struct dt_lane *b)
+{
+    return a->first_gpu < b->first_gpu + b->gpus && b->first_gpu < a->first_gpu + a->gpus;
+}
+
 /* program_check_graph.c: nothing waits in a circle; fills order and position. */
 enum dt_status dt_check_order(struct dt_check *c);
 /* Does op `later` (no RECV) begin only when op `earlier` has ended, by its dependencies and theirs?
@@ -129,5 +135,7 @@ enum dt_status dt_check_data(struct dt_check *c);
 /* program_check_sync.c: groups and their members; collectives and steps of every lane. */
 enum dt_status dt_check_groups(struct dt_check *c);
 enum dt_status dt_check_sync(struct dt_check *c);
+/* program_check_host.c: parameters that are offloaded. */
+enum dt_status dt_check_host(struct dt_check *c);
 
 #endif

@@ -321,6 +321,8 @@ static enum dt_status check_op(struct lane *x, uint32_t i)
     case DT_OP_SEND:
     case DT_OP_RECV:
     case DT_OP_FETCH:
+    case DT_OP_OFFLOAD:
+    case DT_OP_RELOAD:
     case DT_OP_KIND_N:
         break;
     }

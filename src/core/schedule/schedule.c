@@ -5,6 +5,7 @@
  * without a table. */
 #include "core/schedule/schedule_direct.h"
 #include "core/schedule/schedule_fill.h"
+#include "core/schedule/schedule_link.h"
 #include "core/schedule/timeline.h"
 
 #include "base/mem.h"
@@ -95,6 +96,8 @@ enum dt_status dt_sched_init(struct dt_sched *s, const struct dt_plan *plan,
         if (init_module(s, i) != 0)
             return dt_error_nomem(err, "modules of a schedule");
     }
+    if (dt_sched_link_init(s) != 0)
+        return dt_error_nomem(err, "lanes of a schedule");
     dt_sched_sync_init(s);
     DT_TRY(dt_sched_transfers(s, err));
     return check_in_step(s, err);
@@ -142,26 +145,64 @@ static void count_backward(const struct dt_sched *s, struct dt_sched_module *m, 
     c->at += dt_sched_fill_backward_outputs(m, a, v, mb);
 }
 
+/* The last compute op of the entry that has just been counted. */
+static uint32_t last_op(const struct dt_sched_module *m, const struct dt_sched_lane_order *o,
+                        int replica, int stage, uint32_t i, const struct counter *c)
+{
+    uint32_t k = DT_CODE_MB(o->code[i]), chunk = DT_CODE_CHUNK(o->code[i]);
+    int v = (int)chunk * m->pp + stage;
+
+    if (DT_CODE_KIND(o->code[i]) != DT_CODE_BACKWARD)
+        return (uint32_t)c->at - 1; /* of a forward nobody asks */
+    return m->b_idx[dt_sched_at(m, replica, v, k)] +
+           (uint32_t)dt_sched_backward_parts(&m->v[v], k == o->last_b[chunk]) - 1;
+}
+
+/* The OFFLOAD of a lane; dependencies on those of others, and on the RELOAD. */
+static void count_host(const struct dt_sched *s, const struct dt_sched_module *m, int replica,
+                       int stage, struct counter *c)
+{
+    struct dt_lane l = dt_sched_fill_lane(s, m, replica, stage);
+    uint32_t k = 0;
+
+    if (!s->link)
+        return;
+    dt_sched_link_begin(s, m, replica, stage);
+    if (dt_sched_fill_offloads(s, m)) {
+        s->link[m->lane_base + (uint32_t)(replica * m->pp + stage)].offload = (uint32_t)c->at++;
+        c->deps++;
+    }
+    while (dt_sched_link_beside(s, &l, !dt_sched_fill_offloads(s, m), k) != DT_NONE)
+        k++;
+    c->deps += k;
+}
+
 static void count_lane(const struct dt_sched *s, struct dt_sched_module *m, int replica, int stage,
                        struct counter *c)
 {
     const struct dt_sched_lane_order *o = dt_sched_order(s, m, replica, stage);
+    uint32_t reload = dt_sched_fill_reload(s, m, o);
     struct dt_sched_fill_ahead ahead;
 
     c->at += dt_sched_fill_head(m, stage);
     c->at += dt_sched_fill_begin(s, m, o, stage, &ahead);
+    count_host(s, m, replica, stage, c);
     for (uint32_t i = 0; i < o->n; i++) {
         uint32_t k = DT_CODE_MB(o->code[i]), chunk = DT_CODE_CHUNK(o->code[i]);
         int v = (int)chunk * m->pp + stage;
 
+        c->at += i == reload;
         if (DT_CODE_KIND(o->code[i]) == DT_CODE_FORWARD)
             count_forward(s, m, replica, v, k, k == o->first_f[chunk], c);
         else if (DT_CODE_KIND(o->code[i]) == DT_CODE_BACKWARD)
             count_backward(s, m, replica, v, k, k == o->last_b[chunk], c);
         else
             c->at += (uint32_t)dt_sched_gradient_parts(&m->v[v], k == o->last_b[chunk]);
+        if (s->link)
+            dt_sched_link_count(s, m, replica, stage, i, last_op(m, o, replica, stage, i, c));
         c->at += dt_sched_fill_behind(m, o, stage, i, &ahead);
     }
+    c->at += reload == o->n;
     c->at += dt_sched_fill_tail(s, m, stage);
 }
 

@@ -2,6 +2,7 @@
  *
  * Second pass of the compiler: writes every op with its dependencies and peers. */
 #include "core/schedule/schedule_fill.h"
+#include "core/schedule/schedule_link.h"
 
 #include <assert.h>
 
@@ -12,6 +13,8 @@ struct fill {
     const struct dt_assignment_module *a;
     const struct dt_sched_lane_order *o;
     uint32_t lane, at, last[DT_RES_N];
+    uint32_t entry;    /* of the lane's order */
+    uint32_t reloaded; /* what its first backward, or its step, waits for; DT_NONE */
     uint32_t grads
         [DT_MAX_VSTAGES]; /* per chunk: the first part of the op that completes its gradients, or DT_NONE */
     uint16_t replica, stage;
@@ -91,7 +94,7 @@ static void transfer_op(struct fill *f, enum dt_op_kind kind, int v, uint32_t k,
     op->dep[1] = producer;
 }
 
-/* ---- forward ---- */
+/* ---- inputs and outputs of a forward ---- */
 
 static void forward_inputs(struct fill *f, int v, uint32_t k, uint32_t mb)
 {
@@ -190,6 +193,54 @@ static void wait_for_own(struct fill *f, struct dt_op *op, int v, int i)
         add_dep(f, op, f->unreduced[reduces ? whole - 1 - i : 0]);
 }
 
+/* ---- the host link ---- */
+
+static void offload(struct fill *f)
+{
+    struct dt_op *op;
+
+    if (!dt_sched_fill_offloads(f->s, f->m))
+        return;
+    op = new_op(f, DT_OP_OFFLOAD, f->stage, DT_NONE);
+    op->bytes = dt_sched_link_bytes(f->s, f->m, f->stage, false);
+    op->dep[1] = f->last[DT_RES_COLL]; /* parameters as the iteration uses them */
+}
+
+static void reload(struct fill *f)
+{
+    const struct dt_lane *l = &f->p->lanes[f->lane];
+    struct dt_op *op = new_op(f, DT_OP_RELOAD, f->stage, DT_NONE);
+    uint32_t lane;
+
+    op->bytes = dt_sched_link_bytes(f->s, f->m, f->stage, true);
+    op->dep[1] = f->last[DT_RES_COMPUTE];
+    for (uint32_t k = 0; (lane = dt_sched_link_beside(f->s, l, false, k)) != DT_NONE; k++)
+        add_dep(f, op, f->s->link[lane].drained);
+}
+
+/* What the first that asks waits for. */
+static uint32_t take_reloaded(struct fill *f)
+{
+    uint32_t op = f->reloaded;
+
+    f->reloaded = DT_NONE;
+    return op;
+}
+
+/* The forward with which a host begins to need memory that guests leave. */
+static void wait_for_memory(struct fill *f, struct dt_op *op)
+{
+    const struct dt_lane *l = &f->p->lanes[f->lane];
+    uint32_t lane;
+
+    if (!f->s->link || f->s->link[f->lane].full != f->entry)
+        return;
+    for (uint32_t k = 0; (lane = dt_sched_link_beside(f->s, l, true, k)) != DT_NONE; k++)
+        add_dep(f, op, f->s->link[lane].offload);
+}
+
+/* ---- forward ---- */
+
 static void forward(struct fill *f, int v, uint32_t k, uint32_t ordinal, bool forward_only)
 {
     const struct dt_sched_module *m = f->m;
@@ -214,6 +265,8 @@ static void forward(struct fill *f, int v, uint32_t k, uint32_t ordinal, bool fo
         if (i == 0 && ordinal == 0 && !f->s->plan->policy.overlap_param && !m->v[v].f_each &&
             f->last[DT_RES_COLL] != DT_NONE && f->last[DT_RES_COLL] != gather_of(f, v, 0))
             add_dep(f, op, f->last[DT_RES_COLL]);
+        if (i == 0)
+            wait_for_memory(f, op);
         if (i == 0 && forward_only && cap > 0 && ordinal >= cap)
             add_credit(f, op, f->o->code[ordinal - cap]);
     }
@@ -286,6 +339,8 @@ static void gradients(struct fill *f, enum dt_op_kind kind, int v, uint32_t k, u
         op->parts = (uint8_t)parts;
         for (uint32_t d = in; i == 0 && d < at; d++)
             add_dep(f, op, d);
+        if (i == 0)
+            add_dep(f, op, take_reloaded(f));
         wait_for_own(f, op, v, i);
     }
 }
@@ -443,6 +498,7 @@ static void tail(struct fill *f, uint32_t *norm_member)
     op->dep[1] = f->last[DT_RES_COMPUTE];
     op = new_op(f, DT_OP_STEP, 0, DT_NONE);
     op->dep[1] = f->last[DT_RES_COLL];
+    op->dep[2] = f->reloaded;
 }
 
 /* ---- groups ---- */
@@ -515,7 +571,7 @@ static void fill_lane(struct fill *f, uint32_t *norm_member)
 {
     const struct dt_lane *l = &f->p->lanes[f->lane];
     bool forward_only = true, own = false;
-    uint32_t ordinal = 0;
+    uint32_t ordinal = 0, reload_at;
 
     f->m = &f->s->m[l->module];
     f->a = &f->s->a->m[l->module];
@@ -529,16 +585,25 @@ static void fill_lane(struct fill *f, uint32_t *norm_member)
         f->grads[c] = DT_NONE;
     f->gathered[0] = f->gathered[1] = f->unreduced[0] = f->unreduced[1] = DT_NONE;
     f->n_parts = 0;
+    f->reloaded = DT_NONE;
+    reload_at = dt_sched_fill_reload(f->s, f->m, f->o);
     for (int v = l->stage; v < f->m->n_v; v += f->m->pp) {
         forward_only &= !f->m->v[v].backward;
         own |= f->m->v[v].f_each || f->m->v[v].b_each;
     }
     head(f);
+    offload(f);
     for (uint32_t i = 0; i < f->o->n; i++) {
         uint32_t k = DT_CODE_MB(f->o->code[i]);
         int v = (int)DT_CODE_CHUNK(f->o->code[i]) * f->m->pp + l->stage;
-        uint32_t first = f->at; /* of a weight gradient */
+        uint32_t first;
 
+        if (i == reload_at) {
+            reload(f);
+            f->reloaded = f->at - 1;
+        }
+        f->entry = i;
+        first = f->at; /* of a weight gradient */
         if (DT_CODE_KIND(f->o->code[i]) == DT_CODE_FORWARD)
             forward(f, v, k, ordinal++, forward_only);
         else if (DT_CODE_KIND(f->o->code[i]) == DT_CODE_BACKWARD)
@@ -551,6 +616,10 @@ static void fill_lane(struct fill *f, uint32_t *norm_member)
                          : f->m->b_idx)[dt_sched_at(f->m, f->replica, v, k)];
         if (own)
             behind(f, i, first);
+    }
+    if (reload_at == f->o->n) {
+        reload(f);
+        f->reloaded = f->at - 1;
     }
     tail(f, norm_member);
     assert(f->at == l->first + l->n);

@@ -3,9 +3,10 @@
  * How a lane's array is laid out; counting (schedule.c) and filling (schedule_fill.c) share these
  * counts.
  *
- *   [gathers]
+ *   [gathers] [offload]
  *   { [fetch] [recv ...] forward parts  [send ...] [collectives]
  *   |         [recv ...] backward parts [send ...] [collectives] } ...      in the order of the schedule
+ *   [reload] before the first backward, or behind all
  *   [syncs] [tied sync] [norm] [step]
  *
  * Collectives of each microbatch (ZeRO 2 and 3) stand behind the op: for each part of it the gather of the part that
@@ -75,6 +76,26 @@ static inline struct dt_lane dt_sched_fill_lane(const struct dt_sched *s,
                             .gpus = (uint16_t)m->lane_gpus,
                             .first_gpu =
                                 (uint32_t)dt_plan_lane_gpu(s->plan, m->index, replica, stage)};
+}
+
+/* ---- the host link ---- */
+
+static inline bool dt_sched_fill_offloads(const struct dt_sched *s, const struct dt_sched_module *m)
+{
+    return dt_plan_offloads_params(&s->plan->modules[m->index]);
+}
+/* The entry of a lane's order that its RELOAD stands before, n: behind the last; DT_NONE: it has none. */
+static inline uint32_t dt_sched_fill_reload(const struct dt_sched *s,
+                                            const struct dt_sched_module *m,
+                                            const struct dt_sched_lane_order *o)
+{
+    uint32_t i = 0;
+
+    if (!dt_sched_fill_offloads(s, m))
+        return DT_NONE;
+    while (i < o->n && DT_CODE_KIND(o->code[i]) == DT_CODE_FORWARD)
+        i++;
+    return i;
 }
 
 /* ---- collectives of each microbatch ---- */

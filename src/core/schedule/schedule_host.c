@@ -10,7 +10,7 @@ static bool steps_on_host(const struct dt_plan *p, const struct dt_model *m, int
     const struct dt_plan_module *mp = &p->modules[module];
 
     for (int v = stage; v < mp->layout.pp * mp->layout.vpp; v += mp->layout.pp)
-        if (mp->offload == DT_OFFLOAD_OPTIMIZER &&
+        if (dt_plan_offloads_optimizer(mp) &&
             dt_sched_trained_params(p, m, module, mp->split[v], mp->split[v + 1] - mp->split[v]) >
                 0)
             return true;

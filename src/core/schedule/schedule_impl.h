@@ -110,6 +110,8 @@ struct dt_sched {
         list_sooner; /* out: the list schedule ended before the fixed order, with mean microbatches and free transfers */
     uint32_t n_transfers;
     struct dt_sched_transfer *transfers;
+    struct dt_sched_link
+        *link; /* [n_lanes]; NULL: no module offloads parameters (schedule_link.h) */
     uint32_t n_lanes, n_groups;
     uint32_t tied_group; /* first of dp groups, DT_NONE when the model ties nothing across stages */
     uint32_t norm_group; /* DT_NONE when nothing is trained */

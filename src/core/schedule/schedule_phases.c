@@ -24,7 +24,7 @@ int dt_sched_phases_new(const struct dt_sched *s, const struct dt_program *p, ui
 
     *out = NULL;
     for (int m = 0; m < s->n_modules; m++)
-        any |= s->plan->modules[m].phases;
+        any |= dt_plan_in_phases(&s->plan->modules[m]);
     if (!any)
         return 0;
     x = DT_ARENA_NEW(a, struct dt_sched_phases, 1);
@@ -43,7 +43,7 @@ int dt_sched_phases_new(const struct dt_sched *s, const struct dt_program *p, ui
 
 static bool has_phases(const struct dt_sched_phases *x, const struct dt_op *op)
 {
-    return x->plan->modules[op->module].phases;
+    return dt_plan_in_phases(&x->plan->modules[op->module]);
 }
 
 /* Which of a GPU's numbers an op counts in, or NULL. */

@@ -22,7 +22,7 @@
  * and gathering for forward and backward: PyTorch's FullyShardedDataParallel, strategy FULL_SHARD.)  With 2 and 3 every
  * backward, with 3 every forward is cut into buckets whatever overlaps, since no more than one or two of them are
  * whole at a time. */
-#include "core/schedule/schedule_impl.h"
+#include "core/schedule/schedule_link.h"
 
 /* Parameters of a block's experts that one GPU of a lane holds; of them those that are no matrices. */
 static double experts_per_gpu(const struct dt_block *b, const struct dt_plan_layout *l,
@@ -89,6 +89,20 @@ double dt_sched_trained_share(const struct dt_plan *p, const struct dt_model *m,
                 dense_per_gpu(b, l, false) / shards + experts_per_gpu(b, l, false) * l->ep / shards;
     }
     return sum;
+}
+
+uint64_t dt_sched_link_bytes(const struct dt_sched *s, const struct dt_sched_module *m, int stage,
+                             bool all)
+{
+    const struct dt_plan_policy *y = &s->plan->policy;
+    const struct dt_sched_vstage *v = &m->v[stage]; /* the only one of its lane */
+    enum which which = all ? ALL : TRAINED;
+    uint64_t bytes = (uint64_t)dt_plan_policy_elem_bytes(y) *
+                     params(s->plan, s->model, m->index, v->first, v->n, which, HELD, false);
+
+    if (y->fp32 || !y->exact_vectors)
+        return bytes;
+    return bytes + 2 * params(s->plan, s->model, m->index, v->first, v->n, which, HELD, true);
 }
 
 static int parts_of(const struct dt_sched_vstage *v, bool overlap)

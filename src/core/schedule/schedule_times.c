@@ -184,7 +184,7 @@ int64_t dt_sched_times_step(struct dt_sched_times *t, uint32_t i, int module, in
                           ? dt_sched_trained_share(p, t->model, module, split[0], n)
                           : (double)dt_sched_trained_params(p, t->model, module, split[0], n);
         }
-        if (p->modules[module].offload == DT_OFFLOAD_OPTIMIZER)
+        if (dt_plan_offloads_optimizer(&p->modules[module]))
             dt_cost_optimizer_host(t->cost, params,
                                    dt_sched_host_ranks(p, t->model, t->cluster, module, stage),
                                    p->policy.bf16_grads ? 2 : 4,

@@ -41,6 +41,7 @@ static uint32_t class_and_of(const struct dt_sched_turns_runs *g, const struct d
         return (uint32_t)DT_SCHED_TURNS_MEMBER << DT_SCHED_TURNS_SHIFT | op->peer;
     case DT_RES_P2P_OUT:
     case DT_RES_P2P_IN:
+    case DT_RES_HOST:
     case DT_RES_N:
         break;
     }

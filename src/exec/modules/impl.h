@@ -235,7 +235,8 @@ struct dt_stage {
     bool masters_away; /* there are none; what kernels read in fp32 is in `exact`, tables last */
     float *exact;
     size_t exact_floats;
-    uint16_t *rounded;                       /* dt_stage_rounded */
+    uint16_t *rounded; /* dt_stage_rounded */
+    bool is_away;      /* that, or the masters: on the host (dt_stage_leave) */
     struct dt_stage_memory gathered, summed; /* alloc is NULL: the device's */
     float *ones;                             /* host memory */
     struct dt_kernel_span *unwritten;        /* the same: room for dt_stage_grads_finish's table */

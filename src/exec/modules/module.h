@@ -260,6 +260,16 @@ struct dt_stage;
 const struct dt_param *dt_stage_params(const struct dt_stage *s, int *n);
 struct dt_param_range dt_stage_range(const struct dt_stage *s, int block); /* index in the module */
 size_t dt_stage_param_floats(const struct dt_stage *s); /* of the flat buffers, padding included */
+/* Offload (plan.MODULE.offload: parameters) of what forwards and backwards read: the rounded copies or, where there are none, the
+ * masters, with what the device has packed of either.  So many bytes; copied to host memory on q, those of blocks that are trained
+ * or all; then the device is without it, and but for gradients nothing may be asked of the stage until it has returned.  Its
+ * memory is another one then, for work behind the copy on q.  Not of a stage whose parameters are `gathered` elsewhere. */
+size_t dt_stage_away_bytes(const struct dt_stage *s);
+void dt_stage_copy_away(struct dt_device_queue *q, struct dt_stage *s, void *host, bool all);
+void dt_stage_leave(struct dt_stage *s);
+bool dt_stage_is_away(const struct dt_stage *s);
+enum dt_status dt_stage_return(struct dt_device_queue *q, struct dt_stage *s, const void *host,
+                               struct dt_error *err);
 /* Device memory; the padding is zero and stays so.  NULL: the stage keeps none (dt_stage_spec.masters_away). */
 float *dt_stage_master(struct dt_stage *s);
 /* A parameter in fp32 as kernels read it, where they do; NULL where a stage without masters has it rounded alone. */

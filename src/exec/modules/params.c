@@ -340,6 +340,78 @@ void dt_params_free(struct dt_stage *s)
     dt_free(s->params);
 }
 
+/* ---- offload ---- */
+
+static size_t away_elem(const struct dt_stage *s)
+{
+    return s->dtype == DT_BF16 && !s->dev->info.packs ? sizeof(*s->rounded) : sizeof(*s->master);
+}
+
+static char *what_goes(const struct dt_stage *s)
+{
+    return s->rounded ? (char *)s->rounded : (char *)s->master;
+}
+
+size_t dt_stage_away_bytes(const struct dt_stage *s)
+{
+    return s->floats * away_elem(s);
+}
+
+void dt_stage_copy_away(struct dt_device_queue *q, struct dt_stage *s, void *host, bool all)
+{
+    size_t elem = away_elem(s);
+
+    if (all) {
+        s->dev->copy(q, host, what_goes(s), s->floats * elem, DT_COPY_TO_HOST);
+        return;
+    }
+    for (int i = s->first; i < s->last; i++) {
+        const struct dt_param_range *r = &s->nodes[i - s->first].range;
+
+        if (s->nodes[i - s->first].trained && r->n > 0)
+            s->dev->copy(q, (char *)host + r->at * elem, what_goes(s) + r->at * elem, r->n * elem,
+                         DT_COPY_TO_HOST);
+    }
+}
+
+void dt_stage_leave(struct dt_stage *s)
+{
+    for (int i = 0; i < s->n_weights; i++) {
+        s->dev->weight_free(s->weights[i].w);
+        s->weights[i].w = NULL;
+    }
+    s->dev->free(s->dev, what_goes(s));
+    if (s->rounded)
+        s->rounded = NULL;
+    else
+        s->master = NULL;
+    s->is_away = true;
+}
+
+bool dt_stage_is_away(const struct dt_stage *s)
+{
+    return s->is_away;
+}
+
+enum dt_status dt_stage_return(struct dt_device_queue *q, struct dt_stage *s, const void *host,
+                               struct dt_error *err)
+{
+    size_t elem = away_elem(s);
+    void *p;
+
+    DT_TRY(s->dev->alloc(s->dev, (s->floats + 1) * elem, err, &p));
+    if (elem == sizeof(*s->rounded))
+        s->rounded = p;
+    else
+        s->master = p;
+    s->is_away = false;
+    s->dev->copy(q, p, host, s->floats * elem, DT_COPY_TO_DEVICE);
+    for (int i = 0; i < s->n_weights; i++)
+        DT_TRY(make_weight(s, &s->weights[i], err));
+    dt_stage_stepped(q, s, s->first, s->last);
+    return DT_OK;
+}
+
 /* ---- what trainers see ---- */
 
 const struct dt_param *dt_stage_params(const struct dt_stage *s, int *n)

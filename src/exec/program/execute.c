@@ -10,70 +10,11 @@
 
 /* ---- opening ---- */
 
-static enum dt_status find_edges(struct dt_exec_iteration *it, const struct dt_exec_env *env,
-                                 struct dt_error *err)
-{
-    const struct dt_model *m = env->o.model;
-
-    it->edge[DT_EDGE_IN].src = it->edge[DT_EDGE_COND].src = -1;
-    it->edge[DT_EDGE_IN].dst = it->edge[DT_EDGE_COND].dst = -1;
-    for (int e = 0; e < m->n_edges; e++) {
-        struct dt_exec_edge *x_edge =
-            &it->edge[m->edges[e].dst == m->llm ? DT_EDGE_IN : DT_EDGE_COND];
-
-        if (x_edge->src >= 0 || (m->edges[e].dst != m->llm && m->edges[e].src != m->llm))
-            return dt_error_set(err, DT_ERR_INPUT,
-                                "model %s: training takes one encoder, one LLM and one generator "
-                                "at most",
-                                m->name);
-        x_edge->src = m->edges[e].src;
-        x_edge->dst = m->edges[e].dst;
-    }
-    return DT_OK;
-}
-
-/* Expert groups, as far as they run. */
-static enum dt_status check_experts(const struct dt_exec_options *o, int m, struct dt_error *err)
-{
-    const struct dt_plan_layout *l = &o->plan->modules[m].layout;
-
-    if (l->ep <= 1)
-        return DT_OK;
-    if (o->plan->modules[m].zero_group > 0)
-        return dt_error_set(
-            err, DT_ERR_INPUT,
-            "module %s: zero_group %d with ep %d is planned and simulated; training "
-            "shards over all that hold the same parameters: leave zero_group out",
-            o->plan->module_names[m], o->plan->modules[m].zero_group, l->ep);
-    return DT_OK;
-}
-
-static enum dt_status check_layout(const struct dt_exec_options *o, struct dt_error *err)
-{
-    for (int m = 0; m < o->plan->n_modules; m++) {
-        const struct dt_plan_layout *l = &o->plan->modules[m].layout;
-
-        if (l->ip != 1 || (l->cp > 1 && m != o->model->llm))
-            return dt_error_set(err, DT_ERR_INPUT,
-                                "module %s: cp %d and ip %d are planned and simulated; training "
-                                "takes cp for the LLM, else 1 of each",
-                                o->plan->module_names[m], l->cp, l->ip);
-        DT_TRY(check_experts(o, m, err));
-        if (o->plan->modules[m].zero > 1 && dt_plan_layout_copies(l) > 1)
-            return dt_error_set(err, DT_ERR_INPUT,
-                                "module %s: zero %d is planned and simulated; training shards the "
-                                "optimizer's states alone: zero 0 or 1",
-                                o->plan->module_names[m], o->plan->modules[m].zero);
-        if (l->pp == 1 && l->vpp > 1)
-            return dt_error_set(err, DT_ERR_INPUT, "module %s: vpp %d needs more than one stage",
-                                o->plan->module_names[m], l->vpp);
-    }
-    return DT_OK;
-}
-
 static enum dt_status open_env(struct dt_exec_env *env, const struct dt_exec_options *o,
                                struct dt_error *err)
 {
+    bool away = false;
+
     env->o = *o;
     env->dev = o->device;
     env->k = o->device->k;
@@ -84,7 +25,11 @@ static enum dt_status open_env(struct dt_exec_env *env, const struct dt_exec_opt
         env->dp[m] = l->dp;
         env->n_v[m] = l->pp * l->vpp;
     }
-    env->offloads = dt_plan_offloads(o->plan, o->model);
+    env->offloads = dt_plan_steps_on_host(o->plan, o->model);
+    for (int m = 0; m < o->plan->n_modules; m++)
+        away |= dt_plan_offloads_params(&o->plan->modules[m]);
+    if (away)
+        DT_TRY(env->dev->queue_new(env->dev, true, err, &env->link));
     DT_TRY(env->dev->queue_new(env->dev, false, err, &env->q));
     return env->dev->queue_new(env->dev, true, err, &env->uploads);
 }
@@ -104,9 +49,14 @@ static enum dt_status open_host(struct dt_exec *x, struct dt_error *err)
 enum dt_status dt_exec_env_sync(const struct dt_exec_env *env, struct dt_error *err)
 {
     enum dt_status st = env->dev->queue_sync(env->q, err);
-    enum dt_status uploads = env->dev->queue_sync(env->uploads, st == DT_OK ? err : NULL), host;
+    enum dt_status uploads = env->dev->queue_sync(env->uploads, st == DT_OK ? err : NULL), host,
+                   link;
 
     st = st == DT_OK ? uploads : st;
+    if (env->link) {
+        link = env->dev->queue_sync(env->link, st == DT_OK ? err : NULL);
+        st = st == DT_OK ? link : st;
+    }
     if (!env->offloads)
         return st;
     host = dt_optimizer_host_sync(env->host, st == DT_OK ? err : NULL);
@@ -127,13 +77,13 @@ enum dt_status dt_exec_new(const struct dt_exec_options *opt, struct dt_error *e
     if (st == DT_OK)
         st = open_host(x, err);
     if (st == DT_OK)
-        st = find_edges(&x->it, &x->env, err);
+        st = dt_exec_find_edges(&x->it, &x->env, err);
     if (st == DT_OK)
         st = dt_exec_norm_init(&x->norm, &x->env, err);
     if (st == DT_OK)
         st = dt_exec_place(&x->ranks, err);
     if (st == DT_OK)
-        st = check_layout(opt, err);
+        st = dt_exec_check_layout(opt, err);
     if (st == DT_OK)
         st = dt_exec_build(&x->stages, err);
     if (st == DT_OK)
@@ -172,6 +122,8 @@ void dt_exec_free(struct dt_exec *x)
     dt_exec_norm_free(&x->norm, x->env.dev);
     dt_optimizer_host_close(&x->host);
     free_iteration(&x->it);
+    if (x->env.link)
+        x->env.dev->queue_free(x->env.link);
     x->env.dev->queue_free(x->env.uploads);
     x->env.dev->queue_free(x->env.q);
     dt_free(x);
@@ -333,6 +285,8 @@ static enum dt_status compute(struct dt_exec *x, uint32_t i, struct dt_error *er
         last_backward(&x->stages, vs, lo, hi);
     if (!last)
         return DT_OK;
+    if (forward && vs->away)
+        dt_exec_host_forward(vs);
     if (completes)
         vs->backwards--;
     if (forward && vs->v == x->env.n_v[op->module] - 1 &&
@@ -406,6 +360,11 @@ static enum dt_status execute(struct dt_exec *x, uint32_t i, struct dt_error *er
         return DT_OK;
     case DT_OP_STEP:
         return x->it.late_steps ? DT_OK : step(x, op, err);
+    case DT_OP_OFFLOAD:
+        dt_exec_host_offload(&x->stages, op);
+        return DT_OK;
+    case DT_OP_RELOAD:
+        return dt_exec_host_reload(&x->stages, x->it.p, op, err);
     case DT_OP_FETCH:        /* dt_exec_fetch */
     case DT_OP_SEND:         /* the receiver takes it */
     case DT_OP_PARAM_GATHER: /* every replica has stepped all of its parameters */
@@ -446,6 +405,8 @@ static void begin_iteration(struct dt_exec_iteration *it, const struct dt_exec_s
         if (op->part == 0 && dt_exec_here(stages->ranks, op) &&
             op->kind == (dt_exec_op_vs(stages, op)->split ? DT_OP_WEIGHT_GRAD : DT_OP_BACKWARD))
             dt_exec_op_vs(stages, op)->backwards++;
+        if (op->part == 0 && op->kind == DT_OP_FORWARD && dt_exec_here(stages->ranks, op))
+            dt_exec_op_vs(stages, op)->forwards++;
     }
     /* a replica without microbatches has gradients, too */
     for (int m = 0; m < stages->env->o.model->n_modules; m++)
@@ -488,7 +449,22 @@ static bool is_compute(const struct dt_op *op)
 
 static struct dt_device_queue *queue_of(const struct dt_exec_env *env, const struct dt_op *op)
 {
-    return op->kind == DT_OP_FETCH ? env->uploads : env->q;
+    return op->kind == DT_OP_FETCH                   ? env->uploads
+           : dt_op_resource(op->kind) == DT_RES_HOST ? env->link
+                                                     : env->q;
+}
+
+/* What goes over the host link and what the main thread computes wait for each other on the device. */
+static void follow_host(const struct dt_exec *x, uint32_t i, struct dt_device_queue *q)
+{
+    const struct dt_program *p = x->it.p;
+    bool host = dt_op_resource(p->ops[i].kind) == DT_RES_HOST;
+    uint32_t d;
+
+    for (uint32_t k = 0; x->env.link && (d = dt_exec_dep(p, i, k)) != DT_NONE; k++)
+        if ((dt_op_resource(p->ops[d].kind) == DT_RES_HOST) != host &&
+            dt_exec_here(&x->ranks, &p->ops[d]) && !dt_exec_is_comm(&x->comm, d))
+            x->env.dev->event_wait(q, x->events.end[d]);
 }
 
 /* What comes in to a lane comes in one by one: op i after the one before it, where that is on the other queue. */
@@ -518,6 +494,7 @@ static enum dt_status get_ready(struct dt_exec *x, uint32_t i, struct dt_error *
     }
     DT_TRY(dt_exec_comm_wait(x, i, q, err));
     follow_input(x, i, q);
+    follow_host(x, i, q);
     if (s)
         dt_exec_microbatch_follow(&x->env, s);
     return DT_OK;
@@ -532,9 +509,11 @@ static enum dt_status do_op(struct dt_exec *x, uint32_t i, struct dt_error *err)
     if (op->kind == DT_OP_FETCH) { /* it records its events itself */
         st = dt_exec_fetch(x, i, err);
     } else {
-        x->env.dev->event_record(x->env.q, x->events.begin[i]);
+        struct dt_device_queue *q = queue_of(&x->env, op);
+
+        x->env.dev->event_record(q, x->events.begin[i]);
         st = execute(x, i, err);
-        x->env.dev->event_record(x->env.q, x->events.end[i]);
+        x->env.dev->event_record(q, x->events.end[i]);
     }
     if (st == DT_OK)
         st = dt_tp_state(dt_exec_tp(&x->ranks, op->module, op->replica, op->stage), err);
@@ -599,6 +578,7 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
     DT_TRY(dt_exec_reserve(&x->stages, &x->it, err));
     DT_TRY(dt_exec_make_order(&x->it, &x->ranks, err));
     DT_TRY(dt_exec_event_room(&x->events, x->env.dev, p->n_ops, err));
+    DT_TRY(dt_exec_host_begin(&x->stages, err));
     begin_iteration(&x->it, &x->stages, &x->norm);
     DT_TRY(dt_exec_connect(x, err));
     DT_TRY(dt_exec_comm_begin(x, err));
@@ -675,6 +655,7 @@ enum dt_status dt_exec_changed(struct dt_exec *x, struct dt_error *err)
             if (vs->replica != leader)
                 copy_to_replica(&x->env, dt_exec_vs(&x->stages, m, leader, vs->v), vs);
             dt_stage_changed(x->env.q, vs->stage, vs->first, vs->last);
+            vs->away_kept = false;
         }
     return x->env.dev->queue_sync(x->env.q, err);
 }
@@ -691,13 +672,15 @@ void dt_exec_memory(const struct dt_exec *x, int64_t *now_bytes, int64_t *max_by
 
 int64_t dt_exec_host_memory(const struct dt_exec *x)
 {
-    return dt_optimizer_host_bytes(&x->host);
+    return dt_optimizer_host_bytes(&x->host) + dt_exec_host_bytes(&x->stages);
 }
 
 int64_t dt_exec_lane_memory(const struct dt_exec *x, int module, int replica, int stage)
 {
-    return __atomic_load_n(&x->stages.lane[module][replica * x->env.pp[module] + stage].now_bytes,
-                           __ATOMIC_RELAXED);
+    int at = replica * x->env.pp[module] + stage;
+    int64_t now = __atomic_load_n(&x->stages.lane[module][at].now_bytes, __ATOMIC_RELAXED);
+
+    return now > x->stages.lane_most[module][at] ? now : x->stages.lane_most[module][at];
 }
 
 int dt_exec_in_flight(const struct dt_exec *x, int module, int replica, int v)

@@ -237,7 +237,7 @@ void dt_exec_gather_complete(struct dt_exec *x, uint32_t i)
 /* The truth is with the owners, on their hosts, from where execute_collect.c takes it. */
 static bool offloaded(const struct dt_exec *x, int module)
 {
-    return x->env.o.plan->modules[module].offload == DT_OFFLOAD_OPTIMIZER;
+    return dt_plan_offloads_optimizer(&x->env.o.plan->modules[module]);
 }
 
 enum dt_status dt_exec_gather(struct dt_exec *x, struct dt_error *err)

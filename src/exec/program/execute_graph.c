@@ -90,6 +90,8 @@ static enum dt_exec_where where(const struct dt_program *p, const struct dt_exec
     case DT_OP_WEIGHT_GRAD:
     case DT_OP_STEP:
     case DT_OP_FETCH:
+    case DT_OP_OFFLOAD:
+    case DT_OP_RELOAD:
     case DT_OP_KIND_N:
         break;
     }

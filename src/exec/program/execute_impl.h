@@ -10,13 +10,12 @@
 #include "base/mem.h"
 #include "exec/program/execute.h"
 #include "exec/program/execute_edge.h"
+#include "exec/program/execute_thread.h"
 #include "exec/program/optimizer_host.h"
 #include "exec/program/placement.h"
 #include "core/schedule/program_partners.h"
 #include "comm/supervisor.h"
 #include "kernels/kernels.h"
-
-#include <pthread.h>
 
 /* Tags: messages have that of their RECV or of their lanes (execute_connect.c), tokens that of the op that waits. */
 enum {
@@ -104,6 +103,11 @@ struct dt_exec_vstage {
     struct dt_exec_region *regions;
     int n_regions;
     char *wire; /* regions as they are gathered (execute_gather.c); NULL: as they lie */
+    /* offload of parameters (execute_host.c) */
+    void *away;        /* host memory for them; NULL: they stay */
+    bool away_kept;    /* what is not trained is in it */
+    bool offloaded;    /* this iteration's copy has been issued */
+    uint32_t forwards; /* still to come in this iteration */
 };
 
 /* Replicas of a stage, seen from this rank: the ranks that hold some.  `n_group` of them, neighbours, share out the
@@ -130,101 +134,6 @@ struct dt_exec_packed { /* rows on their way */
     struct dt_device_event *read; /* they have been unpacked */
     bool used;
 };
-/* Which thread does an op. */
-enum dt_exec_where { DT_EXEC_ELSEWHERE, DT_EXEC_MAIN, DT_EXEC_COMM };
-/* A token tells another rank that an op that one of its ops waits for has ended, where no message
- * says so. */
-struct dt_exec_token {
-    int rank; /* to tell, or to hear from */
-    int tag;
-    bool hears;
-    uint32_t op; /* waits for it here (hears), or is told of */
-};
-/* Who waits for whom on this rank in this iteration (execute_graph.c).  Numbers: ops of the program,
- * then `n_tokens` tokens, then the losses. */
-struct dt_exec_graph {
-    uint32_t n;                  /* numbers */
-    uint32_t *pending;           /* per number: what it waits for */
-    bool *hears;                 /* per number: the communication thread does some of that */
-    unsigned char *kind;         /* per number: enum dt_exec_where */
-    uint32_t *succ_first, *succ; /* per number: who waits for it */
-    struct dt_exec_token *tokens;
-    uint32_t n_tokens;
-    size_t cap_pending, cap_hears, cap_kind, cap_succ_first, cap_succ, cap_tokens;
-};
-/* The communication thread's queues, where no queue stands still for other ranks (execute_queue.c).  What is posted on
- * the first three waits for its ops on the main queue, each kind behind its own; what lands waits for nothing but
- * what landed before. */
-enum dt_exec_queue {
-    DT_EXEC_SENDS,
-    DT_EXEC_RECVS,
-    DT_EXEC_COLLS,
-    DT_EXEC_LANDS, /* what remains to be done on the device when an operation is over */
-    DT_EXEC_QUEUES
-};
-/* A queue of one op at a time, elsewhere. */
-struct dt_exec_own_queue {
-    struct dt_device_queue *q;
-    struct dt_device_event *given; /* what its last op has put there is over */
-    bool used;
-};
-struct dt_exec_turns { /* of what is posted on queues (execute_turn.c) */
-    uint32_t *op, n, next;
-    unsigned char *takes; /* per op */
-    size_t cap, cap_takes;
-};
-
-/* The communication thread (execute_comm.c, execute_post.c).
- *
- * An op is *issued* when its work is on a queue, and *done* when the queue is past it.  Counters and
- * conditions tell what has been issued (of a transport's operation: what is over, unless it is on_queue, and
- * the main thread waits for it).  Whoever comes after it on another queue waits there, on the device, for the op's
- * event. */
-struct dt_exec_comm {
-    pthread_t thread;
-    bool started;
-    pthread_mutex_t lock; /* of all below, of messages and their users */
-    pthread_cond_t work, done;
-    bool stop, main_waits;
-    struct dt_exec_graph graph;
-    uint32_t left;                           /* ops of the thread that have not completed */
-    uint32_t *ready, ready_first, ready_end; /* for the thread */
-    enum dt_status status;
-    struct dt_error error;
-    size_t cap_ready;
-    struct dt_exec_turns turns;
-    /* the thread's own */
-    struct dt_exec_request *requests; /* under way */
-    size_t n_requests, cap_requests;
-    uint32_t *under_way; /* per number: its requests */
-    size_t cap_under_way;
-    struct dt_device_queue *q[DT_EXEC_QUEUES]; /* NULL: there is no thread */
-    struct dt_exec_packed **pool;
-    size_t n_pool, cap_pool;
-    void **
-        outgrown; /* memory of the transport that messages have outgrown, until nothing is under way */
-    size_t n_outgrown, cap_outgrown;
-    uint32_t *held, n_held; /* numbers whose host work needs what their ops have computed */
-    size_t cap_held;
-    unsigned char byte_out, byte_in; /* of tokens */
-    /* per number: the last op on the main queue of those that it waits for, and the first of a list of those
-     * that landed, by their places in graph.succ; DT_NONE = none */
-    uint32_t *after_main, *after_land;
-    uint32_t *land_by,
-        *land_next;        /* per place in graph.succ: the op that landed; the rest of the list */
-    unsigned char *landed; /* per number: its event is on the queue of what lands */
-    unsigned char *early;  /* per number: the main thread went on before it was over */
-    unsigned char *more;   /* per number: dt_exec_post_more has been called */
-    struct dt_device_queue **queue_of; /* per number: what it has been posted on */
-    struct dt_exec_own_queue *own;
-    size_t n_own, cap_own;
-    /* measured */
-    uint64_t *begin_ns, *end_ns; /* per number */
-    size_t cap_begin, cap_end, cap_after_main, cap_after_land, cap_landed, cap_land_by,
-        cap_land_next;
-    size_t cap_early, cap_queue_of, cap_more;
-};
-
 /* ---- the parts of an executor, each of which may look at those before it ---- */
 
 /* What is stated, and does not change. */
@@ -232,11 +141,13 @@ struct dt_exec_env {
     struct dt_exec_options o;
     const struct dt_device *dev;
     const struct dt_kernels *k;
-    struct dt_device_queue *q;                                       /* the main thread's */
-    struct dt_device_queue *uploads;                                 /* the same, of batches */
+    struct dt_device_queue *q;       /* the main thread's */
+    struct dt_device_queue *uploads; /* the same, of batches */
+    struct dt_device_queue
+        *link; /* the same, to and from the host; NULL: nothing goes there between phases */
     int pp[DT_MAX_MODULES], dp[DT_MAX_MODULES], n_v[DT_MAX_MODULES]; /* n_v = pp * vpp */
-    bool offloads;                                                   /* some module does */
-    struct dt_optimizer_host *host;                                  /* open where it does */
+    bool offloads;                  /* the optimizer of some module steps on the host */
+    struct dt_optimizer_host *host; /* open where it does */
 };
 
 /* Ranks and groups of them (execute_ranks.c).  Lanes are [replica * pp + stage]. */
@@ -265,6 +176,7 @@ struct dt_exec_stages {
     const struct dt_exec_ranks *ranks;
     struct dt_exec_vstage *vs[DT_MAX_MODULES];           /* [replica * n_v + v] */
     struct dt_device_memory_owner *lane[DT_MAX_MODULES]; /* [lane]: what is theirs */
+    int64_t *lane_most[DT_MAX_MODULES]; /* [lane]: that, before buffers were given back to guests */
 };
 
 /* The iteration under way: its program, its samples, and what it has come to. */
@@ -358,13 +270,13 @@ static inline struct dt_optimizer_spec
 dt_exec_optimizer_spec(const struct dt_exec_env *env, int module, struct dt_stage *stage,
                        int member, const struct dt_optimizer_owned *owned, int n)
 {
-    return (struct dt_optimizer_spec){.module = &env->o.model->modules[module],
-                                      .stage = stage,
-                                      .member = member,
-                                      .owned = owned,
-                                      .n_owned = n,
-                                      .offloaded = env->o.plan->modules[module].offload ==
-                                                   DT_OFFLOAD_OPTIMIZER};
+    return (struct dt_optimizer_spec){
+        .module = &env->o.model->modules[module],
+        .stage = stage,
+        .member = member,
+        .owned = owned,
+        .n_owned = n,
+        .offloaded = dt_plan_offloads_optimizer(&env->o.plan->modules[module])};
 }
 
 /* Ranks of a lane: member c tp + t is t of tensor and c of context parallelism. */
@@ -442,6 +354,10 @@ static inline struct dt_device_memory_owner *dt_exec_for_vs(const struct dt_exec
     return dt_exec_for(stages, vs->module, vs->replica, vs->v % stages->env->pp[vs->module]);
 }
 
+/* execute_check.c: the edges that training takes; DT_ERR_INPUT: what it does not. */
+enum dt_status dt_exec_find_edges(struct dt_exec_iteration *it, const struct dt_exec_env *env,
+                                  struct dt_error *err);
+enum dt_status dt_exec_check_layout(const struct dt_exec_options *o, struct dt_error *err);
 /* execute.c: the host waits for both queues of the main thread, and for those of what is offloaded; the first error. */
 enum dt_status dt_exec_env_sync(const struct dt_exec_env *env, struct dt_error *err);
 
@@ -460,7 +376,23 @@ enum dt_status dt_exec_gather_seqs(struct dt_exec_iteration *it, int module, uin
 struct dt_batch dt_exec_counts(const struct dt_exec_env *env, const struct dt_exec_iteration *it,
                                int module, uint32_t mb);
 
+/* execute_host.c: offload of guests' parameters (plan.MODULE.offload: parameters).  Host memory for a stage; its bytes. */
+enum dt_status dt_exec_host_new(const struct dt_exec_env *env, struct dt_exec_vstage *vs,
+                                struct dt_error *err);
+void dt_exec_host_free(const struct dt_exec_env *env, struct dt_exec_vstage *vs);
+int64_t dt_exec_host_bytes(const struct dt_exec_stages *stages);
+/* All are on the device, also behind an iteration that failed. */
+enum dt_status dt_exec_host_begin(const struct dt_exec_stages *stages, struct dt_error *err);
+/* OFFLOAD and RELOAD, on env->link. */
+void dt_exec_host_offload(const struct dt_exec_stages *stages, const struct dt_op *op);
+enum dt_status dt_exec_host_reload(const struct dt_exec_stages *stages, const struct dt_program *p,
+                                   const struct dt_op *op, struct dt_error *err);
+/* A forward of it has been issued. */
+void dt_exec_host_forward(struct dt_exec_vstage *vs);
+
 /* execute_microbatch.c */
+/* Buffers of those that are free go back to the device. */
+void dt_exec_microbatches_trim(const struct dt_device *dev, struct dt_exec_vstage *vs);
 void dt_exec_microbatches_free(const struct dt_device *dev, struct dt_exec_vstage *vs);
 /* None is used, whatever an iteration that failed has left. */
 void dt_exec_microbatches_forget(struct dt_exec_vstage *vs);

@@ -38,7 +38,7 @@ static enum dt_status make_stage(const struct dt_exec_env *env, const struct dt_
         .chunks = env->o.plan->policy.stepccl ? env->o.plan->policy.stepccl_chunks : 0,
         .gathered = gathered,
         .summed = summed,
-        .masters_away = env->o.plan->modules[vs->module].offload == DT_OFFLOAD_OPTIMIZER,
+        .masters_away = dt_plan_offloads_optimizer(&env->o.plan->modules[vs->module]),
         .layout_only = layout_only,
     };
     enum dt_status st;
@@ -98,6 +98,7 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
     struct dt_transport *data = stages->ranks->data;
     const struct dt_stage_memory own = {data, memory_new, memory_free};
     bool gives = data && data->memory_new;
+    bool away = dt_plan_offloads_params(&stages->env->o.plan->modules[vs->module]);
     size_t blocks = (size_t)(vs->last - vs->first) + 1;
     struct dt_optimizer_owned *owned;
     struct dt_optimizer_spec spec;
@@ -110,7 +111,7 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
     if (!vs->finished || !vs->fresh)
         return dt_error_nomem(err, "a stage");
     DT_TRY(make_stage(stages->env, vs, &vs->max, tp, cp, ep,
-                      gives && dt_exec_gathers(stages, vs) ? &own : NULL,
+                      gives && !away && dt_exec_gathers(stages, vs) ? &own : NULL,
                       gives && dt_exec_sums(stages, vs) ? &own : NULL, false, err, &vs->stage));
     DT_TRY(dt_exec_make_regions(stages->ranks, vs, err));
     dt_stage_init(stages->env->q, vs->stage, stages->env->o.seed);
@@ -120,6 +121,8 @@ static enum dt_status build_vstage(const struct dt_exec_stages *stages, struct d
     st = dt_optimizer_init(&vs->opt, stages->env->dev, &spec, stages->env->host, stages->env->q,
                            err);
     dt_free(owned);
+    if (st == DT_OK)
+        st = dt_exec_host_new(stages->env, vs, err);
     return st == DT_OK ? dt_exec_gather_room(stages, vs, err) : st;
 }
 
@@ -142,7 +145,9 @@ enum dt_status dt_exec_build(struct dt_exec_stages *stages, struct dt_error *err
                                   sizeof(*stages->vs[m]));
         stages->lane[m] = dt_calloc((size_t)stages->env->dp[m] * (size_t)stages->env->pp[m],
                                     sizeof(*stages->lane[m]));
-        if (!stages->vs[m] || !stages->lane[m])
+        stages->lane_most[m] = dt_calloc((size_t)stages->env->dp[m] * (size_t)stages->env->pp[m],
+                                         sizeof(*stages->lane_most[m]));
+        if (!stages->vs[m] || !stages->lane[m] || !stages->lane_most[m])
             return dt_error_nomem(err, "stages");
         for (int r = 0; r < stages->env->dp[m]; r++)
             for (int v = 0; v < stages->env->n_v[m]; v++) {
@@ -192,6 +197,7 @@ void dt_exec_drop(struct dt_exec_stages *stages)
             struct dt_exec_vstage *vs = &stages->vs[m][i];
 
             free_messages(stages->ranks, vs);
+            dt_exec_host_free(stages->env, vs);
             dt_optimizer_free(&vs->opt);
             if (vs->stage)
                 dt_stage_free(vs->stage);
@@ -202,6 +208,7 @@ void dt_exec_drop(struct dt_exec_stages *stages)
         }
         dt_free(stages->vs[m]);
         dt_free(stages->lane[m]);
+        dt_free(stages->lane_most[m]);
     }
 }
 

@@ -112,6 +112,16 @@ void dt_exec_microbatches_free(const struct dt_device *dev, struct dt_exec_vstag
     vs->in_use = 0;
 }
 
+void dt_exec_microbatches_trim(const struct dt_device *dev, struct dt_exec_vstage *vs)
+{
+    for (struct dt_exec_microbatch *s = vs->microbatches; s; s = s->next) {
+        if (s->used)
+            continue;
+        dev->free(dev, s->saved.p);
+        s->saved = (struct dt_exec_buffer){NULL, 0};
+    }
+}
+
 void dt_exec_microbatches_forget(struct dt_exec_vstage *vs)
 {
     for (struct dt_exec_microbatch *s = vs->microbatches; s; s = s->next)

@@ -4,7 +4,8 @@
  *
  * Compute ops and collectives follow the program's topological order.  Messages and fetches are
  * pulled in by whoever needs them, right before it, so that data waits in memory no longer than it
- * must; the dependencies of every op still come before it.
+ * must; the dependencies of every op still come before it.  What goes over the host link has a queue of its own and comes as
+ * soon as all is placed that it waits for, so that it hides behind what follows.
  *
  * Members of an expert group wait for each other inside their compute ops, so the n-th ones of their lanes have one
  * place in the order, behind what any of them waits for: whoever is at such a place has behind it all that the others
@@ -103,11 +104,83 @@ static bool forward_after_step(const struct dt_exec_iteration *it)
     return false;
 }
 
+/* ---- the host link ---- */
+
+static bool are_placed(const struct dt_exec_iteration *it, uint32_t i)
+{
+    uint32_t d;
+
+    for (uint32_t k = 0; (d = dt_exec_dep(it->p, i, k)) != DT_NONE; k++)
+        if (!it->placed[d])
+            return false;
+    return true;
+}
+
+/* Ops of the host link here: links[n], in their lanes' order. */
+static enum dt_status find_links(const struct dt_exec_iteration *it,
+                                 const struct dt_exec_ranks *ranks, struct dt_error *err,
+                                 uint32_t **links, uint32_t *n)
+{
+    *n = 0;
+    *links = NULL;
+    for (uint32_t i = 0; ranks->env->link && i < it->p->n_ops; i++)
+        *n += dt_op_resource(it->p->ops[i].kind) == DT_RES_HOST;
+    if (*n == 0)
+        return DT_OK;
+    *links = dt_malloc(*n * sizeof(**links));
+    if (!*links)
+        return dt_error_nomem(err, "the order of a program");
+    *n = 0;
+    for (uint32_t i = 0; i < it->p->n_ops; i++)
+        if (dt_op_resource(it->p->ops[i].kind) == DT_RES_HOST &&
+            dt_exec_here(ranks, &it->p->ops[i]))
+            (*links)[(*n)++] = i;
+    return DT_OK;
+}
+
+/* Those whose turn has come; the others remain. */
+static void place_links(struct dt_exec_iteration *it, const struct dt_exec_ranks *ranks,
+                        uint32_t *links, uint32_t *n)
+{
+    uint32_t left = 0;
+
+    for (uint32_t k = 0; k < *n; k++)
+        if (are_placed(it, links[k]))
+            place(it, ranks, links[k]);
+        else
+            links[left++] = links[k];
+    *n = left;
+}
+
+static enum dt_status place_all(struct dt_exec_iteration *it, const struct dt_exec_ranks *ranks,
+                                const struct dt_timeline_topo *topo, struct dt_error *err)
+{
+    uint32_t *links, n_links, before;
+
+    DT_TRY(find_links(it, ranks, err, &links, &n_links));
+    place_links(it, ranks, links, &n_links);
+    for (uint32_t k = 0; k < topo->n; k++) {
+        enum dt_op_resource r = dt_op_resource(it->p->ops[topo->order[k]].kind);
+
+        if (r != DT_RES_COMPUTE && r != DT_RES_COLL)
+            continue;
+        before = it->n_order;
+        place(it, ranks, topo->order[k]);
+        if (it->n_order > before)
+            place_links(it, ranks, links, &n_links);
+    }
+    for (uint32_t k = 0; k < topo->n; k++)
+        place(it, ranks, topo->order[k]);
+    dt_free(links);
+    return DT_OK;
+}
+
 enum dt_status dt_exec_make_order(struct dt_exec_iteration *it, const struct dt_exec_ranks *ranks,
                                   struct dt_error *err)
 {
     const struct dt_program *p = it->p;
     struct dt_timeline_topo topo = {0};
+    enum dt_status st;
 
     if (dt_grow((void **)&it->order, &it->cap_order, p->n_ops + 1u, sizeof(*it->order)) ||
         dt_grow((void **)&it->placed, &it->cap_placed, p->n_ops + 1u, sizeof(*it->placed)))
@@ -118,15 +191,9 @@ enum dt_status dt_exec_make_order(struct dt_exec_iteration *it, const struct dt_
     dt_arena_free(&it->partners_of);
     DT_TRY(dt_program_partners_find(p, &it->partners_of, err, &it->partners));
     DT_TRY(dt_timeline_topo_build(p, err, &topo));
-    for (uint32_t k = 0; k < topo.n; k++) {
-        enum dt_op_resource r = dt_op_resource(p->ops[topo.order[k]].kind);
-
-        if (r == DT_RES_COMPUTE || r == DT_RES_COLL)
-            place(it, ranks, topo.order[k]);
-    }
-    for (uint32_t k = 0; k < topo.n; k++)
-        place(it, ranks, topo.order[k]);
+    st = place_all(it, ranks, &topo, err);
     dt_timeline_topo_free(&topo);
+    DT_TRY(st);
     if (it->cyclic)
         return dt_error_set(
             err, DT_ERR_INPUT,

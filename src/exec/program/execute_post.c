@@ -390,6 +390,8 @@ static enum dt_exec_queue queue_of(const struct dt_op *op)
     case DT_OP_PARAM_GATHER:
     case DT_OP_STEP:
     case DT_OP_FETCH:
+    case DT_OP_OFFLOAD:
+    case DT_OP_RELOAD:
     case DT_OP_KIND_N:
         break;
     }
@@ -419,6 +421,8 @@ enum dt_status dt_exec_post(struct dt_exec *x, uint32_t i, struct dt_error *err)
     case DT_OP_WEIGHT_GRAD:
     case DT_OP_STEP:
     case DT_OP_FETCH:
+    case DT_OP_OFFLOAD:
+    case DT_OP_RELOAD:
     case DT_OP_KIND_N:
         break;
     }
@@ -460,6 +464,8 @@ enum dt_status dt_exec_complete(struct dt_exec *x, uint32_t i, const struct dt_e
     case DT_OP_WEIGHT_GRAD:
     case DT_OP_STEP:
     case DT_OP_FETCH:
+    case DT_OP_OFFLOAD:
+    case DT_OP_RELOAD:
     case DT_OP_KIND_N:
         break;
     }

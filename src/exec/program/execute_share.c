@@ -46,7 +46,8 @@ static int list(const struct dt_exec_stages *stages, int m, int v, struct known 
 
     if (vs && dt_exec_gathers(stages, vs)) {
         out[n++] = (struct known){p->group, vs->wire};
-        out[n++] = (struct known){p->group, in_place(vs)};
+        if (!vs->away) /* what leaves the device between phases comes back to another place */
+            out[n++] = (struct known){p->group, in_place(vs)};
     }
     if (vs && dt_exec_sums(stages, vs)) {
         out[n++] = (struct known){dt_exec_peers_shard(stages->ranks, m, p) ? p->group : p->comm,

@@ -214,6 +214,17 @@ enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device 
     return make_tables(o, err);
 }
 
+void dt_optimizer_moved(struct dt_optimizer *o)
+{
+    float *p = dt_stage_master(o->stage);
+    uint16_t *copy = dt_stage_rounded(o->stage);
+
+    for (int i = 0; !o->offloaded && i < o->n_segments; i++) {
+        o->stepped[i].p = p + o->segments[i].at;
+        o->stepped[i].copy = copy ? copy + o->segments[i].at : NULL;
+    }
+}
+
 void dt_optimizer_free(struct dt_optimizer *o)
 {
     if (o->host) {

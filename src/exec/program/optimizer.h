@@ -82,6 +82,8 @@ enum dt_status dt_optimizer_init(struct dt_optimizer *o, const struct dt_device 
 enum dt_status dt_optimizer_layout(struct dt_optimizer *o, const struct dt_optimizer_spec *spec,
                                    struct dt_error *err);
 void dt_optimizer_free(struct dt_optimizer *o);
+/* The stage's parameters lie elsewhere now (dt_stage_return). */
+void dt_optimizer_moved(struct dt_optimizer *o);
 /* *sq (device memory) += squares of the gradients; copies of shared tables are left out. */
 void dt_optimizer_sum_sq(struct dt_device_queue *q, const struct dt_optimizer *o, double *sq);
 /* What scales the gradients: in device memory, and what the host knows of it (of optimizers that step there). */

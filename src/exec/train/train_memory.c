@@ -65,7 +65,7 @@ static double total(const struct dt_setup *s, enum dt_memory_device kind,
     bool gathers;
     double share = share_of(s, place, l, &gathers), all = c->total - c->logits_workspace;
 
-    *host = c->host * share;
+    *host = (c->host - c->away_host) * share + c->away_host;
     all -= kind == DT_MEMORY_CPU ? c->host : 0;
     return all - c->optimizer + c->optimizer * share - (gathers ? 0 : c->wire);
 }
@@ -75,10 +75,40 @@ static enum dt_memory_device kind_of(const struct dt_device *d)
     return d->info.id[0] ? DT_MEMORY_CARD : d->info.packs ? DT_MEMORY_CPU : DT_MEMORY_EXECUTOR;
 }
 
+/* Of a GPU with guests whose parameters leave it for a time: either they are there or all that their host holds. */
+struct shared {
+    double away, beside;
+    int rank;
+};
+
+static struct shared *shared_new(const struct dt_program *p)
+{
+    uint32_t n = 0;
+
+    for (int i = 0; i < p->n_lanes; i++)
+        if (p->lanes[i].first_gpu + p->lanes[i].gpus > n)
+            n = p->lanes[i].first_gpu + p->lanes[i].gpus;
+    return dt_calloc((size_t)n + 1, sizeof(struct shared));
+}
+
+static void take_off(const struct dt_program *p, const struct shared *gpu,
+                     struct dt_train_rank_memory *ranks)
+{
+    uint32_t seen = 0;
+
+    for (int i = 0; i < p->n_lanes; i++)
+        for (; seen < p->lanes[i].first_gpu + p->lanes[i].gpus; seen++) {
+            const struct shared *g = &gpu[seen];
+
+            ranks[g->rank].predicted_bytes -= (int64_t)(g->away < g->beside ? g->away : g->beside);
+        }
+}
+
 /* Lanes of a rank add up; one scratch serves them all. */
 static void predict(const struct dt_setup *s, const struct dt_train_memory_seen *seen,
                     const struct dt_program *p, const struct dt_placement *place, double *scratch,
-                    struct dt_train_rank_memory *ranks, struct dt_train_lane_memory *lanes)
+                    struct shared *gpu, struct dt_train_rank_memory *ranks,
+                    struct dt_train_lane_memory *lanes)
 {
     for (int i = 0; i < p->n_lanes; i++) {
         const struct dt_lane *l = &p->lanes[i];
@@ -94,6 +124,9 @@ static void predict(const struct dt_setup *s, const struct dt_train_memory_seen 
         for (int t = 0; t < dt_plan_layout_lane_gpus(&s->plan.modules[l->module].layout); t++) {
             int r = dt_placement_rank(place, l->module, l->replica, l->stage, t);
 
+            gpu[l->first_gpu + (uint32_t)t].away += c.away;
+            gpu[l->first_gpu + (uint32_t)t].beside += c.beside;
+            gpu[l->first_gpu + (uint32_t)t].rank = r;
             ranks[r].predicted_bytes += bytes;
             ranks[r].predicted_host_bytes += (int64_t)host;
             scratch[r] = c.logits_workspace > scratch[r] ? c.logits_workspace : scratch[r];
@@ -108,23 +141,29 @@ enum dt_status dt_train_predict_memory(const struct dt_setup *s,
                                        struct dt_train_lane_memory *lanes)
 {
     double *scratch = dt_calloc((size_t)n_ranks, sizeof(*scratch));
+    struct shared *gpu = shared_new(p);
     struct dt_placement place;
     enum dt_status st;
 
-    if (!scratch)
+    if (!scratch || !gpu) {
+        dt_free(scratch);
+        dt_free(gpu);
         return dt_error_nomem(err, "ranks");
+    }
     st = dt_placement_init(&place, &s->plan, n_ranks, err);
     if (st == DT_OK) {
         for (int r = 0; r < n_ranks; r++)
             ranks[r].predicted_bytes = ranks[r].predicted_host_bytes = 0;
-        predict(s, seen, p, &place, scratch, ranks, lanes);
+        predict(s, seen, p, &place, scratch, gpu, ranks, lanes);
+        take_off(p, gpu, ranks);
         for (int r = 0; r < n_ranks; r++)
             ranks[r].predicted_bytes += (int64_t)scratch[r];
-        for (int r = 0; dt_plan_offloads(&s->plan, s->job->model) && r < n_ranks; r++)
+        for (int r = 0; dt_plan_steps_on_host(&s->plan, s->job->model) && r < n_ranks; r++)
             ranks[r].predicted_host_bytes += (int64_t)DT_MEMORY_HOST_ROOM;
         dt_placement_free(&place);
     }
     dt_free(scratch);
+    dt_free(gpu);
     return st;
 }
 
