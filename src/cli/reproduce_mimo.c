@@ -147,6 +147,7 @@ static enum dt_status try_run(const struct run *r, struct dt_error *err, struct 
         size_of(encoders, sizeof encoders / sizeof encoders[0], r->encoder);
     const struct size *of_llm = size_of(llms, sizeof llms / sizeof llms[0], r->llm);
     char encoder[TEXT], llm[TEXT], plan[TEXT], other[6][TEXT], group[32] = "", *parts[PARTS], *save;
+    const char *away = "";
     const char *o[PARTS];
     int n = 0, text = (int)lround(1024 * (100 - r->vision) / r->vision);
     int first = strcmp(r->encoder, "1") != 0;
@@ -169,12 +170,14 @@ static enum dt_status try_run(const struct run *r, struct dt_error *err, struct 
              "samples.distribution.text_tokens={kind: constant, value: %d, max: %d}", text, text);
     if (r->instances > 1)
         snprintf(group, sizeof group, ", zero_group: %d", r->enc.dp * r->enc.cp / r->instances);
+    if (r->way == COLOCATED) /* with one stage of the LLM nothing hides the way back */
+        away = r->lm.pp > 1 ? ", window: all, offload: parameters" : ", window: all";
     snprintf(
         plan, TEXT,
         "plan={encoder: {tp: %d, cp: %d, pp: %d, dp: %d%s%s%s}, llm: {tp: %d, cp: %d, pp: %d, dp: "
         "%d}}",
         r->enc.tp, r->enc.cp, r->enc.pp, r->enc.dp, r->way == NONCOLOCATED ? "" : ", with: llm",
-        r->way == COLOCATED ? ", window: all" : "", group, r->lm.tp, r->lm.cp, r->lm.pp, r->lm.dp);
+        away, group, r->lm.tp, r->lm.cp, r->lm.pp, r->lm.dp);
     for (int i = 0; i < 4; i++)
         parts[n++] = other[i];
     for (int i = 0; i < n; i++)

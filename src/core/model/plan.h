@@ -268,7 +268,7 @@ struct dt_plan {
     struct dt_plan_policy policy;
     struct dt_plan_prediction predicted;
     /* Of some of a plan's replicas, which stand for it (dt_orch_plan_share): so many times as many share out what ZeRO does when
-     * parameters are stepped; 0: it stands for nothing else.  In no file. */
+     * parameters are stepped on the host; 0: it stands for nothing else.  In no file. */
     int stands_for;
 };
 

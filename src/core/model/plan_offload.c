@@ -9,7 +9,7 @@
  *
  * Nothing writes parameters between the gather (or step) that an iteration begins with and its step, so the host's copy is made
  * while the forwards still read them: they are given back when both have ended.  What is not trained never changes; the host keeps
- * its copy for good.  (Seeds: "encoder parameters to the host after phase 1, reloaded during the LLM's drain".) */
+ * its copy for good.  (Megatron MIMO takes encoders' parameters to the host likewise, arXiv 2605.27678.) */
 #include "core/model/plan.h"
 
 static enum dt_status refuse(struct dt_error *err, const struct dt_plan *p, int m, const char *why)

@@ -79,7 +79,9 @@ double dt_sched_trained_share(const struct dt_plan *p, const struct dt_model *m,
     const struct dt_plan_layout *l = &p->modules[module].layout;
     double shards = (double)dt_plan_shards(&p->modules[module]), sum = 0;
 
-    if (p->modules[module].zero_group == 0 && p->stands_for > 1)
+    /* where cards step it is milliseconds either way */
+    if (dt_plan_offloads_optimizer(&p->modules[module]) && p->modules[module].zero_group == 0 &&
+        p->stands_for > 1)
         shards *= p->stands_for;
     for (int i = first; i < first + n; i++) {
         const struct dt_block *b = &m->modules[module].blocks[i];
