@@ -275,6 +275,9 @@ START_TEST(files_are_refused_wherever_they_stand)
     ck_assert_int_eq(allowed("model.llm=./x.yaml"), DT_ERR_USAGE);
     ck_assert_int_eq(allowed("{\"model\": /x}=1"), DT_ERR_INPUT);
     ck_assert_int_eq(allowed("model.\"hf\"=./x"), DT_ERR_USAGE);
+    /* no map has places */
+    ck_assert_int_eq(allowed("run.7.data=x"), DT_ERR_INPUT);
+    ck_assert_int_eq(allowed("run..data=x"), DT_ERR_INPUT);
 }
 END_TEST
 

@@ -14,18 +14,18 @@ static const struct dt_key *row_at(const struct dt_key *keys, const char *path)
 {
     const struct dt_key *row = dt_keys_at(keys, path);
     char part[PATH_MAX_BYTES];
+    bool places = true; /* in lists, all that was left off */
 
     snprintf(part, sizeof(part), "%s", path);
     while (!row) {
         char *dot = strrchr(part, '.');
-        bool place;
 
         if (!dot)
             return NULL;
-        place = dot[1 + strspn(dot + 1, "0123456789")] == '\0';
+        places = places && dot[1] && dot[1 + strspn(dot + 1, "0123456789")] == '\0';
         *dot = '\0';
         row = dt_keys_at(keys, part);
-        if (row && row->keys && !place)
+        if (row && row->keys && (!places || row->type == DT_KEY_MAP))
             return NULL;
     }
     return row;
