@@ -137,7 +137,7 @@ START_TEST(what_leaves_the_gpu_is_on_the_host)
 END_TEST
 
 /* Of every GPU one by one. */
-static void by_gpus(const struct dt_work *w, double *gpu, double *node)
+static void by_gpus(const struct dt_work *w, double *gpu, double *node, double *all)
 {
     int gpus = s.f.cluster.nodes * s.f.cluster.gpus_per_node;
     double *of = calloc((size_t)gpus, sizeof(*of));
@@ -155,7 +155,7 @@ static void by_gpus(const struct dt_work *w, double *gpu, double *node)
                     of[dt_plan_lane_gpu(&s.plan, m, r, stage) + k] += mem.host;
                 }
     }
-    *gpu = *node = 0;
+    *gpu = *node = *all = 0;
     for (int n = 0; n < s.f.cluster.nodes; n++) {
         double sum = 0;
 
@@ -164,6 +164,7 @@ static void by_gpus(const struct dt_work *w, double *gpu, double *node)
             sum += of[n * s.f.cluster.gpus_per_node + k];
         }
         *node = fmax(*node, sum);
+        *all += sum;
     }
     free(of);
 }
@@ -178,18 +179,19 @@ START_TEST(hosts_have_what_their_gpus_offload)
         w[m] = (struct dt_work){1, SF_SEQ, SF_SEQ * SF_SEQ, SF_SEQ};
     for (int round = 0; round < ROUNDS; round++) {
         struct dt_memory_host h;
-        double gpu, node, room = DT_MEMORY_HOST_ROOM;
+        double gpu, node, all, room = DT_MEMORY_HOST_ROOM;
 
         random_world(seed, round);
         dt_assert_ok(dt_plan_place(&s.plan, &s.f.cluster, &s.err), s.err);
-        by_gpus(w, &gpu, &node);
+        by_gpus(w, &gpu, &node, &all);
         dt_assert_ok(dt_memory_host(&s.plan, &s.f.model, &s.f.cluster, w, &s.err, &h), s.err);
         if (node == 0) {
-            ck_assert(h.gpu_bytes == 0 && h.node_bytes == 0);
+            ck_assert(h.gpu_bytes == 0 && h.node_bytes == 0 && h.all_bytes == 0);
         } else {
             ck_assert_double_le(fabs(h.gpu_bytes - room - gpu), 1e-6 * gpu);
             ck_assert_double_le(fabs(h.node_bytes - s.f.cluster.gpus_per_node * room - node),
                                 1e-6 * node);
+            ck_assert_double_le(fabs(h.all_bytes - all), 1e-6 * all);
             held++;
         }
         sf_free(&s);

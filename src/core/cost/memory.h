@@ -96,9 +96,10 @@ enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m
                                const struct dt_cluster *c, const struct dt_work *work /*[modules]*/,
                                double *max_bytes, struct dt_error *err);
 /* What a plan has in the memory of hosts, with that `work`: of the GPU that has most there, and of all GPUs of the node
- * that has most; 0 where nothing is offloaded, and where devices are CPUs.  O(stages * nodes). */
+ * that has most, and of all nodes together, which other splits of blocks do not change; 0 where nothing is offloaded, and where
+ * devices are CPUs.  O(stages * nodes). */
 struct dt_memory_host {
-    double gpu_bytes, node_bytes;
+    double gpu_bytes, node_bytes, all_bytes;
 };
 enum dt_status dt_memory_host(const struct dt_plan *p, const struct dt_model *m,
                               const struct dt_cluster *c, const struct dt_work *work,

@@ -72,7 +72,7 @@ enum dt_status dt_memory_host(const struct dt_plan *p, const struct dt_model *m,
     int n = 0, gpus = 0, stages = 0;
     struct range *r;
 
-    *out = (struct dt_memory_host){0, 0};
+    *out = (struct dt_memory_host){0};
     if (dt_cluster_is_cpu(c) || !dt_plan_offloads(p, m))
         return DT_OK;
     for (int i = 0; i < p->n_modules; i++)
@@ -84,6 +84,7 @@ enum dt_status dt_memory_host(const struct dt_plan *p, const struct dt_model *m,
         for (int s = 0; s < p->modules[i].layout.pp; s++) {
             r[n] = range_of(p, m, c, work, i, s);
             gpus = r[n].first + r[n].n > gpus ? r[n].first + r[n].n : gpus;
+            out->all_bytes += r[n].each * r[n].n;
             n++;
         }
     out->gpu_bytes = most_of_a_gpu(r, n, room);

@@ -272,7 +272,7 @@ static bool split_to_fit(struct hosting *w, const struct dt_orch_cand *c, struct
     struct dt_orch_times *times = dt_orch_times_of(t, w->llm, of->lane, of->recompute,
                                                    c->microbatch, t->space.pipe[c->pipe].split);
 
-    if (!w->few || !times || !times->block_s || l->pp * l->vpp < 2)
+    if (!w->few || !times || !times->block_s || l->pp * l->vpp < 2 || !dt_orch_hosts_may_hold(t, p))
         return false;
     if (l->vpp > 1)
         return split_chunks(w, times, p);

@@ -376,6 +376,8 @@ bool dt_orch_plans_alike(const struct dt_plan *p, const struct dt_plan *q, int l
 /* Memory against the microbatches to be expected, where none are assigned. */
 enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p,
                                       struct dt_error *err);
+/* Do all nodes together have the memory for what the plan offloads?  Where they do not, no other split of its blocks helps. */
+bool dt_orch_hosts_may_hold(struct dt_orch_table *t, const struct dt_plan *p);
 /* Counts why it does not fit: what is offloaded is too much for a node's host, or the microbatches are too large. */
 void dt_orch_note_unfit(struct dt_orch_table *t, const struct dt_plan *p);
 /* Fill predictions of n plans (timeline too when asked for), drop those whose assigned microbatches

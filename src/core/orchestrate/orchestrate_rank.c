@@ -365,17 +365,32 @@ static int next_plan(const struct candidate *c, int n)
     return best;
 }
 
-void dt_orch_note_unfit(struct dt_orch_table *t, const struct dt_plan *p)
+/* What the plan is to be expected to have in the memory of hosts, where that is bounded. */
+static struct dt_memory_host on_hosts(struct dt_orch_table *t, const struct dt_plan *p)
+{
+    struct dt_work work[DT_MAX_MODULES];
+    struct dt_memory_host h = {0};
+
+    if (t->in->cluster->host_mem_bytes <= 0)
+        return h;
+    for (int m = 0; m < p->n_modules; m++)
+        dt_orch_expected_work(&t->work[m], p, t->in->model->llm, m, t->sigmas, &work[m]);
+    dt_memory_host(p, t->in->model, t->in->cluster, work, NULL, &h);
+    return h;
+}
+
+bool dt_orch_hosts_may_hold(struct dt_orch_table *t, const struct dt_plan *p)
 {
     const struct dt_cluster *c = t->in->cluster;
-    struct dt_work work[DT_MAX_MODULES];
-    struct dt_memory_host h = {0, 0};
 
-    for (int m = 0; c->host_mem_bytes > 0 && m < p->n_modules; m++)
-        dt_orch_expected_work(&t->work[m], p, t->in->model->llm, m, t->sigmas, &work[m]);
-    if (c->host_mem_bytes > 0)
-        dt_memory_host(p, t->in->model, c, work, NULL, &h);
-    if (h.node_bytes <= c->host_mem_bytes) {
+    return on_hosts(t, p).all_bytes <= c->host_mem_bytes * c->nodes;
+}
+
+void dt_orch_note_unfit(struct dt_orch_table *t, const struct dt_plan *p)
+{
+    struct dt_memory_host h = on_hosts(t, p);
+
+    if (h.node_bytes <= t->in->cluster->host_mem_bytes) {
         t->rejects.assigned++;
         return;
     }
