@@ -140,6 +140,7 @@ START_TEST(makespans_without_programs)
             for (int m = 0; m < s.plan.n_modules; m++) {
                 s.plan.modules[m].with = 0;
                 s.plan.modules[m].phases = false;
+                s.plan.modules[m].offload = DT_OFFLOAD_NONE;
             }
         if (round % 3)
             s.plan.colocated = false;

@@ -588,9 +588,11 @@ START_TEST(random_plans_meet_queues_walked_piece_by_piece)
         list_bits(&s, &y, &t);
         walk(&s, &y, ran.ns, ran.iterations, want);
         for (uint32_t i = 0; i < s.p->n_ops; i++)
-            ck_assert_msg(
-                ran.release[i] == want[i], "seed %llu, round %d, op %u: %lld ns, should be %lld",
-                (unsigned long long)seed, round, i, (long long)ran.release[i], (long long)want[i]);
+            /* the times of pieces are rounded to a nanosecond each, here and there in another order */
+            ck_assert_msg(llabs((long long)(ran.release[i] - want[i])) <= n_bits,
+                          "seed %llu, round %d, op %u: %lld ns, should be %lld",
+                          (unsigned long long)seed, round, i, (long long)ran.release[i],
+                          (long long)want[i]);
         made += n_bits > 0;
         exposed += ran.all_ns > t.makespan_ns;
         if (ran.iterations < ITERATIONS_MAX) { /* nothing trains faster than its data is made */
