@@ -5,8 +5,6 @@
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
 . "${srcdir:=.}/tests/small_job.sh"
-field() { sed -n "s/.*\"$1\": \([^,]*\).*/\1/p" out | head -n 1; }
-about() { awk -v a="$(field "$1")" -v b="$2" 'BEGIN { exit !(b > 0 && a - b < 1e-4 * b && b - a < 1e-4 * b) }'; }
 train() { # STEPS DIR PLAN OPTION...
     train_steps=$1 train_dir=$2 train_plan=$3; shift 3
     expect 0 "" "$DISTTRAIN" train --no-runs --json job.yaml run.steps="$train_steps" \
