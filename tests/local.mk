@@ -154,6 +154,7 @@ check_PROGRAMS += \
 	tests/test_zb_h1 \
 	tests/test_offload \
 	tests/test_offload_params \
+	tests/test_offload_search \
 	tests/test_zero
 tests_test_rows_SOURCES = tests/test_rows.c src/cli/rows.c src/cli/table.c
 tests_test_point_SOURCES = \
@@ -406,6 +407,7 @@ SHELL_TESTS = \
 	tests/test_train_ep.sh \
 	tests/test_train_groups.sh \
 	tests/test_train_offload.sh \
+	tests/test_offload_auto.sh \
 	tests/test_train_mpi.sh \
 	tests/test_supervisor.sh \
 	tests/test_whatif.sh \
@@ -448,6 +450,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/shell.sh \
 	tests/small_job.sh \
 	tests/small_world.h \
+	tests/brute_plans.h \
 	tests/test_util.h
 AM_TESTS_ENVIRONMENT = \
 	LC_ALL=C; export LC_ALL; \

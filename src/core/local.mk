@@ -115,9 +115,12 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_effort.c \
 	src/core/orchestrate/orchestrate_exchange.c \
 	src/core/orchestrate/orchestrate_explain.c \
+	src/core/orchestrate/orchestrate_offload.c \
 	src/core/orchestrate/orchestrate_front.c \
 	src/core/orchestrate/orchestrate_hosted.c \
+	src/core/orchestrate/orchestrate_hosted_moves.c \
 	src/core/orchestrate/orchestrate_hosted.h \
+	src/core/orchestrate/orchestrate_hosted_impl.h \
 	src/core/orchestrate/orchestrate_internal.h \
 	src/core/orchestrate/orchestrate_memory.c \
 	src/core/orchestrate/orchestrate_mix.c \

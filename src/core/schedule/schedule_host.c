@@ -63,3 +63,43 @@ int dt_sched_host_ranks(const struct dt_plan *p, const struct dt_model *m,
         a *= p->stands_for;
     return a < per_node ? a : per_node;
 }
+
+/* Of the stage of a module that has most. */
+static double step_s(const struct dt_plan *p, const struct dt_model *m, int module, int ranks,
+                     struct dt_cost *cost)
+{
+    const struct dt_plan_module *mp = &p->modules[module];
+    double most = 0;
+
+    for (int s = 0; s < mp->layout.pp; s++) {
+        struct dt_cost_time t;
+        double params = 0;
+
+        for (int v = s; v < mp->layout.pp * mp->layout.vpp; v += mp->layout.pp) {
+            int n = mp->split[v + 1] - mp->split[v];
+
+            params += mp->zero > 0 ? dt_sched_trained_share(p, m, module, mp->split[v], n)
+                                   : (double)dt_sched_trained_params(p, m, module, mp->split[v], n);
+        }
+        dt_cost_optimizer_host(cost, params, ranks, p->policy.bf16_grads ? 2 : 4,
+                               dt_plan_policy_elem_bytes(&p->policy), &t);
+        most = t.ns > most ? t.ns : most;
+    }
+    return most / 1e9;
+}
+
+double dt_sched_host_step_s(const struct dt_plan *p, const struct dt_model *m,
+                            const struct dt_cluster *c, struct dt_cost *cost)
+{
+    int gpus = dt_plan_gpus(p), ranks = gpus < c->gpus_per_node ? gpus : c->gpus_per_node;
+    double of[DT_MAX_MODULES] = {0}, most = 0;
+
+    for (int i = 0; i < p->n_modules; i++) {
+        double *sum = &of[p->colocated ? 0 : dt_plan_host(p, i)];
+
+        if (dt_plan_offloads_optimizer(&p->modules[i]))
+            *sum += step_s(p, m, i, ranks, cost);
+        most = *sum > most ? *sum : most;
+    }
+    return most;
+}
