@@ -437,6 +437,20 @@ static bool later_phase(const struct dt_program *p, const struct dt_op *x, const
     return theirs && y->kind != DT_OP_FORWARD;
 }
 
+/* Of two on one GPU: do both use its host link, in one direction?  (A step on the host does both ways.) */
+static bool on_link(const struct dt_program *p, const struct dt_op *x)
+{
+    enum dt_plan_offload o = p->plan->modules[x->module].offload;
+
+    return x->kind == DT_OP_OFFLOAD || x->kind == DT_OP_RELOAD ||
+           (x->kind == DT_OP_STEP && (o == DT_OFFLOAD_OPTIMIZER || o == DT_OFFLOAD_ALL));
+}
+static bool one_way(const struct dt_program *p, const struct dt_op *x, const struct dt_op *y)
+{
+    return on_link(p, x) && on_link(p, y) &&
+           (x->kind == y->kind || x->kind == DT_OP_STEP || y->kind == DT_OP_STEP);
+}
+
 /* Every SEND names its producer second and comes behind it, after other SENDs of it at most. */
 static const char *sends(const struct judge *j)
 {
@@ -471,6 +485,9 @@ static const char *pairs(const struct judge *j, bool split)
             if (a < b && computes(x) && computes(y) && share_gpu(j->p, x, y) &&
                 !has_ended(j, a, b) && !has_ended(j, b, a))
                 return "two at once on a GPU";
+            if (a < b && one_way(j->p, x, y) && share_gpu(j->p, x, y) && !has_ended(j, a, b) &&
+                !has_ended(j, b, a))
+                return "two at once on a GPU's host link";
             if (phases && share_gpu(j->p, x, y) && later_phase(j->p, x, y) && has_ended(j, b, a))
                 return "in a later phase";
             if (a < b && x->kind == DT_OP_SEND && y->kind == DT_OP_SEND && x->lane == y->lane &&
