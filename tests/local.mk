@@ -139,6 +139,7 @@ check_PROGRAMS += \
 	tests/test_staged \
 	tests/test_step_memory \
 	tests/test_supply \
+	tests/test_supply_steady \
 	tests/test_sweep \
 	tests/test_tcp_frames \
 	tests/test_tensorboard \
@@ -179,6 +180,7 @@ tests_test_entrain_SOURCES = tests/test_entrain.c tests/entrain_samples.h
 tests_test_assign_choose_SOURCES = tests/test_assign_choose.c tests/random_plan.h
 tests_test_program_SOURCES = tests/test_program.c tests/random_plan.h
 tests_test_supply_SOURCES = tests/test_supply.c tests/random_plan.h
+tests_test_supply_steady_SOURCES = tests/test_supply_steady.c tests/random_plan.h
 tests_test_makespan_SOURCES = tests/test_makespan.c tests/random_plan.h
 tests_test_replicas_SOURCES = tests/test_replicas.c tests/random_plan.h
 tests_test_program_mutants_SOURCES = \
@@ -642,6 +644,7 @@ check-full: all $(check_PROGRAMS)
 	        $(SHELL) $(srcdir)/tests/test_$$t.sh || test $$? -eq 77 || exit 1; \
 	    done
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 ./tests/test_search$(EXEEXT)
+	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 ./tests/test_supply_steady$(EXEEXT)
 	@for seed in 1 2 3; do \
 	    $(AM_TESTS_ENVIRONMENT) DT_SEED=$$seed DT_CASES=50 $(SHELL) $(srcdir)/tests/test_never_slower.sh || exit 1; \
 	    $(AM_TESTS_ENVIRONMENT) DT_SEED=$$seed DT_CASES=10 DT_VALUES=7 $(SHELL) $(srcdir)/tests/test_stated.sh || exit 1; \
