@@ -8,9 +8,10 @@
 #include <pthread.h>
 
 const char *const mu_names[MU_N] = {
-    "llama",    "qwen",    "gpt2",         "vit",        "vit-bare",  "unet",       "unet-self",
-    "moe",      "mixtral", "llama3",       "linear",     "gpt2-idle", "clip",       "unet-sine",
-    "moe-gate", "merge",   "merge-linear", "merge-mean", "qwen2-vl",  "qwen2.5-vl", "windows"};
+    "llama",     "qwen",         "gpt2",       "vit",      "vit-bare",      "unet",
+    "unet-self", "moe",          "mixtral",    "llama3",   "linear",        "gpt2-idle",
+    "clip",      "unet-sine",    "moe-gate",   "moe-bias", "moe-gate-bias", "mixtral-bias",
+    "merge",     "merge-linear", "merge-mean", "qwen2-vl", "qwen2.5-vl",    "windows"};
 
 enum mu_kind mu_base(enum mu_kind kind)
 {
@@ -26,7 +27,11 @@ enum mu_kind mu_base(enum mu_kind kind)
     case MU_UNET_SINE:
         return MU_UNET;
     case MU_MOE_GATE:
+    case MU_MOE_BIAS:
+    case MU_MOE_GATE_BIAS:
         return MU_MOE;
+    case MU_MIXTRAL_BIAS:
+        return MU_MIXTRAL;
     case MU_MERGE:
     case MU_MERGE_LINEAR:
     case MU_MERGE_MEAN:
@@ -147,7 +152,12 @@ static void arithmetic_of(enum mu_kind kind, struct dt_shape *s)
 /* What a kind has beside the arithmetic of the one whose widths it has. */
 static void more_of(enum mu_kind kind, struct dt_shape *s)
 {
-    s->shared_gate = kind == MU_MOE_GATE;
+    s->shared_gate = kind == MU_MOE_GATE || kind == MU_MOE_GATE_BIAS;
+    s->bias |= kind == MU_MOE_BIAS || kind == MU_MOE_GATE_BIAS || kind == MU_MIXTRAL_BIAS;
+    if (kind == MU_MOE_BIAS) {
+        s->gated = false;
+        s->arith.activation = DT_ACTIVATION_GELU;
+    }
     if (kind == MU_MERGE) {
         s->merge = 2;
         s->projector_norm = DT_NORM_LAYERNORM;
