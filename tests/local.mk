@@ -36,6 +36,7 @@ check_PROGRAMS += \
 	tests/test_cuda_products \
 	tests/test_cut \
 	tests/test_data_image \
+	tests/test_data_bad \
 	tests/test_data_loader \
 	tests/test_data_png \
 	tests/test_data_shard \
@@ -87,6 +88,7 @@ check_PROGRAMS += \
 	tests/test_offload_memory \
 	tests/test_items \
 	tests/test_merge \
+	tests/test_cluster \
 	tests/test_model \
 	tests/test_modules_figures \
 	tests/test_modules_grad \
@@ -109,6 +111,7 @@ check_PROGRAMS += \
 	tests/test_png \
 	tests/test_point \
 	tests/test_profile \
+	tests/test_profile_shipped \
 	tests/test_profile_fit \
 	tests/test_profile_import \
 	tests/test_profile_kineto \
@@ -305,7 +308,8 @@ tests_test_kernels_product_SOURCES = tests/test_kernels_product.c $(KERNEL_TEST_
 tests_test_kernels_product_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_kernels_route_SOURCES = tests/test_kernels_route.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_route_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
-MODULE_TEST_SOURCES = tests/module_util.c tests/module_util.h tests/ref_modules.c tests/ref_modules.h
+MODULE_TEST_SOURCES = tests/module_run.c tests/module_util.c tests/module_util.h tests/ref_impl.h tests/ref_modules.c tests/ref_modules.h \
+	tests/ref_unet.c
 tests_test_modules_grad_SOURCES = tests/test_modules_grad.c tests/modules_dump.c $(MODULE_TEST_SOURCES)
 tests_test_modules_grad_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_modules_noise_SOURCES = tests/test_modules_noise.c $(MODULE_TEST_SOURCES)
