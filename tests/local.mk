@@ -187,7 +187,8 @@ tests_test_supply_steady_SOURCES = tests/test_supply_steady.c tests/random_plan.
 tests_test_makespan_SOURCES = tests/test_makespan.c tests/random_plan.h
 tests_test_replicas_SOURCES = tests/test_replicas.c tests/random_plan.h
 tests_test_program_mutants_SOURCES = \
-	tests/test_program_mutants.c tests/program_oracle.c tests/program_oracle.h tests/random_plan.h
+	tests/test_program_mutants.c tests/program_choose.h tests/program_oracle.c tests/program_oracle.h \
+	tests/program_oracle_counts.c tests/program_oracle_impl.h tests/random_plan.h
 tests_test_serve_LDADD = libdtserve.a $(LDADD)
 tests_test_zb_h1_SOURCES = tests/test_zb_h1.c tests/random_plan.h
 tests_test_warmup_SOURCES = tests/test_warmup.c tests/random_plan.h
@@ -445,6 +446,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/hf_weights.py \
 	tests/modules_compare.py \
 	tests/laion.h \
+	tests/loader_fixture.h \
 	tests/loop_job.sh \
 	tests/mpirun.sh \
 	tests/cost_fixture.h \
