@@ -194,6 +194,7 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/supply.c \
 	src/core/schedule/supply.h \
 	src/core/schedule/supply_parts.h \
+	src/core/schedule/supply_steady.c \
 	src/core/schedule/supply_stream.c \
 	src/core/schedule/program.c \
 	src/core/schedule/program.h \
