@@ -548,9 +548,12 @@ enum dt_status dt_orch_hosted_plans(struct dt_orch_table *t, const struct dt_orc
                                     struct dt_error *err, struct dt_search_result *out)
 {
     bool few = t->gpus <= FEW_GPUS;
-    struct dt_orch_hosting *w = dt_calloc(1, sizeof(*w));
+    struct dt_orch_hosting *w;
     enum dt_status st;
 
+    if (dt_orch_hosts_hold_none(t))
+        return dt_orch_infeasible(t, err);
+    w = dt_calloc(1, sizeof(*w));
     if (!w)
         return dt_error_nomem(err, "planner search");
     *w =

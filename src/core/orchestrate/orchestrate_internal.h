@@ -118,7 +118,8 @@ struct dt_orch_rejects {
     int64_t memory, gpus, heads, nodes;
     int64_t assigned; /* plans that fit by estimate but not with the microbatches assigned */
     int64_t hosts;    /* plans whose hosts have too little memory for what is offloaded, instead */
-    double hosts_least_bytes;       /* of a node */
+    double hosts_least_bytes; /* of a node */
+    double hosts_floor_bytes; /* what every plan has there: no plan was looked at; 0: that fits */
     double memory_least_over_bytes; /* the closest miss */
     char memory_least[160];
     int64_t gpus_least; /* fewest GPUs that any rejected layout needed */
@@ -396,6 +397,11 @@ enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p
                                       struct dt_error *err);
 /* Do all nodes together have the memory for what the plan offloads?  Where they do not, no other split of its blocks helps. */
 bool dt_orch_hosts_may_hold(struct dt_orch_table *t, const struct dt_plan *p);
+/* What all hosts together have of any plan of the table's space: masters and moments of every trained parameter once, where the
+ * job offloads them; without experts. */
+double dt_orch_hosts_floor_bytes(const struct dt_orch_table *t);
+/* Is even that too much?  Then the table's rejects say so. */
+bool dt_orch_hosts_hold_none(struct dt_orch_table *t);
 /* Counts why it does not fit: what is offloaded is too much for a node's host, or the microbatches are too large. */
 void dt_orch_note_unfit(struct dt_orch_table *t, const struct dt_plan *p);
 /* Fill predictions of n plans (timeline too when asked for), drop those whose assigned microbatches
