@@ -116,6 +116,7 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_exchange.c \
 	src/core/orchestrate/orchestrate_explain.c \
 	src/core/orchestrate/orchestrate_front.c \
+	src/core/orchestrate/orchestrate_group.c \
 	src/core/orchestrate/orchestrate_hosted.c \
 	src/core/orchestrate/orchestrate_hosted.h \
 	src/core/orchestrate/orchestrate_internal.h \

@@ -267,9 +267,13 @@ struct dt_plan {
     struct dt_plan_module modules[DT_MAX_MODULES];
     struct dt_plan_policy policy;
     struct dt_plan_prediction predicted;
-    /* Of some of a plan's replicas, which stand for it (dt_orch_plan_share): so many times as many share out what ZeRO does when
-     * parameters are stepped on the host; 0: it stands for nothing else.  In no file. */
+    /* Of some of a plan's replicas, which stand for it (dt_orch_plan_share): there are so many times as many, which share out what
+     * ZeRO does; 0: it stands for nothing else.  In no file. */
     int stands_for;
+    int first_group; /* of such a plan: it has the samples of those of the plan's broker groups that begin with number first_group - 1;
+                      * 0: the first of the batch, whoever has them */
+    bool
+        in_place; /* of such a plan: its lanes lie where the first of the plan's do, with GPUs between its stages */
 };
 
 /* Samples of one aligned slot (DP_lm * M) and slots per iteration. */

@@ -73,8 +73,7 @@ static enum dt_status stand_in(const struct dt_search_input *in, const struct dt
         *out = *p;
         return DT_OK;
     }
-    dt_plan_unpin(out);
-    return dt_plan_place(out, in->cluster, err);
+    return dt_orch_place_share(p, in->cluster, err, out);
 }
 
 /* Mean over the batches; INFINITY where the microbatches of one do not fit.  *first_s and *mem_bytes are the first one's, as
