@@ -178,6 +178,6 @@ bool dt_orch_plan_share(const struct dt_plan *p, int llm, double ops_max, struct
     for (int m = 0; m < p->n_modules; m++)
         out->modules[m].layout.dp = p->modules[m].layout.dp / groups * keep;
     out->policy.global_batch = p->policy.global_batch / groups * keep;
-    out->stands_for = (p->stands_for > 1 ? p->stands_for : 1) * (groups / keep);
+    out->stands_for = dt_plan_stands_for(p) * (groups / keep);
     return true;
 }

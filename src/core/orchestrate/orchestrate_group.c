@@ -47,6 +47,15 @@ static const double *load_of(struct dt_orch_table *t, int m)
     return t->load[m];
 }
 
+static int groups_of(const struct dt_plan *p)
+{
+    int n = 0;
+
+    for (int m = 0; m < p->n_modules; m++)
+        n = dt_number_gcd(p->modules[m].layout.dp, n);
+    return n;
+}
+
 struct dealt { /* how a module's replicas take samples */
     const double *load;
     double stage_s; /* of a mean sample in a stage */
@@ -113,18 +122,15 @@ void dt_orch_slowest_groups(struct dt_orch_table *t, const struct dt_plan *p, st
 {
     const int llm = t->in->model->llm;
     struct dealt d[DT_MAX_MODULES];
-    int groups = 0, kept = 0, slowest = 0;
+    int groups = groups_of(p), kept = groups_of(part), slowest = 0;
     double most = 0;
 
     if (p->policy.intra_reorder || p->policy.batch_reorder ||
         p->policy.assignment != DT_ASSIGNMENT_SLOTS)
         return;
-    for (int m = 0; m < p->n_modules; m++) {
+    for (int m = 0; m < p->n_modules; m++)
         if (!look_at(t, p, m, &d[m]))
             return;
-        groups = dt_number_gcd(p->modules[m].layout.dp, groups);
-        kept = dt_number_gcd(part->modules[m].layout.dp, kept);
-    }
     for (int g = 0; g < groups; g++) {
         double s = group_s(p, d, llm, groups, g);
 
@@ -142,9 +148,10 @@ void dt_orch_slowest_groups(struct dt_orch_table *t, const struct dt_plan *p, st
 enum dt_status dt_orch_place_share(const struct dt_plan *p, const struct dt_cluster *cluster,
                                    struct dt_error *err, struct dt_plan *part)
 {
-    part->in_place = !dt_plan_shares(p);
-    if (part->in_place)
+    if (!dt_plan_shares(p)) {
+        part->in_place = groups_of(part);
         return DT_OK;
+    }
     dt_plan_unpin(part);
     DT_TRY(dt_plan_place(part, cluster, err));
     for (int m = 0; m < p->n_modules; m++) {

@@ -80,8 +80,8 @@ double dt_sched_trained_share(const struct dt_plan *p, const struct dt_model *m,
     const struct dt_plan_layout *l = &mp->layout;
     double shards = (double)dt_plan_shards(mp), sum = 0;
 
-    if (mp->zero > 0 && mp->zero_group == 0 && p->stands_for > 1)
-        shards *= p->stands_for;
+    if (mp->zero > 0 && mp->zero_group == 0)
+        shards *= dt_plan_stands_for(p);
     for (int i = first; i < first + n; i++) {
         const struct dt_block *b = &m->modules[module].blocks[i];
 
