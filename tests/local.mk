@@ -377,6 +377,7 @@ SHELL_TESTS = \
 	tests/test_mpi.sh \
 	tests/test_mutants.sh \
 	tests/test_neighbours.sh \
+	tests/test_neighbours.sh \
 	tests/test_never_slower.sh \
 	tests/test_nonfinite.sh \
 	tests/test_page.sh \
