@@ -147,6 +147,8 @@ struct dt_orch_table {
     bool uneven;   /* nothing fits otherwise: splits that do are looked for all over the space */
     double sigmas; /* spread that the largest microbatch is taken to have */
     double *load[DT_MAX_MODULES]; /* [batch], orchestrate_group.c: a sample's FLOPs to their mean */
+    struct dt_plan *near; /* [n_near] that descents came by, by timelines of all replicas, best first */
+    int n_near;
     struct dt_memory_memo *acts;
     struct dt_hash_table mem;      /* of struct dt_orch_mem_entry */
     struct dt_hash_table regions;  /* orchestrate_memory.c: what follows from other answers */
@@ -494,7 +496,7 @@ double dt_orch_convex_solve_k(int n_modules, int llm, const double *k, double st
 int dt_orch_way_of(const struct dt_plan_policy *y);
 void dt_orch_set_way(struct dt_plan_policy *y, int way);
 /* The best plan in the way of reordering that suits it, where those that come near it have theirs. */
-enum dt_status dt_orch_reorder_best(const struct dt_search_input *in, struct dt_search_result *r,
+enum dt_status dt_orch_reorder_best(struct dt_orch_table *t, struct dt_search_result *r,
                                     struct dt_error *err);
 
 #endif
