@@ -171,18 +171,23 @@ bool dt_orch_hosted_split(struct dt_orch_table *t, const struct dt_orch_cand *c,
 }
 
 /* The plan as it stands, if it is one and memory holds it. */
-static enum dt_status settle(struct hosting *w, struct dt_plan *p)
+static enum dt_status settle_plan(struct dt_orch_table *t, struct dt_plan *p)
 {
-    const struct dt_search_input *in = w->t->in;
+    const struct dt_search_input *in = t->in;
 
     if (dt_plan_place(p, in->cluster, NULL) != DT_OK ||
         dt_plan_validate(p, in->model, in->cluster, NULL) != DT_OK)
         return DT_ERR_INFEASIBLE;
-    return dt_orch_check_expected(w->t, p, NULL);
+    return dt_orch_check_expected(t, p, NULL);
+}
+
+static enum dt_status settle(struct hosting *w, struct dt_plan *p)
+{
+    return settle_plan(w->t, p);
 }
 
 struct splitting { /* ways of dealing the LLM's blocks to stages of several chunks */
-    struct hosting *w;
+    struct dt_orch_table *t;
     const double *block_s;
     double
         best; /* the slowest part may not take as long: a bound, then the slowest part of that in `found` */
@@ -195,13 +200,13 @@ struct splitting { /* ways of dealing the LLM's blocks to stages of several chun
 /* Parts from v on; those before take `before` seconds, the slowest of them `slowest`. */
 static void try_splits(struct splitting *x, int v, double before, double slowest)
 {
-    uint16_t *split = x->p.modules[x->w->llm].split;
+    uint16_t *split = x->p.modules[x->t->in->model->llm].split;
     double sum = 0;
 
     if (v == x->parts) {
         struct dt_plan p = x->p;
 
-        if (slowest >= x->asked && x->left-- > 0 && settle(x->w, &p) == DT_OK) {
+        if (slowest >= x->asked && x->left-- > 0 && settle_plan(x->t, &p) == DT_OK) {
             x->best = slowest;
             x->found = p;
         }
@@ -239,19 +244,21 @@ static bool widen(struct splitting *x)
     return found;
 }
 
-static bool split_chunks(struct hosting *w, const struct dt_orch_times *times, struct dt_plan *p)
+bool dt_orch_hosted_chunks(struct dt_orch_table *t, const struct dt_orch_times *times,
+                           struct dt_plan *p)
 {
-    const struct dt_plan_layout *l = &p->modules[w->llm].layout;
+    const int llm = t->in->model->llm;
+    const struct dt_plan_layout *l = &p->modules[llm].layout;
     struct splitting *x = dt_calloc(1, sizeof(*x)); /* plans are too large for the stack */
     bool found;
 
     if (!x) {
-        w->t->nomem = true;
+        t->nomem = true;
         return false;
     }
-    *x = (struct splitting){.w = w,
+    *x = (struct splitting){.t = t,
                             .block_s = times->block_s,
-                            .blocks = w->t->in->model->modules[w->llm].n_blocks,
+                            .blocks = t->in->model->modules[llm].n_blocks,
                             .parts = l->pp * l->vpp,
                             .p = *p};
     for (int b = 0; b < x->blocks; b++)
@@ -275,7 +282,7 @@ static bool split_to_fit(struct hosting *w, const struct dt_orch_cand *c, struct
     if (!w->few || !times || !times->block_s || l->pp * l->vpp < 2 || !dt_orch_hosts_may_hold(t, p))
         return false;
     if (l->vpp > 1)
-        return split_chunks(w, times, p);
+        return dt_orch_hosted_chunks(t, times, p);
     return dt_orch_split_any(t, p, w->llm, times) && settle(w, p) == DT_OK;
 }
 
