@@ -267,8 +267,8 @@ struct dt_plan {
     struct dt_plan_module modules[DT_MAX_MODULES];
     struct dt_plan_policy policy;
     struct dt_plan_prediction predicted;
-    /* Of some of a plan's replicas, which stand for it (dt_orch_plan_share): there are so many times as many, which take part in
-     * collectives and share out what ZeRO does; 0: it stands for nothing else.  In no file. */
+    /* Of some of a plan's replicas, which stand for it (dt_orch_plan_share): there are so many times as many, which share
+     * out what ZeRO does; 0: it stands for nothing else.  In no file. */
     int stands_for;
     /* Of such a plan: the broker groups of the other that it has begin with number first_group - 1, and it has their samples; 0: it has
      * the first samples, whoever has them. */
@@ -280,6 +280,11 @@ struct dt_plan {
 static inline int dt_plan_stands_for(const struct dt_plan *p)
 {
     return p->stands_for > 1 ? p->stands_for : 1;
+}
+/* The same of those that take part in its collectives: replicas that lie side by side are ranked without the others. */
+static inline int dt_plan_takes_part(const struct dt_plan *p)
+{
+    return p->in_place > 0 ? dt_plan_stands_for(p) : 1;
 }
 /* Samples of one aligned slot (DP_lm * M) and slots per iteration. */
 int64_t dt_plan_slot_samples(const struct dt_plan *p, int llm);

@@ -147,7 +147,8 @@ struct dt_orch_table {
     bool uneven;   /* nothing fits otherwise: splits that do are looked for all over the space */
     double sigmas; /* spread that the largest microbatch is taken to have */
     double *load[DT_MAX_MODULES]; /* [batch], orchestrate_group.c: a sample's FLOPs to their mean */
-    struct dt_plan *near; /* [n_near] that descents came by, by timelines of all replicas, best first */
+    /* [n_near] plans that descents came by, by timelines of all replicas, best first */
+    struct dt_plan *near;
     int n_near;
     struct dt_memory_memo *acts;
     struct dt_hash_table mem;      /* of struct dt_orch_mem_entry */
