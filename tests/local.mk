@@ -60,6 +60,7 @@ check_PROGRAMS += \
 	tests/test_finite \
 	tests/test_frames \
 	tests/test_gain \
+	tests/test_group \
 	tests/test_guard \
 	tests/test_guests \
 	tests/test_hashtable \
@@ -383,6 +384,8 @@ SHELL_TESTS = \
 	tests/test_modules_torch.sh \
 	tests/test_mpi.sh \
 	tests/test_mutants.sh \
+	tests/test_neighbours.sh \
+	tests/test_neighbours.sh \
 	tests/test_never_slower.sh \
 	tests/test_nonfinite.sh \
 	tests/test_page.sh \

@@ -2,6 +2,7 @@
  *
  * Splits that give time for memory, against all splits of small pipelines: where one fits it is found, and none that fits has a
  * faster slowest part. */
+#include "core/orchestrate/orchestrate_hosted.h"
 #include "small_world.h"
 
 #include <math.h>
@@ -201,6 +202,52 @@ START_TEST(found_where_nothing_else_fits)
 }
 END_TEST
 
+/* Hosted strategies on a few GPUs look through the splits of an LLM of several chunks in rounds that are less and less even, without
+ * the assumption that chunks of a stage are as long: none is missed, and the slowest part is the fastest. */
+START_TEST(chunks_of_a_hosts_llm)
+{
+    int found = 0, uneven = 0, none = 0;
+
+    for (int round = 4; round < ROUNDS; round += 2) {
+        struct tried x;
+        struct dt_plan shaped, all;
+        double even, least, bytes;
+        struct dt_orch_times *times;
+        int llm;
+        bool fits;
+
+        random_plan(&x, 4 + 5 * (round % 6)); /* two chunks, with an encoder or without */
+        llm = x.w.in.model->llm;
+        ck_assert_int_eq(x.p.modules[llm].layout.vpp, 2);
+        ck_assert_int_eq(dt_orch_check_expected(x.t, &x.p, NULL), DT_OK);
+        bytes = x.p.predicted.mem_bytes_max;
+        even = slowest_s(&x.w, &x.p);
+        x.w.fx.cluster.mem_bytes = bytes * uniform(0.85, 0.999);
+        all = shaped = x.p;
+        least = least_of_all(&x.w, x.t, &all, 0, 0);
+        times = dt_orch_times_of(x.t, llm, 0, x.c.of[llm].recompute, x.c.microbatch, false);
+        ck_assert(times && times->block_s);
+        fits = dt_orch_hosted_chunks(x.t, times, NULL, &shaped);
+        ck_assert_msg(fits == isfinite(least), "seed %" PRIu64 " round %d: %s, but %s fits", seed,
+                      round, fits ? "found" : "not found", isfinite(least) ? "one" : "none");
+        none += !fits;
+        if (fits) {
+            found++;
+            uneven += least > 1.1 * even;
+            ck_assert_int_eq(dt_orch_check_expected(x.t, &shaped, NULL), DT_OK);
+            ck_assert_msg(slowest_s(&x.w, &shaped) <= least * (1 + 1e-6),
+                          "seed %" PRIu64 " round %d: a slowest part of %g s, %g s fits", seed,
+                          round, slowest_s(&x.w, &shaped), least);
+        }
+        dt_orch_table_free(x.t);
+        free_world(&x.w);
+    }
+    printf("%d found, %d of them far from even, %d times there is none\n", found, uneven, none);
+    ck_assert_int_gt(uneven, 3);
+    ck_assert_int_gt(none, 3);
+}
+END_TEST
+
 int main(void)
 {
     Suite *u = suite_create("split");
@@ -209,5 +256,6 @@ int main(void)
     tcase_add_checked_fixture(c, setup_seed, NULL);
     tcase_add_test(c, of_all_splits_the_fastest_that_fits);
     tcase_add_test(c, found_where_nothing_else_fits);
+    tcase_add_test(c, chunks_of_a_hosts_llm);
     return dt_test_run(u);
 }

@@ -117,7 +117,9 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_explain.c \
 	src/core/orchestrate/orchestrate_offload.c \
 	src/core/orchestrate/orchestrate_front.c \
+	src/core/orchestrate/orchestrate_group.c \
 	src/core/orchestrate/orchestrate_hosted.c \
+	src/core/orchestrate/orchestrate_hosted_chunks.c \
 	src/core/orchestrate/orchestrate_hosted_moves.c \
 	src/core/orchestrate/orchestrate_hosted.h \
 	src/core/orchestrate/orchestrate_hosted_impl.h \

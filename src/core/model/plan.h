@@ -274,11 +274,25 @@ struct dt_plan {
     struct dt_plan_module modules[DT_MAX_MODULES];
     struct dt_plan_policy policy;
     struct dt_plan_prediction predicted;
-    /* Of some of a plan's replicas, which stand for it (dt_orch_plan_share): so many times as many share out what ZeRO does when
-     * parameters are stepped on the host; 0: it stands for nothing else.  In no file. */
+    /* Of some of a plan's replicas, which stand for it (dt_orch_plan_share): there are so many times as many, which share
+     * out what ZeRO does; 0: it stands for nothing else.  In no file. */
     int stands_for;
+    /* Of such a plan: the broker groups of the other that it has begin with number first_group - 1, and it has their samples; 0: it has
+     * the first samples, whoever has them. */
+    int first_group;
+    int in_place; /* of such a plan: its groups, whose lanes lie where they lie in the other; 0: they lie side by side */
 };
 
+/* How many times as many replicas there are as the plan has. */
+static inline int dt_plan_stands_for(const struct dt_plan *p)
+{
+    return p->stands_for > 1 ? p->stands_for : 1;
+}
+/* The same of those that take part in its collectives: replicas that lie side by side are ranked without the others. */
+static inline int dt_plan_takes_part(const struct dt_plan *p)
+{
+    return p->in_place > 0 ? dt_plan_stands_for(p) : 1;
+}
 /* Samples of one aligned slot (DP_lm * M) and slots per iteration. */
 int64_t dt_plan_slot_samples(const struct dt_plan *p, int llm);
 int64_t dt_plan_slots(const struct dt_plan *p, int llm);

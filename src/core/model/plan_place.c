@@ -239,8 +239,13 @@ enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, stru
 int dt_plan_lane_gpu(const struct dt_plan *p, int module, int replica, int stage)
 {
     const struct dt_plan_layout *l = &p->modules[module].layout;
+    int replicas = l->dp;
 
-    return l->first_gpu + (stage * l->dp + replica) * dt_plan_layout_lane_gpus(l);
+    if (p->in_place > 0) {
+        replicas *= dt_plan_stands_for(p);
+        replica += p->first_group > 0 ? (p->first_group - 1) * (l->dp / p->in_place) : 0;
+    }
+    return l->first_gpu + (stage * replicas + replica) * dt_plan_layout_lane_gpus(l);
 }
 
 /* ---- validity ---- */

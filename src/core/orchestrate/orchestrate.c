@@ -290,7 +290,7 @@ enum dt_status dt_orch_find(enum dt_plan_strategy strategy, const struct dt_sear
     memset(&r, 0, sizeof(r));
     st = planners[strategy]->plan(t, err, &r);
     if (st == DT_OK)
-        st = dt_orch_reorder_best(&own, &r, err);
+        st = dt_orch_reorder_best(t, &r, err);
     if (st == DT_OK)
         st = dt_orch_choose_shares_again(t, err, &r);
     if (st == DT_OK && r.reorder.batches == 0) /* else that has timed it */

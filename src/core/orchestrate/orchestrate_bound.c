@@ -20,8 +20,8 @@
 #include <math.h>
 #include <string.h>
 
-/* The table's times of a module of the plan; NULL when the table does not cover it. */
-static const struct dt_orch_times *times_of(struct dt_orch_table *t, const struct dt_plan *p, int m)
+const struct dt_orch_times *dt_orch_plan_times(struct dt_orch_table *t, const struct dt_plan *p,
+                                               int m)
 {
     int lane = dt_orch_space_lane(t, m, &p->modules[m].layout);
     int recompute = dt_orch_space_recompute(t, m, p->modules[m].recompute);
@@ -79,7 +79,7 @@ static double beyond_s(struct dt_orch_table *t, const struct dt_plan *p, double 
 
         if (t->in->model->modules[m].role != DT_ROLE_GENERATOR || l->dp > slot)
             continue;
-        c = times_of(t, p, m);
+        c = dt_orch_plan_times(t, p, m);
         most = fmax(most, c ? fmin(1, t->work[m].n) * slot / l->dp * c->sample_s : 0);
     }
     return most;
@@ -147,7 +147,7 @@ double dt_orch_plan_least_s(struct dt_orch_table *t, const struct dt_plan *p)
 
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_plan_layout *l = &p->modules[m].layout;
-        const struct dt_orch_times *c = times_of(t, p, m);
+        const struct dt_orch_times *c = dt_orch_plan_times(t, p, m);
         double slowest = 0, around = 0;
 
         if (!c)
@@ -162,7 +162,7 @@ double dt_orch_plan_least_s(struct dt_orch_table *t, const struct dt_plan *p)
         for (int s = 0; s < l->pp; s++)
             slowest = fmax(slowest, stage_s(c, &p->modules[m], s));
         if (t->in->model->modules[m].role == DT_ROLE_GENERATOR) {
-            const struct dt_orch_times *lc = times_of(t, p, llm);
+            const struct dt_orch_times *lc = dt_orch_plan_times(t, p, llm);
 
             around = lc ? p->policy.microbatch * (lc->sample_s - lc->later_s) : 0;
         }
@@ -206,6 +206,6 @@ bool dt_orch_plan_share(const struct dt_plan *p, int llm, double ops_max, struct
     for (int m = 0; m < p->n_modules; m++)
         out->modules[m].layout.dp = p->modules[m].layout.dp / groups * keep;
     out->policy.global_batch = p->policy.global_batch / groups * keep;
-    out->stands_for = (p->stands_for > 1 ? p->stands_for : 1) * (groups / keep);
+    out->stands_for = dt_plan_stands_for(p) * (groups / keep);
     return true;
 }

@@ -13,12 +13,8 @@ enum {
     PLANS_MAX = 240,
     FEW_PLANS_MAX = 2400,
     FEW_GPUS = 16, /* on so few every variant of every LLM is tried */
-    SPLITS =
-        100, /* of chunks of an LLM on so few whose memory is asked for, under each of these bounds */
-    STEPS =
-        20000, /* of looking for them: most splits of a deep LLM are below the bound that was tried before */
-    BOUNDS = 5,
-    ALL_SPLITS = 30000, /* and of all LLMs, the likeliest of which come first */
+    /* splits of chunks of LLMs on so few, the likeliest first, whose memory may be asked for, and steps of looking for them */
+    ALL_SPLITS = 30000,
     ALL_STEPS = 3000000,
     AGAIN = DT_ORCH_HOSTED_BEST, /* plans whose LLMs are tried with all variants */
     WHOLE = 4,
@@ -157,103 +153,14 @@ bool dt_orch_hosted_split(struct dt_orch_table *t, const struct dt_orch_cand *c,
     return true;
 }
 
-enum dt_status dt_orch_hosted_settle(struct dt_orch_hosting *w, struct dt_plan *p)
+enum dt_status dt_orch_hosted_settle(struct dt_orch_table *t, struct dt_plan *p)
 {
-    const struct dt_search_input *in = w->t->in;
+    const struct dt_search_input *in = t->in;
 
     if (dt_plan_place(p, in->cluster, NULL) != DT_OK ||
         dt_plan_validate(p, in->model, in->cluster, NULL) != DT_OK)
         return DT_ERR_INFEASIBLE;
-    return dt_orch_check_expected(w->t, p, NULL);
-}
-
-struct splitting { /* ways of dealing the LLM's blocks to stages of several chunks */
-    struct dt_orch_hosting *w;
-    const double *block_s;
-    double
-        best; /* the slowest part may not take as long: a bound, then the slowest part of that in `found` */
-    double asked; /* memory was asked of those whose slowest part takes less */
-    double all_s; /* of all blocks */
-    int blocks, parts, left, steps;
-    struct dt_plan p, found;
-};
-
-/* Parts from v on; those before take `before` seconds, the slowest of them `slowest`. */
-static void try_splits(struct splitting *x, int v, double before, double slowest)
-{
-    uint16_t *split = x->p.modules[x->w->llm].split;
-    double sum = 0;
-
-    if (v == x->parts) {
-        if (slowest >= x->asked && x->left-- > 0) {
-            struct dt_plan p = x->p;
-
-            if (dt_orch_hosted_settle(x->w, &p) == DT_OK) {
-                x->best = slowest;
-                x->found = p;
-            }
-        }
-        return;
-    }
-    for (int end = split[v] + 1; end <= x->blocks - (x->parts - 1 - v); end++) {
-        sum += x->block_s[end - 1];
-        if (fmax(slowest, sum) >= x->best || x->left <= 0 || x->steps-- <= 0)
-            return;
-        if (v + 1 == x->parts && end < x->blocks)
-            continue;
-        if (v + 1 < x->parts && x->all_s - before - sum >= x->best * (x->parts - 1 - v))
-            continue; /* the rest cannot be dealt into parts that are all faster */
-        split[v + 1] = (uint16_t)end;
-        try_splits(x, v + 1, before + sum, fmax(slowest, sum));
-    }
-}
-
-/* Parts that are nearly even first, then such as are less and less: in the order of their blocks alone the first to be asked
- * for would be those with one block for every part but the last. */
-static bool widen(struct splitting *x)
-{
-    static const double times_even[BOUNDS] = {1.1, 1.25, 1.5, 2, HUGE_VAL};
-    bool found = false;
-
-    for (int i = 0; i < BOUNDS && !found; i++) {
-        double bound = x->all_s / x->parts * times_even[i];
-        int left, steps;
-
-        x->best = bound;
-        x->left = left = (int)(x->w->splits < SPLITS ? x->w->splits : SPLITS);
-        x->steps = steps = (int)(x->w->steps < STEPS ? x->w->steps : STEPS);
-        try_splits(x, 0, 0, 0);
-        x->w->splits -= left - (x->left > 0 ? x->left : 0);
-        x->w->steps -= steps - (x->steps > 0 ? x->steps : 0);
-        found = x->best < bound;
-        x->asked = bound;
-    }
-    return found;
-}
-
-static bool split_chunks(struct dt_orch_hosting *w, const struct dt_orch_times *times,
-                         struct dt_plan *p)
-{
-    const struct dt_plan_layout *l = &p->modules[w->llm].layout;
-    struct splitting *x = dt_calloc(1, sizeof(*x)); /* plans are too large for the stack */
-    bool found;
-
-    if (!x) {
-        w->t->nomem = true;
-        return false;
-    }
-    *x = (struct splitting){.w = w,
-                            .block_s = times->block_s,
-                            .blocks = w->t->in->model->modules[w->llm].n_blocks,
-                            .parts = l->pp * l->vpp,
-                            .p = *p};
-    for (int b = 0; b < x->blocks; b++)
-        x->all_s += x->block_s[b];
-    found = widen(x);
-    if (found)
-        *p = x->found;
-    dt_free(x);
-    return found;
+    return dt_orch_check_expected(t, p, NULL);
 }
 
 /* On few GPUs memory may want stages that differ: the split with the fastest slowest part of those that fit. */
@@ -268,8 +175,8 @@ static bool split_to_fit(struct dt_orch_hosting *w, const struct dt_orch_cand *c
     if (!w->few || !times || !times->block_s || l->pp * l->vpp < 2 || !dt_orch_hosts_may_hold(t, p))
         return false;
     if (l->vpp > 1)
-        return split_chunks(w, times, p);
-    return dt_orch_split_any(t, p, w->llm, times) && dt_orch_hosted_settle(w, p) == DT_OK;
+        return dt_orch_hosted_chunks(t, times, &w->left, p);
+    return dt_orch_split_any(t, p, w->llm, times) && dt_orch_hosted_settle(w->t, p) == DT_OK;
 }
 
 /* ---- what guests hold ---- */
@@ -356,7 +263,7 @@ static bool lean_enough(struct dt_orch_hosting *w, const struct making *x,
         for (int r = 0; r < most && llm->on_host[z] == x->llm_on_host; r++) {
             *p = placed;
             make_lean(w, x, z, r, leaves, p);
-            if (dt_orch_hosted_settle(w, p) == DT_OK || (x->splits && split_to_fit(w, x->c, p)))
+            if (dt_orch_hosted_settle(w->t, p) == DT_OK || (x->splits && split_to_fit(w, x->c, p)))
                 return true;
         }
     return false;
@@ -562,8 +469,7 @@ enum dt_status dt_orch_hosted_plans(struct dt_orch_table *t, const struct dt_orc
                                  .h = h,
                                  .stats = &out->stats,
                                  .llm = t->in->model->llm,
-                                 .splits = ALL_SPLITS,
-                                 .steps = ALL_STEPS,
+                                 .left = {.splits = ALL_SPLITS, .steps = ALL_STEPS},
                                  .most = few ? DT_ORCH_HOSTS_MAX : dt_orch_effort_of(t->in)->hosts};
     for (int m = 0; m < w->llm; m++)
         w->leaving |= dt_orch_hosted_may_leave(w, m);

@@ -20,14 +20,13 @@ struct dt_orch_hosting {
     struct dt_search_stats *stats;
     int llm, most, n[DT_SCHED_N];
     bool leaving; /* the parameters of some guest may leave between phases */
-    /* of chunks, that may be asked for, and looked through for that, still (split_chunks) */
-    int64_t splits, steps;
+    struct dt_orch_hosted_left left;
     struct dt_orch_host_lm host[DT_SCHED_N]
                                [DT_ORCH_HOSTS_MAX]; /* of each schedule, the best first */
 };
 
 /* The plan as it stands, if it is one and memory holds it. */
-enum dt_status dt_orch_hosted_settle(struct dt_orch_hosting *w, struct dt_plan *p);
+enum dt_status dt_orch_hosted_settle(struct dt_orch_table *t, struct dt_plan *p);
 /* The parameters of module m, between phases: are they open to leave, to stay; and can they leave, where it lies and as it runs? */
 bool dt_orch_hosted_may_leave(const struct dt_orch_hosting *w, int m);
 bool dt_orch_hosted_may_stay(const struct dt_orch_hosting *w, int m);

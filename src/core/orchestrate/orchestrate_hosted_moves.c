@@ -166,7 +166,7 @@ static enum dt_status descend(struct dt_orch_hosting *w, struct dt_plan *p, doub
         struct dt_plan q = *p;
         double s;
 
-        if (!neighbour(w, k, &q, &last) || dt_orch_hosted_settle(w, &q) != DT_OK)
+        if (!neighbour(w, k, &q, &last) || dt_orch_hosted_settle(w->t, &q) != DT_OK)
             continue;
         *ops -= dt_orch_look_ops(t, &q, 0);
         DT_TRY(time_it(w, &q, err, &s));

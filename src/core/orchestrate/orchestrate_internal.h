@@ -151,6 +151,10 @@ struct dt_orch_table {
     bool shares;   /* the plans' windows and groups were chosen (orchestrate_shares.c) */
     bool uneven;   /* nothing fits otherwise: splits that do are looked for all over the space */
     double sigmas; /* spread that the largest microbatch is taken to have */
+    double *load[DT_MAX_MODULES]; /* [batch], orchestrate_group.c: a sample's FLOPs to their mean */
+    /* [n_near] plans that descents came by, by timelines of all replicas, best first */
+    struct dt_plan *near;
+    int n_near;
     struct dt_memory_memo *acts;
     struct dt_hash_table mem;      /* of struct dt_orch_mem_entry */
     struct dt_hash_table regions;  /* orchestrate_memory.c: what follows from other answers */
@@ -319,11 +323,22 @@ void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_pla
 /* orchestrate_bound.c: seconds that no timeline of a plan of this table undercuts, for samples that
  * are all the mean one (0 when the table does not cover the plan). */
 double dt_orch_plan_least_s(struct dt_orch_table *t, const struct dt_plan *p);
+/* The table's times of a module of the plan; NULL when the table does not cover it. */
+const struct dt_orch_times *dt_orch_plan_times(struct dt_orch_table *t, const struct dt_plan *p,
+                                               int m);
 /* Ops of the plan's program, near enough. */
 double dt_orch_plan_ops(const struct dt_plan *p, int llm);
 /* If p's program has more than ops_max ops and falls into independent broker groups (the gcd of all
  * DP): the plan of some of the groups and their share of the global batch, not yet placed. */
 bool dt_orch_plan_share(const struct dt_plan *p, int llm, double ops_max, struct dt_plan *out);
+/* orchestrate_group.c */
+/* Gives the lanes of `part`, a share of p, their GPUs: those that they have in p, or with guests the first ones, as guests of one group
+ * lie on GPUs of others. */
+enum dt_status dt_orch_place_share(const struct dt_plan *p, const struct dt_cluster *cluster,
+                                   struct dt_error *err, struct dt_plan *part);
+/* Where samples are not dealt to broker groups by their cost, gives `part`, a share of p, what the groups
+ * have that take longest, as these are what the iteration waits for. */
+void dt_orch_slowest_groups(struct dt_orch_table *t, const struct dt_plan *p, struct dt_plan *part);
 
 /* orchestrate_rank.c */
 /* Warm-up of the LLM for one microbatch taking c seconds on one lane, `later` of them put off: the
@@ -513,7 +528,7 @@ double dt_orch_convex_solve_k(int n_modules, int llm, const double *k, double st
 int dt_orch_way_of(const struct dt_plan_policy *y);
 void dt_orch_set_way(struct dt_plan_policy *y, int way);
 /* The best plan in the way of reordering that suits it, where those that come near it have theirs. */
-enum dt_status dt_orch_reorder_best(const struct dt_search_input *in, struct dt_search_result *r,
+enum dt_status dt_orch_reorder_best(struct dt_orch_table *t, struct dt_search_result *r,
                                     struct dt_error *err);
 
 #endif

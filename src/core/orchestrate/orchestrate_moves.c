@@ -16,6 +16,8 @@ enum {
 /* How many times as slow as others a neighbour of other chunks may seem: the formula knows neither their transfers nor a last
  * group of fewer microbatches. */
 #define CHUNKS_REACH 2
+/* The same of one whose encoder or generator on GPUs of its own has one stage less: it does without what these sent each other. */
+#define STAGES_REACH 3
 
 /* ---- spots ---- */
 
@@ -402,13 +404,16 @@ static void widen_two(struct dt_orch_moves *w, int m, int other)
 
 static void change_module(struct dt_orch_moves *w, int m)
 {
+    const double reach = w->reach;
     struct dt_orch_spot s = w->hand->at;
 
     other_modes(w, &w->hand->at, m);
     for (int step = -1; step <= 1; step += 2) {
+        w->reach = step < 0 && !(s.set >> m & 1) ? STAGES_REACH * reach : reach;
         s.c.of[m].pp = (int16_t)(w->hand->at.c.of[m].pp + step);
         other_modes(w, &s, m);
     }
+    w->reach = reach;
     for (int other = m + 1; other < w->in->model->n_modules; other++) {
         if (other == w->llm)
             continue;

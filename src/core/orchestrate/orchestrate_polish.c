@@ -51,6 +51,7 @@ enum {
     WIDE_SHARE = 8, /* of the budget: what neighbours further off may take of it in vain, */
     WIDE_LOOKS = 8, /* which has to be enough for so many */
     NEAR = 4,       /* plans of another result that are taken over */
+    FASTEST = 8,    /* plans that are kept for those who look closer */
     LESSONS = 64,
 };
 
@@ -90,6 +91,8 @@ struct polish {
     int n;
     struct passed passed[PASSED]; /* the fastest first, no two equally fast */
     int n_passed;
+    struct dt_plan fastest[FASTEST]; /* the fastest first, of those that were timed whole */
+    int n_fastest;
 };
 
 /* The timeline of a plan that fits, by as many samples (0: a closer look); 0: it does not.  HUGE_VAL: it takes longer
@@ -217,6 +220,19 @@ static void pass_over(struct polish *w, const struct dt_orch_spot *at, double s)
     w->n_passed = end + 1;
 }
 
+static void keep_fastest(struct polish *w, const struct dt_plan *p)
+{
+    int i = w->n_fastest, end = w->n_fastest < FASTEST ? w->n_fastest : FASTEST - 1;
+
+    while (i > 0 && w->fastest[i - 1].predicted.timeline_s > p->predicted.timeline_s)
+        i--;
+    if (i == FASTEST || dt_orch_plan_listed(w->fastest, w->n_fastest, p))
+        return;
+    memmove(&w->fastest[i + 1], &w->fastest[i], (size_t)(end - i) * sizeof(*p));
+    w->fastest[i] = *p;
+    w->n_fastest = end + 1;
+}
+
 /* Of many replicas some were looked at; the largest microbatch may be another one's. */
 static enum dt_status fits_whole(const struct polish *w, const struct dt_plan *p,
                                  struct dt_error *err, bool *fits)
@@ -255,6 +271,8 @@ static enum dt_status try_move(struct polish *w, const struct dt_orch_move *move
     DT_TRY(glance(w, &p, SAMPLES, w->d->hand.first_s * (1 + PASSED_NEAR), err, &s, &share));
     if (s > 0)
         learn(w, &move->to, move->expect, fmin(s, w->d->hand.first_s * (1 + PASSED_NEAR)));
+    if (s > 0 && s < HUGE_VAL && !share)
+        keep_fastest(w, &p);
     if (s > w->d->hand.first_s * (1 - gain_of(w, &p)) && s < HUGE_VAL)
         pass_over(w, &to, s);
     if (s <= 0 || s > w->d->hand.first_s * (1 - gain_of(w, &p)))
@@ -554,6 +572,12 @@ static enum dt_status descend(struct dt_orch_table *t, const double *cap,
     w->moves.few = t->gpus <= FEW_GPUS;
     w->moves.reach = w->moves.few ? FAR_REACH : REACH;
     st = polish(w, err, out);
+    t->n_near = 0;
+    t->near = DT_ARENA_NEW(&t->arena, struct dt_plan, FASTEST);
+    if (st == DT_OK && !t->near)
+        st = dt_error_nomem(err, "plans");
+    for (int i = 0; st == DT_OK && i < w->n_fastest; i++)
+        t->near[t->n_near++] = w->fastest[i];
     for (int i = 0; i < FEW_SEEDS; i++)
         dt_free(w->all[i].hand.moves);
     dt_hash_table_free(&w->moves.seen);

@@ -171,25 +171,6 @@ double dt_orch_look_ops(const struct dt_orch_table *t, const struct dt_plan *p, 
     return look_at(t, p, samples, &part, &share);
 }
 
-/* A share has its modules on the first GPUs; a guest that does not begin where its host does stays on the same stages. */
-static enum dt_status place_share(const struct dt_plan *p, const struct dt_cluster *cluster,
-                                  struct dt_error *err, struct dt_plan *part)
-{
-    dt_plan_unpin(part);
-    DT_TRY(dt_plan_place(part, cluster, err));
-    for (int m = 0; m < p->n_modules; m++) {
-        int host = dt_plan_host(p, m);
-        const struct dt_plan_layout *all = &p->modules[host].layout;
-        int64_t from = p->modules[m].layout.first_gpu - all->first_gpu;
-
-        if (host != m && p->modules[m].pinned)
-            part->modules[m].layout.first_gpu =
-                part->modules[host].layout.first_gpu +
-                (int)(from * part->modules[host].layout.dp / all->dp);
-    }
-    return DT_OK;
-}
-
 /* Broker groups meet only in the gradient sync, so a long program is ranked by some of them, at first sight by no more than
  * take so many samples (0: a closer look).  Memory must hold what they were given and what is to be expected of the others.
  * What takes longer than limit_s may be given up.  *closer: more would be seen of a longer one. */
@@ -212,7 +193,8 @@ static enum dt_status ranking_timeline(struct dt_orch_table *t, struct dt_plan *
                                       &q->timeline_s, &q->mem_bytes_max);
     DT_TRY(dt_orch_check_expected(t, p, err));
     expected = q->mem_bytes_max;
-    DT_TRY(place_share(p, in->cluster, err, &part));
+    dt_orch_slowest_groups(t, p, &part);
+    DT_TRY(dt_orch_place_share(p, in->cluster, err, &part));
     DT_TRY(dt_orch_run_timeline_s(in, p, &part, DT_ORCH_GLANCE, limit_s, rough_s, 0, err,
                                   &q->timeline_s, &q->mem_bytes_max));
     q->mem_bytes_max = fmax(q->mem_bytes_max, expected);
@@ -318,6 +300,8 @@ struct candidate { /* what decides when a plan's turn comes: plans are far large
     double ratios, weights;
     double staged_s, cost; /* cost: its program's share of the budget */
     float log_tp, log_pp;
+    float
+        log_others; /* of the others' depths: what they send between stages may be far more than the LLM's */
     uint8_t schedule, zero, vpp, state;
 };
 
@@ -325,6 +309,7 @@ struct candidate { /* what decides when a plan's turn comes: plans are far large
 static double likeness(const struct candidate *a, const struct candidate *b)
 {
     double d = fabs((double)(a->log_tp - b->log_tp)) + fabs((double)(a->log_pp - b->log_pp)) +
+               fabs((double)(a->log_others - b->log_others)) +
                fabs((double)a->vpp - (double)b->vpp) / CHUNKS_ALIKE;
 
     return a->schedule == b->schedule && a->zero == b->zero ? 1 / (1 + d * d) : 0;
@@ -465,6 +450,9 @@ static enum dt_status first_look(struct dt_orch_table *t, struct dt_plan *plans,
             .schedule = (uint8_t)plans[i].policy.schedule,
             .zero = (uint8_t)llm->zero,
             .vpp = (uint8_t)llm->layout.vpp};
+        for (int m = 0; m < plans[i].n_modules; m++)
+            if (m != t->in->model->llm)
+                c[i].log_others += log2f((float)plans[i].modules[m].layout.pp);
     }
     for (int k = 0; k < n; k++) {
         int i = next_plan(c, n);

@@ -73,8 +73,7 @@ static enum dt_status stand_in(const struct dt_search_input *in, const struct dt
         *out = *p;
         return DT_OK;
     }
-    dt_plan_unpin(out);
-    return dt_plan_place(out, in->cluster, err);
+    return dt_orch_place_share(p, in->cluster, err, out);
 }
 
 /* Mean over the batches; INFINITY where the microbatches of one do not fit.  *first_s and *mem_bytes are the first one's, as
@@ -183,9 +182,44 @@ static double cost_of(const struct dt_search_input *in, const struct dt_plan *p,
     return dt_orch_plan_ops(p, in->model->llm) * (intra && inter ? 4 : 2) * batches;
 }
 
-enum dt_status dt_orch_reorder_best(const struct dt_search_input *in, struct dt_search_result *r,
+/* The way of one more plan, which becomes the best one if it is faster in it than the best is in its own.  *found: it is. */
+static enum dt_status try_plan(const struct dt_search_input *in, struct dt_plan *p,
+                               struct dt_search_result *r, struct dt_error *err, bool *found)
+{
+    struct dt_orch_reorder how;
+
+    DT_TRY(dt_orch_choose_reorder(in, p, err, &how));
+    *found = how.batches == r->reorder.batches && !how.share &&
+             how.mean_s[how.choice] < r->reorder.mean_s[r->reorder.choice] * (1 - PLANS_TIE);
+    if (*found)
+        r->reorder = how;
+    return DT_OK;
+}
+
+/* Those beside the list that descents came by. */
+static enum dt_status try_near(struct dt_orch_table *t, double limit, double *spent,
+                               struct dt_search_result *r, struct dt_error *err)
+{
+    for (int i = 0; i < t->n_near; i++) {
+        struct dt_plan p = t->near[i];
+        bool found;
+
+        if (p.predicted.timeline_s > limit || dt_orch_plan_listed(r->plans, r->n, &p))
+            continue;
+        *spent += cost_of(t->in, &p, r->reorder.batches);
+        if (*spent > dt_orch_effort_of(t->in)->reorder_ops)
+            break;
+        DT_TRY(try_plan(t->in, &p, r, err, &found));
+        if (found)
+            r->plans[0] = p; /* they are alike */
+    }
+    return DT_OK;
+}
+
+enum dt_status dt_orch_reorder_best(struct dt_orch_table *t, struct dt_search_result *r,
                                     struct dt_error *err)
 {
+    const struct dt_search_input *in = t->in;
     const struct dt_orch_effort *e = dt_orch_effort_of(in);
     double limit = r->plans[0].predicted.timeline_s * (1 + e->close), spent;
 
@@ -194,20 +228,19 @@ enum dt_status dt_orch_reorder_best(const struct dt_search_input *in, struct dt_
         in->opt.effort == DT_EFFORT_QUICK)
         return DT_OK;
     spent = cost_of(in, &r->plans[0], r->reorder.batches);
+    DT_TRY(try_near(t, limit, &spent, r, err));
     for (int i = 1; i < r->n && r->plans[i].predicted.timeline_s > 0; i++) {
         struct dt_plan p = r->plans[i];
-        struct dt_orch_reorder how;
+        bool found;
 
         spent += cost_of(in, &p, r->reorder.batches);
         if (p.predicted.timeline_s > limit || spent > e->reorder_ops)
             break;
-        DT_TRY(dt_orch_choose_reorder(in, &p, err, &how));
-        if (how.batches != r->reorder.batches || how.share ||
-            how.mean_s[how.choice] >= r->reorder.mean_s[r->reorder.choice] * (1 - PLANS_TIE))
+        DT_TRY(try_plan(in, &p, r, err, &found));
+        if (!found)
             continue;
         memmove(r->plans + 1, r->plans, (size_t)i * sizeof(p));
         r->plans[0] = p;
-        r->reorder = how;
     }
     return DT_OK;
 }

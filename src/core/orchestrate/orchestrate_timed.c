@@ -123,8 +123,10 @@ static void mix_plan(struct print *x, const struct dt_plan *p)
                (uint32_t)y->bf16_grads << 9 | (uint32_t)y->half_grads << 4 |
                (uint32_t)y->fp32 << 3 | (uint32_t)y->exact_vectors << 2 |
                (uint32_t)y->overlap_grad << 1 | (uint32_t)y->overlap_param);
-    if (p->stands_for > 0)
-        mix(x, (uint64_t)p->stands_for);
+    if (p->stands_for > 0) {
+        mix(x, (uint64_t)p->stands_for << 32 | (uint32_t)p->first_group);
+        mix(x, (uint64_t)p->in_place);
+    }
     for (int m = 0; m < p->n_modules; m++)
         mix_module(x, &p->modules[m]);
 }

@@ -14,6 +14,8 @@ enum {
 
 /* How much less than a share of its replicas a whole plan may take. */
 #define LEAD 0.01
+/* Less is no gain. */
+#define TIE 1e-3
 /* By how much guests' work in bubbles may turn an order, at most 3 % on the shipped jobs. */
 #define NEAR 0.03
 
@@ -170,15 +172,14 @@ static enum dt_status time_whole(struct dt_orch_table *t, struct dt_plan *p, dou
 
 /* Plans were ranked whole, but with the turns of a rule: those that are near the best are timed with guests' work in bubbles, too, as
  * many as a ranking's program has ops for. */
-static enum dt_status time_near(struct dt_orch_table *t, struct dt_error *err,
-                                struct dt_search_result *out)
+static enum dt_status time_exactly(struct dt_orch_table *t, struct dt_plan *plans, int of,
+                                   double limit, struct dt_error *err, int *timed)
 {
     double left = dt_orch_effort_of(t->in)->rank_ops;
-    double limit = out->plans[0].predicted.timeline_s * (1 + NEAR);
     int n = 0;
 
-    for (; n < out->n && left > 0; n++) {
-        struct dt_plan *p = &out->plans[n];
+    for (; n < of && left > 0; n++) {
+        struct dt_plan *p = &plans[n];
         double ops = dt_orch_plan_ops(p, t->in->model->llm), seconds, bytes;
         struct dt_error why;
         enum dt_status st;
@@ -193,7 +194,34 @@ static enum dt_status time_near(struct dt_orch_table *t, struct dt_error *err,
         if (st == DT_OK)
             p->predicted.timeline_s = fmin(p->predicted.timeline_s, seconds);
     }
-    return n > 1 ? dt_orch_sort(out->plans, n, err) : DT_OK;
+    *timed = n;
+    return n > 1 ? dt_orch_sort(plans, n, err) : DT_OK;
+}
+
+/* The same of the neighbours that descents passed by, the best of which becomes the best plan where it is faster. */
+static enum dt_status time_near(struct dt_orch_table *t, struct dt_error *err,
+                                struct dt_search_result *out)
+{
+    double limit = out->plans[0].predicted.timeline_s * (1 + NEAR);
+    struct dt_plan *all;
+    int timed, kept = 0;
+
+    DT_TRY(time_exactly(t, out->plans, out->n, limit, err, &timed));
+    for (int i = 0; i < t->n_near; i++)
+        if (!dt_orch_plan_listed(out->plans, out->n, &t->near[i]))
+            t->near[kept++] = t->near[i];
+    t->n_near = kept;
+    DT_TRY(time_exactly(t, t->near, kept, limit, err, &timed));
+    if (timed == 0 ||
+        t->near[0].predicted.timeline_s >= out->plans[0].predicted.timeline_s * (1 - TIE))
+        return DT_OK;
+    all = dt_realloc(out->plans, (size_t)(out->n + 1) * sizeof(*all));
+    if (!all)
+        return dt_error_nomem(err, "plans");
+    memmove(all + 1, all, (size_t)out->n++ * sizeof(*all));
+    all[0] = t->near[0];
+    out->plans = all;
+    return DT_OK;
 }
 
 /* Where plans were ranked by a share of their replicas, the slowest of many is not seen: the best of each kind, and the best of

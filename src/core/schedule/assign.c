@@ -69,16 +69,16 @@ static void flops_of(const struct dt_assign_job *j, int m, const unsigned char *
 }
 
 static enum dt_status read_samples(struct dt_assign_job *j, const struct dt_samples *s,
-                                   int64_t first, struct dt_error *err)
+                                   struct dt_error *err)
 {
-    if (!s || s->n < 1 || first < 0)
+    if (!s || s->n < 1 || j->first < 0)
         return dt_error_set(err, DT_ERR_INPUT, "assignment: no samples");
     for (int m = 0; m < j->model->n_modules; m++) {
         struct dt_work *w = DT_ARENA_NEW(j->scratch, struct dt_work, j->batch);
         if (!w)
             return dt_error_nomem(err, "assignment");
         for (int i = 0; i < j->batch; i++)
-            dt_sample_work(s, first + i, &j->model->modules[m], &w[i]);
+            dt_sample_work(s, dt_assign_sample(j, i), &j->model->modules[m], &w[i]);
         j->m[m].work = w;
     }
     return DT_OK;
@@ -235,7 +235,7 @@ enum dt_status dt_assign(const struct dt_plan *p, const struct dt_model *m, stru
         .plan = p, .model = m, .set = s, .first = first_sample, .cost = cost, .scratch = &scratch};
     enum dt_status st = measure(&j, p, err);
     if (st == DT_OK)
-        st = read_samples(&j, s, first_sample, err);
+        st = read_samples(&j, s, err);
     if (st == DT_OK)
         st = build(&j, first_sample, err, out);
     dt_arena_free(&scratch);

@@ -45,6 +45,19 @@ struct dt_assign_job {
     struct dt_arena *scratch;
 };
 
+/* The sample of the set that is number i of the batch: a plan that stands for one of more replicas may have what some broker groups of
+ * that one have, of each slot a part. */
+static inline int64_t dt_assign_sample(const struct dt_assign_job *j, int i)
+{
+    const struct dt_plan *p = j->plan;
+    int64_t slot = i / j->slot_size;
+
+    if (p->first_group == 0 || p->stands_for < 2)
+        return j->first + i;
+    return j->first + slot * j->slot_size * p->stands_for +
+           (int64_t)(p->first_group - 1) * j->group_size + i % j->slot_size;
+}
+
 /* Deals samples to slots and positions (at[]): as given, or by LPT when the plan says so. */
 enum dt_status dt_assign_deal(struct dt_assign_job *j, struct dt_error *err);
 /* Deals every slot's samples to each module's replicas (replica[]). */

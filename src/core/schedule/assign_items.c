@@ -47,7 +47,8 @@ static enum dt_status find_items(struct sharing *x)
     if (!x->first)
         return DT_ERR_NOMEM;
     for (int i = 0; i < j->batch; i++)
-        x->first[i + 1] = x->first[i] + (uint32_t)dt_sample_items(j->set, j->first + i, mod, NULL);
+        x->first[i + 1] =
+            x->first[i] + (uint32_t)dt_sample_items(j->set, dt_assign_sample(j, i), mod, NULL);
     x->n = x->first[j->batch];
     x->work = DT_ARENA_NEW(arena, struct dt_work, x->n + 1);
     x->list = DT_ARENA_NEW(arena, struct item, x->n + 1);
@@ -59,7 +60,7 @@ static enum dt_status find_items(struct sharing *x)
     if (!x->work || !x->list || !x->keyed || !x->bin || !x->heap || !x->fill || !x->load)
         return DT_ERR_NOMEM;
     for (int i = 0; i < j->batch; i++)
-        dt_sample_items(j->set, j->first + i, mod, x->work + x->first[i]);
+        dt_sample_items(j->set, dt_assign_sample(j, i), mod, x->work + x->first[i]);
     return DT_OK;
 }
 

@@ -554,8 +554,12 @@ static void set_bucket_groups(const struct dt_sched *s, struct dt_program *p,
 
     while (k < buckets && group[k] == DT_NONE)
         k++;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         set_group(s, p, group[k] + i, kind, m, (uint32_t)m->dp, next);
+        dt_sched_group_shape(m->layout, s->cluster->gpus_per_node,
+                             (uint32_t)(m->dp * dt_plan_takes_part(s->plan)),
+                             &p->groups[group[k] + i]);
+    }
 }
 
 void dt_sched_fill_groups(const struct dt_sched *s, struct dt_program *p)

@@ -70,8 +70,7 @@ int dt_sched_host_ranks(const struct dt_plan *p, const struct dt_model *m,
     a = of_node(p, m, first / per_node, per_node, use);
     b = of_node(p, m, (end - 1) / per_node, per_node, use);
     a = a > b ? a : b;
-    if (p->stands_for > 1)
-        a *= p->stands_for;
+    a *= dt_plan_stands_for(p);
     return a < per_node ? a : per_node;
 }
 

@@ -76,13 +76,12 @@ uint64_t dt_sched_trained_params(const struct dt_plan *p, const struct dt_model 
 double dt_sched_trained_share(const struct dt_plan *p, const struct dt_model *m, int module,
                               int first, int n)
 {
-    const struct dt_plan_layout *l = &p->modules[module].layout;
-    double shards = (double)dt_plan_shards(&p->modules[module]), sum = 0;
+    const struct dt_plan_module *mp = &p->modules[module];
+    const struct dt_plan_layout *l = &mp->layout;
+    double shards = (double)dt_plan_shards(mp), sum = 0;
 
-    /* where cards step it is milliseconds either way */
-    if (dt_plan_offloads_optimizer(&p->modules[module]) && p->modules[module].zero_group == 0 &&
-        p->stands_for > 1)
-        shards *= p->stands_for;
+    if (mp->zero > 0 && mp->zero_group == 0)
+        shards *= dt_plan_stands_for(p);
     for (int i = first; i < first + n; i++) {
         const struct dt_block *b = &m->modules[module].blocks[i];
 

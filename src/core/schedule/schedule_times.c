@@ -236,9 +236,9 @@ static struct part of_experts(const struct dt_sched_times *t, const struct dt_gr
 {
     int gpn = t->cluster->gpus_per_node, apart = l->tp * l->ep;
 
-    return (struct part){family, l->dp * dt_sched_sync_ranks(l) / l->ep,
-                         apart < gpn ? gpn / apart : 1, apart < gpn ? apart : gpn,
-                         (double)g->expert_bytes};
+    return (struct part){
+        family, l->dp * dt_plan_takes_part(t->plan) * dt_sched_sync_ranks(l) / l->ep,
+        apart < gpn ? gpn / apart : 1, apart < gpn ? apart : gpn, (double)g->expert_bytes};
 }
 
 /* Of ranks that shard in groups: how many of one are in a node for certain; others straddle nodes. */
@@ -254,7 +254,8 @@ static struct part over_groups(const struct dt_sched_times *t, const struct dt_p
     int gpn = t->cluster->gpus_per_node, apart = m->zero_group * m->layout.tp;
 
     return (struct part){
-        DT_KOP_ALL_REDUCE, (int)(dt_plan_layout_copies(&m->layout) / m->zero_group),
+        DT_KOP_ALL_REDUCE,
+        (int)(dt_plan_layout_copies(&m->layout) * dt_plan_takes_part(t->plan) / m->zero_group),
         apart < gpn ? gpn / apart : 1, apart < gpn ? apart : gpn, bytes / m->zero_group};
 }
 
@@ -277,8 +278,8 @@ static int parts_of(const struct dt_sched_times *t, const struct dt_sched_collec
             out[n++] = over_groups(t, m, (double)c->bytes);
         return n;
     }
-    out[n++] = (struct part){family, (int)c->gpus, g->per_node, g->share,
-                             (double)(c->bytes - g->expert_bytes)};
+    out[n++] = (struct part){family, (int)c->gpus * (c->tied ? 1 : dt_plan_takes_part(t->plan)),
+                             g->per_node, g->share, (double)(c->bytes - g->expert_bytes)};
     if (g->expert_bytes > 0)
         out[n++] = of_experts(t, g, &m->layout, family);
     return n;
