@@ -397,7 +397,7 @@ double dt_orch_hosts_floor_bytes(const struct dt_orch_table *t)
         for (int b = 0; b < model->modules[m].n_blocks; b++) {
             const struct dt_block *block = &model->modules[m].blocks[b];
 
-            if (dt_plan_offloads_optimizer(&t->scratch.modules[m]) && block->n_experts == 0 &&
+            if (t->space.of[m].on_host[0] && block->n_experts == 0 &&
                 dt_plan_trained(&t->scratch, model, m, b))
                 params += (double)dt_block_params(block);
         }
