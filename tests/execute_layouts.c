@@ -223,6 +223,16 @@ static const struct {
     {"gated shared experts, cp 2, ep 2", "1/1/1 1/1/1 1/1/1", "moeg cp=2 ep=2 full"},
     {"gated shared experts, tp 2, zb-h1, selective", "1/1/1 2/2/1 1/1/1",
      "moeg zb-h1 recompute=selective full"},
+    /* biases of experts and of their router */
+    {"experts with biases, dp 2", "1/1/1 1/1/2 1/1/1", "moeb"},
+    {"experts with biases, ep 2", "1/1/1 1/1/2 1/1/1", "moeb ep=2 mpi"},
+    {"experts with biases, ep 2, dp 4, zero 0", "1/1/1 1/1/4 1/1/1", "moeb ep=2 zero=0"},
+    {"experts with biases, ep 2, tp 2", "1/1/1 2/1/2 1/1/1", "moeb ep=2"},
+    {"experts with biases, tp 2, zb-h1, selective", "1/1/1 2/2/1 1/1/1",
+     "moeb zb-h1 recompute=selective"},
+    {"experts with biases, cp 2, ep 2, frozen LLM", "1/1/1 1/1/1 1/1/1",
+     "moeb cp=2 ep=2 frozen=tft full"},
+    {"gated shared experts with biases, ep 2, tp 2", "1/1/1 2/1/2 1/1/1", "moegb ep=2"},
     /* merged patches */
     {"merged, dp 2, pp 2", "1/2/2 1/2/2 1/1/1", "merged mpi"},
     {"merged, fan-in 4/2/1", "1/1/4 1/2/2 1/1/1", "merged mb=2 full"},
@@ -553,6 +563,10 @@ static void read_option(const char *s, struct ranks_case *c)
         c->model = EXPERTS("4", "4", "");
     else if (word_is(s, "moe6", &v)) /* six of them */
         c->model = EXPERTS("6", "2", "");
+    else if (word_is(s, "moeb", &v))
+        c->model = EXPERTS("4", "2", ", bias: true, norm: layernorm");
+    else if (word_is(s, "moegb", &v))
+        c->model = EXPERTS("4", "2", ", shared_gate: true, bias: true");
     else if (word_is(s, "moeg", &v))
         c->model = EXPERTS("4", "2", ", shared_gate: true");
     else if (word_is(s, "merged", &v))

@@ -203,6 +203,8 @@
     K(9, route_bwd, dtype, route, in_f, in_i, in_f, items, in_f, f, out)                           \
     K(6, rows_weigh, dtype, n, n, in_f, in, out)                                                   \
     K(8, rows_weigh_bwd, dtype, n, n, in_f, in, in, out, out_f)                                    \
+    K(6, rows_bias, dtype, n, n, in_f, in_f, out)                                                  \
+    K(6, rows_bias_bwd, dtype, n, n, in_f, in, out_f)                                              \
     K(8, rows_join, dtype, n, i, n, in, in_i, out, b)                                              \
     K(8, mse, dtype, items, n, in, in, f, out_f, out)                                              \
     K(4, sum, n, in_f, out_d, b)                                                                   \

@@ -36,6 +36,7 @@ check_PROGRAMS += \
 	tests/test_cuda_products \
 	tests/test_cut \
 	tests/test_data_image \
+	tests/test_data_bad \
 	tests/test_data_loader \
 	tests/test_data_png \
 	tests/test_data_shard \
@@ -88,6 +89,7 @@ check_PROGRAMS += \
 	tests/test_offload_memory \
 	tests/test_items \
 	tests/test_merge \
+	tests/test_cluster \
 	tests/test_model \
 	tests/test_modules_figures \
 	tests/test_modules_grad \
@@ -110,6 +112,7 @@ check_PROGRAMS += \
 	tests/test_png \
 	tests/test_point \
 	tests/test_profile \
+	tests/test_profile_shipped \
 	tests/test_profile_fit \
 	tests/test_profile_import \
 	tests/test_profile_kineto \
@@ -140,6 +143,7 @@ check_PROGRAMS += \
 	tests/test_staged \
 	tests/test_step_memory \
 	tests/test_supply \
+	tests/test_supply_steady \
 	tests/test_sweep \
 	tests/test_tcp_frames \
 	tests/test_tensorboard \
@@ -155,6 +159,7 @@ check_PROGRAMS += \
 	tests/test_zb_h1 \
 	tests/test_offload \
 	tests/test_offload_params \
+	tests/test_offload_search \
 	tests/test_zero
 tests_test_rows_SOURCES = tests/test_rows.c src/cli/rows.c src/cli/table.c
 tests_test_point_SOURCES = \
@@ -180,10 +185,12 @@ tests_test_entrain_SOURCES = tests/test_entrain.c tests/entrain_samples.h
 tests_test_assign_choose_SOURCES = tests/test_assign_choose.c tests/random_plan.h
 tests_test_program_SOURCES = tests/test_program.c tests/random_plan.h
 tests_test_supply_SOURCES = tests/test_supply.c tests/random_plan.h
+tests_test_supply_steady_SOURCES = tests/test_supply_steady.c tests/random_plan.h
 tests_test_makespan_SOURCES = tests/test_makespan.c tests/random_plan.h
 tests_test_replicas_SOURCES = tests/test_replicas.c tests/random_plan.h
 tests_test_program_mutants_SOURCES = \
-	tests/test_program_mutants.c tests/program_oracle.c tests/program_oracle.h tests/random_plan.h
+	tests/test_program_mutants.c tests/program_choose.h tests/program_oracle.c tests/program_oracle.h \
+	tests/program_oracle_counts.c tests/program_oracle_impl.h tests/random_plan.h
 tests_test_serve_LDADD = libdtserve.a $(LDADD)
 tests_test_zb_h1_SOURCES = tests/test_zb_h1.c tests/random_plan.h
 tests_test_warmup_SOURCES = tests/test_warmup.c tests/random_plan.h
@@ -304,7 +311,8 @@ tests_test_kernels_product_SOURCES = tests/test_kernels_product.c $(KERNEL_TEST_
 tests_test_kernels_product_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_kernels_route_SOURCES = tests/test_kernels_route.c $(KERNEL_TEST_SOURCES)
 tests_test_kernels_route_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
-MODULE_TEST_SOURCES = tests/module_util.c tests/module_util.h tests/ref_modules.c tests/ref_modules.h
+MODULE_TEST_SOURCES = tests/module_run.c tests/module_util.c tests/module_util.h tests/ref_impl.h tests/ref_modules.c tests/ref_modules.h \
+	tests/ref_unet.c
 tests_test_modules_grad_SOURCES = tests/test_modules_grad.c tests/modules_dump.c $(MODULE_TEST_SOURCES)
 tests_test_modules_grad_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_modules_noise_SOURCES = tests/test_modules_noise.c $(MODULE_TEST_SOURCES)
@@ -409,6 +417,7 @@ SHELL_TESTS = \
 	tests/test_train_ep.sh \
 	tests/test_train_groups.sh \
 	tests/test_train_offload.sh \
+	tests/test_offload_auto.sh \
 	tests/test_train_mpi.sh \
 	tests/test_supervisor.sh \
 	tests/test_whatif.sh \
@@ -442,6 +451,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/hf_weights.py \
 	tests/modules_compare.py \
 	tests/laion.h \
+	tests/loader_fixture.h \
 	tests/loop_job.sh \
 	tests/mpirun.sh \
 	tests/cost_fixture.h \
@@ -451,6 +461,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/shell.sh \
 	tests/small_job.sh \
 	tests/small_world.h \
+	tests/brute_plans.h \
 	tests/test_util.h
 AM_TESTS_ENVIRONMENT = \
 	LC_ALL=C; export LC_ALL; \
@@ -645,6 +656,7 @@ check-full: all $(check_PROGRAMS)
 	        $(SHELL) $(srcdir)/tests/test_$$t.sh || test $$? -eq 77 || exit 1; \
 	    done
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 ./tests/test_search$(EXEEXT)
+	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 ./tests/test_supply_steady$(EXEEXT)
 	@for seed in 1 2 3; do \
 	    $(AM_TESTS_ENVIRONMENT) DT_SEED=$$seed DT_CASES=50 $(SHELL) $(srcdir)/tests/test_never_slower.sh || exit 1; \
 	    $(AM_TESTS_ENVIRONMENT) DT_SEED=$$seed DT_CASES=10 DT_VALUES=7 $(SHELL) $(srcdir)/tests/test_stated.sh || exit 1; \

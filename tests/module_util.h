@@ -33,7 +33,10 @@ enum mu_kind {
     MU_CLIP,      /* CLIP's vision tower: its names, quick GELU, epsilon 1e-3 */
     MU_UNET_SINE, /* U-Net with 2 groups, sines first, shifted frequencies, epsilon 1e-2 */
     /* the same with more: */
-    MU_MOE_GATE, /* experts whose shared ones have a gate (Qwen2-MoE) */
+    MU_MOE_GATE,      /* experts whose shared ones have a gate (Qwen2-MoE) */
+    MU_MOE_BIAS,      /* the same without it, plain MLPs, with biases everywhere */
+    MU_MOE_GATE_BIAS, /* with both */
+    MU_MIXTRAL_BIAS,  /* Mixtral with biases */
     MU_MERGE, /* ViT that merges 2 x 2 patches, norms them, and projects without biases (InternVL) */
     MU_MERGE_LINEAR, /* 4 x 4, an RMSNorm and one layer */
     MU_MERGE_MEAN,   /* the mean of 2 x 2, an RMSNorm and a matrix (Gemma 3) */

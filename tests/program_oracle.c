@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING. */
-#include "program_oracle.h"
+#include "program_oracle_impl.h"
 
 #include "core/cost/memory.h"
 
@@ -47,17 +47,6 @@ void oracle_restore(struct dt_program *p, const struct oracle_copy *c)
 
 /* ---- the judge ---- */
 
-struct judge {
-    const struct dt_program *p;
-    const struct dt_model *model;
-    const struct dt_op *ops;
-    uint64_t *ended; /* [op][op / 64]: has ended before it begins */
-    size_t words;
-    bool *placed;
-};
-
-enum { OPS = 4096 }; /* of a program, at most */
-
 static bool coll(const struct dt_op *o)
 {
     return o->kind == DT_OP_GRAD_SYNC || o->kind == DT_OP_GRAD_NORM ||
@@ -71,23 +60,9 @@ static bool p2p(const struct dt_op *o)
 {
     return message(o) || o->kind == DT_OP_FETCH;
 }
-static bool work(const struct dt_op *o)
-{
-    return o->kind == DT_OP_FORWARD || o->kind == DT_OP_BACKWARD || o->kind == DT_OP_WEIGHT_GRAD;
-}
 static bool computes(const struct dt_op *o)
 {
     return work(o) || o->kind == DT_OP_STEP;
-}
-static bool link(const struct dt_op *o)
-{
-    return o->kind == DT_OP_OFFLOAD || o->kind == DT_OP_RELOAD;
-}
-static bool share_gpu(const struct dt_program *p, const struct dt_op *a, const struct dt_op *b)
-{
-    const struct dt_lane *x = &p->lanes[a->lane], *y = &p->lanes[b->lane];
-
-    return x->first_gpu < y->first_gpu + y->gpus && y->first_gpu < x->first_gpu + x->gpus;
 }
 /* May one of a lane name one of another? */
 static bool may_name(const struct dt_program *p, const struct dt_op *a, const struct dt_op *b)
@@ -292,11 +267,6 @@ static const char *same_ops(const struct dt_program *p, const struct oracle_copy
 
 /* ---- the table ---- */
 
-static bool has_ended(const struct judge *j, uint32_t before, uint32_t at)
-{
-    return j->ended[at * j->words + before / 64] >> before % 64 & 1;
-}
-
 static bool can_place(const struct judge *j, uint32_t i)
 {
     for (uint32_t k = 0, d; (d = names(j->p, i, k)) != DT_NONE; k++)
@@ -357,11 +327,6 @@ static const char *fill_table(struct judge *j)
 }
 
 /* ---- what must have ended ---- */
-
-static bool same_mb(const struct dt_op *a, const struct dt_op *b)
-{
-    return a->lane == b->lane && a->mb == b->mb && a->chunk == b->chunk;
-}
 
 /* Must a have ended before b begins? */
 static bool must(const struct dt_program *p, const struct dt_op *a, const struct dt_op *b,
@@ -437,6 +402,20 @@ static bool later_phase(const struct dt_program *p, const struct dt_op *x, const
     return theirs && y->kind != DT_OP_FORWARD;
 }
 
+/* Of two on one GPU: do both use its host link, in one direction?  (A step on the host does both ways.) */
+static bool on_link(const struct dt_program *p, const struct dt_op *x)
+{
+    enum dt_plan_offload o = p->plan->modules[x->module].offload;
+
+    return x->kind == DT_OP_OFFLOAD || x->kind == DT_OP_RELOAD ||
+           (x->kind == DT_OP_STEP && (o == DT_OFFLOAD_OPTIMIZER || o == DT_OFFLOAD_ALL));
+}
+static bool one_way(const struct dt_program *p, const struct dt_op *x, const struct dt_op *y)
+{
+    return on_link(p, x) && on_link(p, y) &&
+           (x->kind == y->kind || x->kind == DT_OP_STEP || y->kind == DT_OP_STEP);
+}
+
 /* Every SEND names its producer second and comes behind it, after other SENDs of it at most. */
 static const char *sends(const struct judge *j)
 {
@@ -471,6 +450,9 @@ static const char *pairs(const struct judge *j, bool split)
             if (a < b && computes(x) && computes(y) && share_gpu(j->p, x, y) &&
                 !has_ended(j, a, b) && !has_ended(j, b, a))
                 return "two at once on a GPU";
+            if (a < b && one_way(j->p, x, y) && share_gpu(j->p, x, y) && !has_ended(j, a, b) &&
+                !has_ended(j, b, a))
+                return "two at once on a GPU's host link";
             if (phases && share_gpu(j->p, x, y) && later_phase(j->p, x, y) && has_ended(j, b, a))
                 return "in a later phase";
             if (a < b && x->kind == DT_OP_SEND && y->kind == DT_OP_SEND && x->lane == y->lane &&
@@ -527,197 +509,7 @@ static const char *windows(const struct judge *j, uint32_t lane, bool split)
     return NULL;
 }
 
-/* ---- counts ---- */
-
-/* Cut forwards come first of their chunk, cut gradients last; their parts lie side by side. */
-static const char *parts(const struct judge *j, bool split)
-{
-    for (uint32_t i = 0; i < j->p->n_ops; i++) {
-        const struct dt_op *o = &j->ops[i];
-
-        int zero = j->p->plan->modules[o->module].zero;
-
-        if (!work(o) || o->parts == 1)
-            continue;
-        if (o->part + 1 < o->parts &&
-            (i + 1 >= j->p->n_ops || j->ops[i + 1].kind != o->kind || !same_mb(o, &j->ops[i + 1]) ||
-             j->ops[i + 1].part != o->part + 1))
-            return "parts apart";
-        if (o->kind == DT_OP_BACKWARD && split)
-            return "a backward in parts";
-        for (uint32_t k = 0; zero < (o->kind == DT_OP_FORWARD ? 3 : 2) && k < j->p->n_ops; k++)
-            if (j->ops[k].kind == o->kind && j->ops[k].lane == o->lane &&
-                j->ops[k].chunk == o->chunk && j->ops[k].mb != o->mb &&
-                (o->kind == DT_OP_FORWARD ? k < i : k > i))
-                return "the cut one is not at the end";
-    }
-    return NULL;
-}
-
-static bool comes_back(const struct judge *j, uint32_t lane)
-{
-    for (uint32_t i = 0; i < j->p->n_ops; i++)
-        if (j->ops[i].kind == DT_OP_BACKWARD && j->ops[i].lane == lane)
-            return true;
-    return false;
-}
-
-/* The first part of the op of that kind of the same microbatch; DT_NONE. */
-static uint32_t partner(const struct judge *j, const struct dt_op *o, enum dt_op_kind kind)
-{
-    for (uint32_t i = 0; i < j->p->n_ops; i++)
-        if (j->ops[i].kind == kind && j->ops[i].part == 0 && same_mb(o, &j->ops[i]))
-            return i;
-    return DT_NONE;
-}
-
-/* When op i of the lane begins: microbatches between their `from` and their `to`. */
-static int between(const struct judge *j, uint32_t i, enum dt_op_kind from, enum dt_op_kind to)
-{
-    const struct dt_lane *l = &j->p->lanes[j->ops[i].lane];
-    int n = 0;
-
-    for (uint32_t k = l->first; k <= i; k++) {
-        uint32_t end =
-            j->ops[k].kind == from && j->ops[k].part == 0 ? partner(j, &j->ops[k], to) : DT_NONE;
-
-        n += end != DT_NONE && end > i;
-    }
-    return n;
-}
-
-/* The microbatch of op o is one of two parts of a position (Entrain): op x is of the other one. */
-static bool other_part(const struct judge *j, const struct dt_op *o, const struct dt_op *x)
-{
-    const struct dt_assignment_module *a = &j->p->assignment->m[o->module];
-    uint32_t low = o->mb < x->mb ? o->mb : x->mb, at = a->mb_first[o->replica] + low + 1;
-
-    if (!a->parts || x->module != o->module || x->replica != o->replica || x->stage != o->stage ||
-        x->chunk != o->chunk || o->mb + x->mb != 2 * low + 1)
-        return false;
-    return at + 1 < a->mb_first[o->replica + 1] && a->mb[at].slot == a->mb[at + 1].slot &&
-           a->mb[at - 1].slot < a->mb[at].slot;
-}
-
-/* When op i of the lane begins: positions between the first forward of their parts and the last backward. */
-static int held(const struct judge *j, uint32_t i)
-{
-    const struct dt_lane *l = &j->p->lanes[j->ops[i].lane];
-    int n = 0;
-
-    for (uint32_t k = l->first; k <= i; k++) {
-        bool counts = j->ops[k].kind == DT_OP_FORWARD && j->ops[k].part == 0;
-        uint32_t end = counts ? partner(j, &j->ops[k], DT_OP_BACKWARD) : DT_NONE;
-        bool open = end != DT_NONE && end > i;
-
-        for (uint32_t x = l->first; counts && x < l->first + l->n; x++) {
-            if (!other_part(j, &j->ops[k], &j->ops[x]) || j->ops[x].part > 0)
-                continue;
-            counts = !(j->ops[x].kind == DT_OP_FORWARD && x < k);
-            open |= j->ops[x].kind == DT_OP_BACKWARD && x > i;
-        }
-        n += counts && open;
-    }
-    return n;
-}
-
-static const char *in_flight(const struct judge *j, uint32_t lane)
-{
-    const struct dt_lane *l = &j->p->lanes[lane];
-    const uint32_t *first = &j->p->assignment->m[l->module].mb_first[l->replica];
-    int64_t n = first[1] - first[0];
-
-    for (uint32_t i = l->first; i < l->first + l->n; i++) {
-        if (!work(&j->ops[i]) || j->ops[i].part > 0)
-            continue;
-        if (held(j, i) > (int)l->in_flight_max)
-            return "holds too much";
-        if (between(j, i, DT_OP_BACKWARD, DT_OP_WEIGHT_GRAD) >
-            dt_memory_deferred(j->p->plan, j->model, l->module, l->stage, n))
-            return "puts off too much";
-        if (held(j, i) + between(j, i, DT_OP_BACKWARD, DT_OP_WEIGHT_GRAD) >
-            dt_memory_held(j->p->plan, j->model, l->module, l->stage, n))
-            return "holds too much until weight gradients";
-    }
-    return NULL;
-}
-
-/* A lane without backwards: forward k waits for the readers of what forward k - bound sent. */
-static const char *credits(const struct judge *j, uint32_t lane)
-{
-    const struct dt_lane *l = &j->p->lanes[lane];
-    uint32_t order[OPS], n = 0;
-
-    for (uint32_t i = l->first; i < l->first + l->n; i++)
-        if (j->ops[i].kind == DT_OP_FORWARD && j->ops[i].part == 0)
-            order[n++] = i;
-    for (uint32_t k = l->in_flight_max; k < n; k++)
-        for (uint32_t i = l->first; i < l->first + l->n; i++) {
-            const struct dt_op *to = &j->ops[j->ops[i].kind == DT_OP_SEND ? j->ops[i].peer : 0];
-
-            if (j->ops[i].kind != DT_OP_SEND ||
-                !same_mb(&j->ops[i], &j->ops[order[k - l->in_flight_max]]))
-                continue;
-            for (uint32_t f = 0; f < j->p->n_ops; f++)
-                if (j->ops[f].kind == DT_OP_FORWARD && same_mb(to, &j->ops[f]) &&
-                    !has_ended(j, f, order[k]))
-                    return "runs ahead";
-        }
-    return NULL;
-}
-
-/* What completes the microbatch of forward f; DT_NONE. */
-static uint32_t completes(const struct judge *j, uint32_t f)
-{
-    uint32_t w = partner(j, &j->ops[f], DT_OP_WEIGHT_GRAD);
-
-    return w != DT_NONE ? w : partner(j, &j->ops[f], DT_OP_BACKWARD);
-}
-
-/* Microbatches of the lane of op i that are held behind it. */
-static int open_at(const struct judge *j, uint32_t i)
-{
-    int n = 0;
-
-    for (uint32_t k = j->p->lanes[j->ops[i].lane].first; k <= i; k++)
-        if (j->ops[k].kind == DT_OP_FORWARD && j->ops[k].part == 0 && completes(j, k) != DT_NONE)
-            n += completes(j, k) > i;
-    return n;
-}
-
-/* Beside parameters that op `away` takes to the host, or brings back, a host's lane holds no more than it is charged for. */
-static bool fits_beside(const struct judge *j, uint32_t away, uint32_t i)
-{
-    const struct dt_op *o = &j->ops[i], *x = &j->ops[away];
-    const struct dt_lane *l = &j->p->lanes[o->lane];
-    const uint32_t *first = &j->p->assignment->m[l->module].mb_first[l->replica];
-    int most = dt_memory_beside_guests(j->p->plan, j->model, l->module, l->stage,
-                                       (int64_t)first[1] - first[0]);
-
-    if (x->kind == DT_OP_OFFLOAD) {
-        if (o->kind != DT_OP_FORWARD || o->part > 0 || open_at(j, i) <= most)
-            return true;
-        for (uint32_t f = 0; f < j->p->n_ops; f++)
-            if (j->ops[f].kind == DT_OP_FORWARD && j->ops[f].lane == x->lane && !has_ended(j, f, i))
-                return false;
-        return has_ended(j, away, i);
-    }
-    for (uint32_t f = l->first; f < i; f++) /* i: the first part of what completes it */
-        if (j->ops[f].kind == DT_OP_FORWARD && j->ops[f].part == 0 && completes(j, f) == i &&
-            open_at(j, i - 1) > most && !has_ended(j, i + o->parts - 1u, away))
-            return false;
-    return true;
-}
-
-static const char *links(const struct judge *j)
-{
-    for (uint32_t a = 0; a < j->p->n_ops; a++)
-        for (uint32_t i = 0; link(&j->ops[a]) && i < j->p->n_ops; i++)
-            if (j->ops[i].module == dt_plan_host(j->p->plan, j->ops[a].module) &&
-                share_gpu(j->p, &j->ops[a], &j->ops[i]) && !fits_beside(j, a, i))
-                return "no room beside a guest's parameters";
-    return NULL;
-}
+/* ---- all of it ---- */
 
 static const char *orders(struct judge *j, bool split)
 {
@@ -725,11 +517,11 @@ static const char *orders(struct judge *j, bool split)
 
     wrong = wrong ? wrong : sends(j);
     wrong = wrong ? wrong : pairs(j, split);
-    wrong = wrong ? wrong : parts(j, split);
-    wrong = wrong ? wrong : links(j);
+    wrong = wrong ? wrong : oracle_parts(j, split);
+    wrong = wrong ? wrong : oracle_links(j);
     for (uint32_t l = 0; l < (uint32_t)j->p->n_lanes && !wrong; l++)
         if (!(wrong = windows(j, l, split)))
-            wrong = comes_back(j, l) ? in_flight(j, l) : credits(j, l);
+            wrong = oracle_comes_back(j, l) ? oracle_in_flight(j, l) : oracle_credits(j, l);
     return wrong;
 }
 

@@ -67,3 +67,20 @@ plan: {encoder: {}, llm: {dp: 2}, generator: {}}
 run: {data: two-000000.tar, precision: fp32, threads: 1, decay: constant, warmup_steps: 1, $1}
 END
 }
+# write_quick_job: the same with two layers in its encoder, of a run whose steps take milliseconds
+write_quick_job() {
+    cat >job.yaml <<'END'
+model:
+  modules:
+    encoder: {kind: encoder, layers: 2, hidden: 16, ffn: 32, heads: 2, patch: 4, channels: 1, positions: 4}
+    llm: {kind: llm, layers: 2, hidden: 16, ffn: 32, heads: 2, vocab: 264}
+    generator: {kind: unet, channels: [8, 8], head_dim: 8, res_blocks: 1, in_channels: 1, out_channels: 1,
+      context_dim: 8, context_len: 2, latent_scale: 1, resize: 8}
+cluster: local
+samples: text
+train: {global_batch: 4, microbatch: 2, seq_len: 64, recompute: none}
+search: {strategy: manual, allow_analytical: true}
+plan: {colocated: true}
+run: {data: two-000000.tar, steps: 4, threads: 1}
+END
+}

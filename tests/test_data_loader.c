@@ -1,39 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The loader: order, packing, threads, exact resume, parts, bad data, agreement with core/samples.
+ * The loader: order, packing, threads, exact resume, parts, limits, agreement with core/samples.
  */
 #include "core/model/samples.h"
-#include "data_fixture.h"
-#include "exec/data/loader.h"
+#include "loader_fixture.h"
 #include "exec/data/pack.h"
-
-static struct dt_error err;
-static struct fixture_data data;
-
-enum { SAMPLES = 137 };
-
-static void begin(void)
-{
-    fixture_data_open(&data, SAMPLES, 40);
-}
-
-static void end(void)
-{
-    fixture_data_close(&data);
-}
-
-static struct dt_loader_options options(void)
-{
-    return (struct dt_loader_options){.shards = (const char *const *)data.shards,
-                                      .n_shards = data.n_shards,
-                                      .tokenizer = data.tok,
-                                      .seq_len = 96,
-                                      .patch = 4,
-                                      .generate = 0.4,
-                                      .shuffle = true,
-                                      .seed = 2385,
-                                      .epochs = 2};
-}
 
 static uint64_t mix(uint64_t h, const void *p, size_t n)
 {
@@ -61,22 +32,6 @@ static uint64_t digest(const struct dt_sequence *s)
             h = mix(h, s->items[i].px, 3 * (size_t)s->items[i].w * (size_t)s->items[i].h);
     }
     return h;
-}
-
-static struct dt_loader *open_loader(const struct dt_loader_options *o)
-{
-    struct dt_loader *l;
-
-    dt_assert_ok(dt_loader_open(o, &err, &l), err);
-    return l;
-}
-
-static struct dt_sequence *next(struct dt_loader *l)
-{
-    struct dt_sequence *s;
-
-    dt_assert_ok(dt_loader_next(l, &err, &s), err);
-    return s;
 }
 
 /* Digests of all sequences; returns how many. */
@@ -442,164 +397,6 @@ START_TEST(agrees_with_planner)
 }
 END_TEST
 
-/* ---- bad data ---- */
-
-static void bad_shard(char *path, size_t size)
-{
-    struct dt_image img = fixture_picture(20, 20, 0);
-    size_t len;
-    uint8_t *png = fixture_png(&img, &len);
-    const uint8_t *text = (const uint8_t *)"fine";
-    uint8_t *huge = dt_malloc(len);
-    struct dt_shard_writer *w;
-    char prefix[512];
-    int n;
-
-    memcpy(huge, png, len);
-    memcpy(huge + 16, "\0\1\0\0\0\1\0\0\x08\x02\0\0\0", 13); /* 65,536 squared; its checksum */
-    memcpy(huge + 29, "\xe3\xe6\xa7\xb4", 4);
-    snprintf(prefix, sizeof prefix, "%s/bad", data.dir);
-    dt_assert_ok(dt_shard_writer_open(prefix, 1000, INT64_MAX, &err, &w), err);
-    const struct {
-        const char *key;
-        struct dt_shard_member m[2];
-        int n;
-    } s[] = {
-        {"a", {{"png", png, len}, {"txt", text, 4}}, 2},
-        {"b", {{"png", png, len / 2}, {"txt", text, 4}}, 2},
-        {"c", {{"png", text, 4}, {"txt", text, 4}}, 2},
-        {"d", {{"png", png, len}}, 1},
-        {"e", {{"txt", text, 4}}, 1},
-        {"f", {{"png", png, len}, {"txt", (const uint8_t *)" \n\t", 3}}, 2},
-        {"g", {{"png", png, len}, {"txt", (const uint8_t *)"\xff\xfe", 2}}, 2},
-        {"h", {{"png", png, len}, {"json", (const uint8_t *)"{\"caption\": \"jay\"}", 18}}, 2},
-        {"i", {{"png", png, len}, {"json", (const uint8_t *)"{\"size\": 3}", 11}}, 2},
-        {"j", {{"png", png, len}, {"json", (const uint8_t *)"{", 1}}, 2},
-        {"k", {{"png", huge, len}, {"txt", text, 4}}, 2},
-        {"l", {{"txt", text, 4}, {"png", png, 0}}, 2},
-    };
-    for (size_t i = 0; i < sizeof s / sizeof s[0]; i++)
-        dt_assert_ok(dt_shard_write(w, s[i].key, s[i].m, s[i].n, &err), err);
-    dt_assert_ok(dt_shard_writer_close(w, &err, &n), err);
-    snprintf(path, size, "%s-000000.tar", prefix);
-    dt_free(png);
-    dt_free(huge);
-    dt_image_free(&img);
-}
-
-START_TEST(bad_data)
-{
-    struct dt_loader_options o = options();
-    struct dt_data_report r;
-    struct dt_loader *l;
-    struct dt_sequence *s;
-    char path[600];
-    const char *paths[1] = {path};
-    int docs = 0;
-
-    bad_shard(path, sizeof path);
-    o.shards = paths;
-    o.n_shards = 1;
-    o.epochs = 1;
-    o.threads = 2;
-    l = open_loader(&o);
-    while ((s = next(l))) {
-        docs += s->n_docs;
-        dt_sequence_free(s);
-    }
-    dt_loader_report(l, &r);
-    dt_loader_close(l);
-    ck_assert_int_eq(docs, 2);
-    ck_assert_int_eq(r.documents, 2);
-    ck_assert_int_eq(r.bad[DT_BAD_IMAGE], 3); /* b, c, l */
-    ck_assert_int_eq(r.bad[DT_BAD_NO_CAPTION], 1);
-    ck_assert_int_eq(r.bad[DT_BAD_NO_IMAGE], 1);
-    ck_assert_int_eq(r.bad[DT_BAD_EMPTY_CAPTION], 1);
-    ck_assert_int_eq(r.bad[DT_BAD_CAPTION], 3); /* g, i, j */
-    ck_assert_int_eq(r.bad[DT_BAD_IMAGE_SIZE], 1);
-    ck_assert_int_eq(dt_data_bad_total(&r), 10);
-    dt_assert_has(r.example[DT_BAD_NO_CAPTION], "sample d");
-
-    o.fatal = true;
-    l = open_loader(&o);
-    while (dt_loader_next(l, &err, &s) == DT_OK) {
-        ck_assert_ptr_nonnull(s); /* it cannot end well */
-        dt_sequence_free(s);
-    }
-    dt_loader_close(l);
-
-    o.fatal = false;
-    o.text_only = true;
-    l = open_loader(&o);
-    for (docs = 0; (s = next(l)); dt_sequence_free(s))
-        docs += s->n_docs;
-    ck_assert_int_eq(docs, 3);
-    dt_loader_close(l);
-}
-END_TEST
-
-/* Sequences up to the error; the cursors before each, and what was wrong. */
-static int until_error(const struct dt_loader_options *o, struct dt_data_cursor *c, int max,
-                       char *why, size_t size)
-{
-    struct dt_loader *l = open_loader(o);
-    struct dt_sequence *s;
-    int n = 0;
-
-    why[0] = '\0';
-    for (;;) {
-        ck_assert_int_lt(n, max);
-        dt_loader_cursor(l, &c[n]);
-        if (dt_loader_next(l, &err, &s) != DT_OK) {
-            snprintf(why, size, "%.*s", (int)size - 1, err.message);
-            break;
-        }
-        if (!s)
-            break;
-        dt_sequence_free(s);
-        n++;
-    }
-    dt_loader_close(l);
-    return n;
-}
-
-/* Ten of twelve samples are bad: nine may not be, ten may, in every epoch anew, wherever it is gone on from. */
-START_TEST(bad_samples_up_to_a_limit)
-{
-    struct dt_loader_options o = options();
-    struct dt_data_cursor c[32], again[32];
-    char path[600], why[256], text[256];
-    const char *paths[1] = {path};
-    int n, behind = 0;
-
-    bad_shard(path, sizeof path);
-    o.shards = paths;
-    o.n_shards = 1;
-    o.epochs = 3;
-    o.unpacked = true; /* a document each */
-    o.threads = 2;
-    o.bad_max = 10;
-    n = until_error(&o, c, 32, why, sizeof why);
-    ck_assert_str_eq(why, "");
-    ck_assert_int_eq(n, 6);
-    o.bad_max = 9;
-    for (o.seed = 1; o.seed < 9; o.seed++) {
-        memset(&o.cursor, 0, sizeof o.cursor);
-        n = until_error(&o, c, 32, why, sizeof why);
-        ck_assert_int_le(n, 2);
-        dt_assert_has(why, "10 samples of epoch 1 cannot be used, and 9 may be (bad_samples)");
-        dt_assert_has(why, ".tar, sample ");
-        for (int k = 1; k <= n; k++) { /* the same end from every cursor */
-            o.cursor = c[k];
-            ck_assert_int_eq(until_error(&o, again, 32, text, sizeof text), n - k);
-            ck_assert_str_eq(text, why);
-            behind += c[k].bad > 0;
-        }
-    }
-    ck_assert_int_gt(behind, 0);
-}
-END_TEST
-
 START_TEST(limits)
 {
     struct dt_loader_options o = options();
@@ -722,8 +519,6 @@ int main(void)
     tcase_add_test(c, pixels);
     tcase_add_test(c, sizes);
     tcase_add_test(c, agrees_with_planner);
-    tcase_add_test(c, bad_data);
-    tcase_add_test(c, bad_samples_up_to_a_limit);
     tcase_add_test(c, limits);
     tcase_add_test(c, closing_early);
     tcase_add_test(c, order);

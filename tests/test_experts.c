@@ -80,6 +80,23 @@ START_TEST(layers_with_experts)
 }
 END_TEST
 
+/* Of every matrix: of each expert, its router, attention and shared experts, and none of their gate. */
+START_TEST(biases_of_experts)
+{
+    struct dt_model *without = read_model(MOE ", shared_ffn: 96, shared_gate: true");
+    struct dt_model *with = read_model(MOE ", shared_ffn: 96, shared_gate: true, bias: true");
+    int64_t attention = H + 2 * KV + H, expert = 2 * 48 + H, shared = 2 * 96 + H;
+
+    ck_assert_int_eq(dt_module_params(&with->modules[0]) - dt_module_params(&without->modules[0]),
+                     6 * (attention + 8 * expert + 8 + shared));
+    ck_assert_int_eq(dt_module_active_params(&with->modules[0]) -
+                         dt_module_active_params(&without->modules[0]),
+                     6 * (attention + 2 * expert + 8 + shared));
+    dt_model_free(without);
+    dt_model_free(with);
+}
+END_TEST
+
 static double flops_of(const struct dt_kop *k, int n)
 {
     double sum = 0;
@@ -340,6 +357,7 @@ int main(void)
     TCase *c = dt_test_case(suite, "experts", 0);
 
     tcase_add_loop_test(c, layers_with_experts, 0, sizeof(mixes) / sizeof(mixes[0]));
+    tcase_add_test(c, biases_of_experts);
     tcase_add_test(c, work_of_a_rank);
     tcase_add_test(c, gathers_of_experts);
     tcase_add_test(c, rows_per_expert);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Keys of Hugging Face configs: none goes unnoticed. */
+ * Keys of Hugging Face configs: none goes unnoticed; and what is said of configs that cannot be read. */
 #include "core/model/hf.h"
 #include "test_util.h"
 
@@ -510,6 +510,57 @@ START_TEST(presets_keep_their_habits)
 }
 END_TEST
 
+static const struct {
+    const char *text, *message;
+} bad[] = {
+    {"{\"model_type\": \"bert\"}", "needs the head of a masked language model"},
+    {"{\"model_type\": \"glados\"}", "supported: llama, mistral"},
+    {"{\"model_type\": \"qwen\"}", "nearest is \"qwen2\""},
+    {"{}", "needs \"model_type\""},
+    {"[]", "JSON object"},
+    {"{\"model_type\": \"llama\"}", "\"num_hidden_layers\" is missing"},
+    {"{\"model_type\": \"llama\", \"attention_bias\": true}",
+     "attention_bias: true is not supported"},
+    {"{\"model_type\": \"gpt2\", \"n_layer\": 0}", "n_layer: expected an integer from 1"},
+    {"{\"model_type\": \"clip\", \"vision_config\": 3}", "vision_config"},
+    {"{\"model_type\": \"vit\", \"qkv_bias\": false}", "qkv_bias"},
+    {"{\"_class_name\": \"UNet2DConditionModel\"}", "block_out_channels"},
+    {"{\"_class_name\": \"UNet2DConditionModel\", \"block_out_channels\": [32], "
+     "\"down_block_types\": "
+     "[\"AttnDownBlock2D\"]}",
+     "\"AttnDownBlock2D\" is not supported"},
+    {"{\"_class_name\": \"UNet2DConditionModel\", \"block_out_channels\": [32, 64], "
+     "\"down_block_types\": "
+     "[\"DownBlock2D\", \"CrossAttnDownBlock2D\"], \"up_block_types\": [\"UpBlock2D\", "
+     "\"UpBlock2D\"]}",
+     "must mirror"},
+    {"{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 10, "
+     "\"intermediate_size\": 20, "
+     "\"num_attention_heads\": 3, \"vocab_size\": 100}",
+     "not a multiple of heads"},
+};
+
+START_TEST(errors_explain)
+{
+    char path[] = "/tmp/disttrain-hf-XXXXXX";
+    int fd = mkstemp(path);
+    FILE *f = fdopen(fd, "w");
+    struct dt_arena arena = {0};
+    struct dt_module m;
+    struct dt_error err = {0};
+    char assumed[256] = "";
+
+    fputs(bad[_i].text, f);
+    fclose(f);
+    ck_assert_int_eq(dt_hf_module(path, &arena, &err, &m, assumed, sizeof(assumed)), DT_ERR_INPUT);
+    remove(path);
+    dt_assert_has(err.message, bad[_i].message);
+    ck_assert_int_ge(err.line, 1);
+    ck_assert_str_eq(err.file, path);
+    dt_arena_free(&arena);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("hf_keys");
@@ -523,5 +574,6 @@ int main(void)
     tcase_add_test(t, keys_are_ignored_on_request_alone);
     tcase_add_test(t, model_files_say_it_too);
     tcase_add_test(t, presets_keep_their_habits);
+    tcase_add_loop_test(t, errors_explain, 0, sizeof(bad) / sizeof(bad[0]));
     return dt_test_run(s);
 }

@@ -227,6 +227,8 @@ static void check_rows(struct kt *k, int64_t rows, int64_t width, int top, bool 
     struct buf dy = buf_new(k, x.n, k->t, 1, 0), w = buf_new(k, rows * top, DT_F32, 1, 0);
     struct buf dw = buf_new(k, w.n, DT_F32, 1, 0), sum = buf_new(k, rows * width, k->t, 1, 0);
     struct buf near = buf_new(k, rows * width, k->t, 1, 0);
+    struct buf b = buf_new(k, width, DT_F32, 1, 0), biased = buf_new(k, x.n, k->t, 1, 0);
+    struct buf dot = buf_new(k, w.n, DT_F32, 1, 0);
     int32_t *place = calloc((size_t)w.n + 1, sizeof(*place));
 
     for (int64_t i = 0; i < w.n; i++) { /* a permutation */
@@ -238,7 +240,10 @@ static void check_rows(struct kt *k, int64_t rows, int64_t width, int top, bool 
     const int32_t *given = kt_give(k, place, (size_t)w.n * sizeof(*place));
 
     for (int th = 0; th < 2; th++) {
-        buf_reset(&sum), buf_reset(&near), buf_reset(&dy);
+        buf_reset(&sum), buf_reset(&near), buf_reset(&dy), buf_reset(&biased), buf_reset(&dot);
+        k->k->rows_bias(k->q[th], k->t, w.n, width, w.p, b.p, biased.p);
+        k->k->rows_bias_bwd(k->q[th], k->t, w.n, width, b.p, dy.p, dot.p);
+        kt_same(k, th, &biased), kt_same(k, th, &dot);
         k->k->rows_weigh(k->q[th], k->t, w.n, width, w.p, x.p, y.p);
         k->k->rows_join(k->q[th], k->t, rows, top, width, x.p, given, sum.p, add);
         k->k->rows_join(k->q[th], k->t, rows, top, width, x.p, NULL, near.p, add);
@@ -247,16 +252,20 @@ static void check_rows(struct kt *k, int64_t rows, int64_t width, int top, bool 
         kt_same(k, th, &near);
     }
     for (int64_t r = 0; r < w.n; r++) {
-        double dot = 0;
+        double product = 0, with_b = dot.v[r];
 
         for (int64_t i = 0; i < width; i++) {
             kt_near(k, "weighed", y.got[r * width + i], w.v[r] * x.v[r * width + i], 16,
                     kt_tol(k->t));
             kt_near(k, "its gradient", dy.got[r * width + i], w.v[r] * dy.v[r * width + i], 16,
                     kt_tol(k->t));
-            dot += dy.v[r * width + i] * x.v[r * width + i];
+            kt_near(k, "with a weighed bias", biased.got[r * width + i],
+                    biased.v[r * width + i] + w.v[r] * b.v[i], 16, kt_tol(k->t));
+            product += dy.v[r * width + i] * x.v[r * width + i];
+            with_b += dy.v[r * width + i] * b.v[i];
         }
-        kt_near(k, "gradient of a weight", dw.got[r], dot, sqrt((double)width) + 1, 1e-5);
+        kt_near(k, "gradient of a weight", dw.got[r], product, sqrt((double)width) + 1, 1e-5);
+        kt_near(k, "what its bias adds", dot.got[r], with_b, sqrt((double)width) + 1, 1e-5);
     }
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < width; i++) {
@@ -270,7 +279,7 @@ static void check_rows(struct kt *k, int64_t rows, int64_t width, int top, bool 
             kt_near(k, "of neighbours", near.got[r * width + i], beside, 16, kt_tol(k->t));
         }
     buf_free(&x), buf_free(&y), buf_free(&dy), buf_free(&w), buf_free(&dw), buf_free(&sum);
-    buf_free(&near);
+    buf_free(&near), buf_free(&b), buf_free(&biased), buf_free(&dot);
     free(place);
 }
 

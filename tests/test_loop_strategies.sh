@@ -5,27 +5,11 @@
 # things too (--anyway).
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
-. "${srcdir:=.}/tests/shell.sh"
-ASAN_OPTIONS=detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}; export ASAN_OPTIONS # as in tests/mpirun.sh
-command -v mpirun >/dev/null || { echo 'no mpirun: skipped'; exit 77; }
+. "${srcdir:=.}/tests/loop_job.sh"
 [ "$(nproc)" -ge 2 ] || { echo 'one core: skipped'; exit 77; }
-pack_two_tones
 
-cat >two.yaml <<'END'
-model:
-  modules:
-    encoder: {kind: encoder, layers: 2, hidden: 16, ffn: 32, heads: 2, patch: 4, channels: 1, positions: 4}
-    llm: {kind: llm, layers: 2, hidden: 16, ffn: 32, heads: 2, vocab: 264}
-cluster: local
-samples: text
-train: {global_batch: 4, microbatch: 1, seq_len: 64, recompute: none}
-search: {strategy: manual, allow_analytical: true}
-plan: {colocated: true}
-run: {data: two-000000.tar, steps: 4, threads: 1}
-END
-sed 's/^cluster:/    generator: {kind: unet, channels: [8, 8], head_dim: 8, res_blocks: 1, in_channels: 1, out_channels: 1,\
-      context_dim: 8, context_len: 2, latent_scale: 1, resize: 8}\
-cluster:/' two.yaml >three.yaml
+sed 's/microbatch: 2/microbatch: 1/' job.yaml >three.yaml
+sed '/^    generator:/,/^      context_dim:/d' three.yaml >two.yaml
 expect 2 "not both" "$DISTTRAIN" loop --strategies --orders two.yaml
 expect 2 "two ranks or more" "$DISTTRAIN" loop --anyway --strategies two.yaml --ranks 1
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Models, blocks, Hugging Face imports and clusters: totals against published ones, kernels against
+ * Models, blocks and Hugging Face imports: totals against published ones, kernels against
  * closed forms, messages against what they should say. */
-#include "core/model/cluster.h"
 #include "base/mem.h"
 #include "core/model/block_ops.h"
 #include "core/model/model.h"
@@ -502,57 +501,6 @@ START_TEST(hf_modules_make_a_model)
 }
 END_TEST
 
-static const struct {
-    const char *text, *message;
-} hf_bad[] = {
-    {"{\"model_type\": \"bert\"}", "needs the head of a masked language model"},
-    {"{\"model_type\": \"glados\"}", "supported: llama, mistral"},
-    {"{\"model_type\": \"qwen\"}", "nearest is \"qwen2\""},
-    {"{}", "needs \"model_type\""},
-    {"[]", "JSON object"},
-    {"{\"model_type\": \"llama\"}", "\"num_hidden_layers\" is missing"},
-    {"{\"model_type\": \"llama\", \"attention_bias\": true}",
-     "attention_bias: true is not supported"},
-    {"{\"model_type\": \"gpt2\", \"n_layer\": 0}", "n_layer: expected an integer from 1"},
-    {"{\"model_type\": \"clip\", \"vision_config\": 3}", "vision_config"},
-    {"{\"model_type\": \"vit\", \"qkv_bias\": false}", "qkv_bias"},
-    {"{\"_class_name\": \"UNet2DConditionModel\"}", "block_out_channels"},
-    {"{\"_class_name\": \"UNet2DConditionModel\", \"block_out_channels\": [32], "
-     "\"down_block_types\": "
-     "[\"AttnDownBlock2D\"]}",
-     "\"AttnDownBlock2D\" is not supported"},
-    {"{\"_class_name\": \"UNet2DConditionModel\", \"block_out_channels\": [32, 64], "
-     "\"down_block_types\": "
-     "[\"DownBlock2D\", \"CrossAttnDownBlock2D\"], \"up_block_types\": [\"UpBlock2D\", "
-     "\"UpBlock2D\"]}",
-     "must mirror"},
-    {"{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 10, "
-     "\"intermediate_size\": 20, "
-     "\"num_attention_heads\": 3, \"vocab_size\": 100}",
-     "not a multiple of heads"},
-};
-
-START_TEST(hf_errors_explain)
-{
-    char path[] = "/tmp/disttrain-hf-XXXXXX";
-    int fd = mkstemp(path);
-    FILE *f = fdopen(fd, "w");
-    struct dt_arena arena = {0};
-    struct dt_module m;
-    struct dt_error err = {0};
-    char assumed[256] = "";
-
-    fputs(hf_bad[_i].text, f);
-    fclose(f);
-    ck_assert_int_eq(dt_hf_module(path, &arena, &err, &m, assumed, sizeof(assumed)), DT_ERR_INPUT);
-    remove(path);
-    dt_assert_has(err.message, hf_bad[_i].message);
-    ck_assert_int_ge(err.line, 1);
-    ck_assert_str_eq(err.file, path);
-    dt_arena_free(&arena);
-}
-END_TEST
-
 /* ---- model files ---- */
 
 static const struct {
@@ -659,79 +607,7 @@ START_TEST(model_survives_failing_allocations)
 }
 END_TEST
 
-/* ---- clusters ---- */
-
-static enum dt_status read_cluster(const char *yaml, struct dt_error *err, struct dt_cluster *out)
-{
-    struct dt_doc *doc = NULL;
-    char text[4096];
-    enum dt_status st;
-
-    snprintf(text, sizeof(text), "cluster: %s\n", yaml);
-    st = dt_doc_parse("job.yaml", text, strlen(text), err, &doc);
-    if (st == DT_OK)
-        st = dt_cluster_read(dt_map_get(dt_doc_root(doc), "cluster"), err, out);
-    dt_doc_free(doc);
-    return st;
-}
-
-static const struct {
-    const char *yaml;
-    int gpus;
-    double peak, nvlink, nic;
-} clusters[] = {
-    {"a800-1296", 1296, 312e12, 160e9, 25e9},
-    {"a800-96", 96, 312e12, 160e9, 25e9},
-    {"a100", 1024, 312e12, 240e9, 25e9},
-    {"h100", 1024, 989e12, 371e9, 50e9},
-    {"local", 4, 50e9, 4e9, 1.25e9},
-    {"{preset: a800-1296, gpus: 112}", 112, 312e12, 160e9, 25e9},
-    {"{preset: h100, nodes: 3, nic_bandwidth: 200 Gb/s}", 24, 989e12, 371e9, 25e9},
-};
-
-START_TEST(cluster_presets)
-{
-    struct dt_cluster c;
-    struct dt_error err = {0};
-
-    dt_assert_ok(read_cluster(clusters[_i].yaml, &err, &c), err);
-    ck_assert_int_eq(dt_cluster_gpus(&c), clusters[_i].gpus);
-    assert_near(c.peak_flops, clusters[_i].peak, 1e-12, "peak");
-    assert_near(c.nvlink_bytes_per_s, clusters[_i].nvlink, 1e-12, "nvlink");
-    assert_near(c.nic_bytes_per_s, clusters[_i].nic, 1e-12, "nic");
-    ck_assert_double_gt(c.mem_bytes, c.mem_reserve_bytes);
-    ck_assert_double_ge(c.fabric_oversubscription, 1);
-}
-END_TEST
-
-static const struct {
-    const char *yaml;
-    int col;
-    const char *message;
-} bad_clusters[] = {
-    {"a900", 10, "presets"},
-    {"{preset: a800-1296, gpus: 100}", 36, "use 96 or 104"},
-    {"{preset: a800-1296, gpus: 8, nodes: 1}", 36, "not both"},
-    {"{preset: a800-1296, nods: 8}", 30, "did you mean \"nodes\""},
-    {"{preset: a800-1296, memory: 80 GBs}", 38, "not a unit of bytes"},
-    {"{preset: a800-1296, memory_reserve: 90 GB}", 10, "leave nothing"},
-    {"{preset: a800-1296, nodes: 1000000}", 10, "more than the limit"},
-    {"{device: x, nodes: 1}", 10, "\"gpus_per_node\" is missing"},
-    {"7.5.2", 10, "presets"},
-    {"[]", 10, "expected a preset name"},
-};
-
-START_TEST(cluster_errors_explain)
-{
-    struct dt_cluster c;
-    struct dt_error err = {0};
-
-    ck_assert_int_eq(read_cluster(bad_clusters[_i].yaml, &err, &c), DT_ERR_INPUT);
-    dt_assert_has(err.message, bad_clusters[_i].message);
-    ck_assert_int_eq(err.line, 1);
-    ck_assert_int_eq(err.col, bad_clusters[_i].col);
-}
-END_TEST
+/* ---- the suite ---- */
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
@@ -775,7 +651,6 @@ static void add_models(Suite *s)
     tcase_add_test(t, graph_and_widths);
     tcase_add_loop_test(t, hf_params_match_the_published_models, 0, COUNT(hf_totals));
     tcase_add_test(t, hf_modules_make_a_model);
-    tcase_add_loop_test(t, hf_errors_explain, 0, COUNT(hf_bad));
     tcase_add_loop_test(t, model_errors_explain, 0, COUNT(bad_models));
     tcase_add_test(t, overrides_derive_anew);
     tcase_add_test(t, model_survives_failing_allocations);
@@ -784,11 +659,8 @@ static void add_models(Suite *s)
 int main(void)
 {
     Suite *s = suite_create("model");
-    TCase *t = dt_test_case(s, "clusters", 0);
 
     add_blocks(s);
     add_models(s);
-    tcase_add_loop_test(t, cluster_presets, 0, COUNT(clusters));
-    tcase_add_loop_test(t, cluster_errors_explain, 0, COUNT(bad_clusters));
     return dt_test_run(s);
 }

@@ -326,7 +326,8 @@ START_TEST(gpus_of_a_node_share_its_memory)
 
                 if (s.plan.modules[m].offload == DT_OFFLOAD_NONE || states(m, stage) == 0)
                     continue;
-                n = dt_sched_host_ranks(&s.plan, &s.f.model, &s.f.cluster, m, stage);
+                n = dt_sched_host_ranks(&s.plan, &s.f.model, &s.f.cluster, m, stage,
+                                        DT_SCHED_HOST_STEPS);
                 ck_assert_msg(n == stepping(m, stage),
                               "seed %llu, round %d: module %d stage %d is one of %d, not %d",
                               (unsigned long long)seed, round, m, stage, n, stepping(m, stage));

@@ -6,8 +6,10 @@
 #include "core/cost/memory.h"
 #include "core/schedule/timeline.h"
 #include "random_plan.h"
+#include "sim/engine.h"
 
 #include <math.h>
+#include <stdio.h>
 
 static struct sched_fixture s;
 
@@ -18,6 +20,7 @@ static void build(int pp, int dp, int n, enum dt_pipe_schedule schedule, bool wi
 {
     sf_init(&s);
     s.f.cluster.host_bytes_per_s = 25e9;
+    s.f.cluster.host_mem_bytes_per_s = 200e9;
     sf_encoder(&s, "encoder", 6);
     sf_llm(&s, 6);
     sf_edge(&s, 0, 1);
@@ -218,6 +221,260 @@ START_TEST(hidden_behind_fill_and_drain)
 }
 END_TEST
 
+/* ---- the link of a GPU ---- */
+
+/* Two encoders in phases, the LLM, all of pp stages on the same GPUs. */
+static void build_two(int pp, int n)
+{
+    sf_init(&s);
+    s.f.cluster.host_bytes_per_s = 25e9;
+    s.f.cluster.host_mem_bytes_per_s = 200e9;
+    sf_encoder(&s, "first", 6);
+    sf_encoder(&s, "second", 6);
+    sf_llm(&s, 6);
+    sf_edge(&s, 0, 2);
+    sf_edge(&s, 1, 2);
+    sf_plan(&s, n, 1, DT_SCHED_1F1B);
+    for (int m = 0; m < 3; m++)
+        sf_layout(&s, m, 1, pp, 1, 1);
+    for (int m = 0; m < 2; m++) {
+        s.plan.modules[m].with = 3;
+        s.plan.modules[m].phases = true;
+        s.plan.modules[m].offload = DT_OFFLOAD_PARAMETERS;
+    }
+    sf_samples(&s, n, 2, 0, false, 3);
+}
+
+struct link_times {
+    int64_t there[2], back[2], step; /* of the encoders' first stages; steps of all modules */
+};
+
+static int64_t *times_of_two(const struct link_times *t)
+{
+    int64_t f[DT_MAX_VSTAGES], b[DT_MAX_VSTAGES], *ns;
+
+    for (int v = 0; v < DT_MAX_VSTAGES; v++) {
+        f[v] = FWD;
+        b[v] = BWD;
+    }
+    ns = sf_durations(s.p, f, b);
+    for (uint32_t i = 0; i < s.p->n_ops; i++) {
+        const struct dt_op *op = &s.p->ops[i];
+
+        if (op->kind == DT_OP_OFFLOAD && op->stage == 0)
+            ns[i] = t->there[op->module];
+        if (op->kind == DT_OP_RELOAD && op->stage == 0)
+            ns[i] = t->back[op->module];
+        if (op->kind == DT_OP_STEP)
+            ns[i] = t->step;
+    }
+    return ns;
+}
+
+/* By the timeline and by the event engine, which have to agree on every op. */
+static struct dt_timeline line_of_two(const struct link_times *times)
+{
+    struct dt_timeline t = {0}, engine = {0};
+    struct dt_durations d = {.ns = times_of_two(times)};
+    struct dt_engine *e;
+
+    dt_assert_ok(dt_timeline_once(s.p, d.ns, &s.err, &t), s.err);
+    dt_assert_ok(dt_engine_new(&s.err, &e), s.err);
+    dt_assert_ok(dt_engine_run(e, s.p, &d, NULL, NULL, &s.err, &engine), s.err);
+    for (uint32_t i = 0; i < s.p->n_ops; i++)
+        ck_assert(t.begin_ns[i] == engine.begin_ns[i] && t.end_ns[i] == engine.end_ns[i]);
+    dt_timeline_free(&engine);
+    dt_engine_free(e);
+    free(d.ns);
+    return t;
+}
+
+/* One GPU.  Both copies to the host come before the LLM's first forward, one behind the other; after its last backward one
+ * encoder's parameters come back, then the other's, beside the first backward of the first; backwards take turns, slot by slot. */
+START_TEST(two_guests_share_the_link)
+{
+    for (int n = 1; n <= 4; n++) {
+        build_two(1, n);
+        sf_compile(&s);
+        for (int64_t there = 0; there < 200; there += 23)
+            for (int64_t back = 0; back < 400; back += 29) {
+                struct link_times x = {{there, there / 2}, {back, back}, 0};
+                struct dt_timeline t = line_of_two(&x);
+
+                ck_assert_int_eq(t.makespan_ns, most(2 * n * FWD, there + there / 2) +
+                                                    n * (FWD + BWD) + back + most(BWD, back) +
+                                                    (2 * n - 1) * BWD);
+                dt_timeline_free(&t);
+            }
+        sf_free(&s);
+    }
+}
+END_TEST
+
+/* Of a frozen encoder's first stage nothing waits for the way back: it comes last, and a step on the host behind it. */
+START_TEST(what_nobody_waits_for_comes_last)
+{
+    for (int steps = 0; steps < 2; steps++) {
+        struct link_times x = {{5, 7}, {9000, 11}, 1000};
+        uint32_t first, second, step;
+        struct dt_timeline t;
+
+        build_two(2, 4);
+        s.plan.modules[0].frozen = true;
+        s.plan.modules[2].offload = steps ? DT_OFFLOAD_OPTIMIZER : DT_OFFLOAD_NONE;
+        sf_compile(&s);
+        first = find(0, 0, DT_OP_RELOAD);
+        second = find(1, 0, DT_OP_RELOAD);
+        step = find(2, 0, DT_OP_STEP);
+        t = line_of_two(&x);
+        ck_assert_int_eq(t.begin_ns[first], t.end_ns[second]);
+        if (steps)
+            ck_assert_int_eq(t.begin_ns[step], t.end_ns[first]);
+        else
+            ck_assert_int_lt(t.begin_ns[step], t.end_ns[first] - 5000);
+        dt_timeline_free(&t);
+        sf_free(&s);
+    }
+}
+END_TEST
+
+/* Two encoders of random layouts on the GPUs of an LLM, in phases or with one window. */
+static void random_two(struct dt_rng *r)
+{
+    int pp = 1 + sf_below(r, 3), tp = 1 + sf_below(r, 2), dp = 1 + sf_below(r, 2);
+    int gpus = pp * tp * dp;
+
+    build_two(1, dp * (1 + sf_below(r, 5)));
+    sf_layout(&s, 2, tp, pp, 1, dp);
+    for (int m = 0; m < 2; m++) {
+        struct dt_plan_module *p = &s.plan.modules[m];
+        int wide = 1 + sf_below(r, tp), stages = 1 + sf_below(r, gpus / wide < 3 ? gpus / wide : 3);
+
+        p->phases = sf_below(r, 2);
+        p->window = p->phases ? 0 : DT_PLAN_WINDOW_ALL;
+        stages = p->phases ? stages : 1;
+        sf_layout(&s, m, wide, stages, 1,
+                  p->phases ? dp : dp * (1 + sf_below(r, gpus / wide / dp)));
+        while (p->layout.tp * p->layout.pp * p->layout.dp > gpus)
+            sf_layout(&s, m, wide, p->layout.pp - 1, 1, dp);
+        p->frozen = sf_below(r, 2);
+        p->offload = sf_below(r, 2) ? DT_OFFLOAD_ALL : DT_OFFLOAD_PARAMETERS;
+    }
+    s.plan.modules[2].offload = sf_below(r, 2) ? DT_OFFLOAD_OPTIMIZER : DT_OFFLOAD_NONE;
+}
+
+/* Of all that copies one way on a GPU no two overlap, however long they are. */
+static bool copies(const struct dt_op *op, enum dt_op_kind way)
+{
+    return op->kind == way ||
+           (op->kind == DT_OP_STEP && dt_plan_offloads_optimizer(&s.plan.modules[op->module]));
+}
+
+static int check_one_way(const struct dt_timeline *t, enum dt_op_kind way, uint64_t seed, int round)
+{
+    int met = 0;
+
+    for (uint32_t a = 0; a < s.p->n_ops; a++)
+        for (uint32_t b = 0; b < a && copies(&s.p->ops[a], way); b++) {
+            const struct dt_lane *x = &s.p->lanes[s.p->ops[a].lane],
+                                 *y = &s.p->lanes[s.p->ops[b].lane];
+
+            if (!copies(&s.p->ops[b], way) || x == y || x->first_gpu >= y->first_gpu + y->gpus ||
+                y->first_gpu >= x->first_gpu + x->gpus)
+                continue;
+            met++;
+            ck_assert_msg(t->end_ns[a] <= t->begin_ns[b] || t->end_ns[b] <= t->begin_ns[a],
+                          "seed %llu, round %d: ops %u and %u have a GPU's link at once",
+                          (unsigned long long)seed, round, b, a);
+        }
+    return met;
+}
+
+START_TEST(a_gpu_has_one_link)
+{
+    uint64_t seed = dt_test_seed();
+    int met = 0;
+
+    for (int round = 0; round < 300; round++) {
+        struct dt_timeline t = {0};
+        struct dt_rng r;
+        int64_t *ns;
+
+        dt_rng_init(&r, seed, 7300 + (uint64_t)round);
+        random_two(&r);
+        sf_compile(&s);
+        ns = calloc(s.p->n_ops + 1, sizeof(*ns));
+        ck_assert_ptr_nonnull(ns);
+        for (uint32_t i = 0; i < s.p->n_ops; i++)
+            ns[i] = s.p->ops[i].kind == DT_OP_RECV ? 0 : sf_below(&r, 1000);
+        dt_assert_ok(dt_timeline_once(s.p, ns, &s.err, &t), s.err);
+        met += check_one_way(&t, DT_OP_OFFLOAD, seed, round) +
+               check_one_way(&t, DT_OP_RELOAD, seed, round);
+        dt_timeline_free(&t);
+        free(ns);
+        sf_free(&s);
+    }
+    printf("seed %llu: %d pairs of copies on one GPU\n", (unsigned long long)seed, met);
+    ck_assert_int_gt(met, 300);
+}
+END_TEST
+
+/* An op that waits for nobody with the link before it: it is found. */
+START_TEST(check_finds_two_on_a_link)
+{
+    static const struct {
+        int module, before;
+        enum dt_op_kind kind, waits_for;
+    } ways[] = {{1, 0, DT_OP_OFFLOAD, DT_OP_OFFLOAD},
+                {1, 0, DT_OP_RELOAD, DT_OP_RELOAD},
+                {2, 0, DT_OP_STEP, DT_OP_RELOAD},
+                {2, 1, DT_OP_STEP, DT_OP_RELOAD}};
+
+    for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
+        build_two(2, 4);
+        s.plan.modules[0].frozen = s.plan.modules[1].frozen = ways[i].kind == DT_OP_STEP;
+        s.plan.modules[2].offload = DT_OFFLOAD_OPTIMIZER;
+        sf_compile(&s);
+        forget(find(ways[i].module, 0, ways[i].kind), ways[i].before, ways[i].waits_for);
+        if (i == 2) /* it still waits for the second one's, which waits for this one */
+            dt_assert_ok(dt_program_check(s.p, &s.f.model, &s.err), s.err);
+        else
+            found("host link at the same time");
+        sf_free(&s);
+    }
+}
+END_TEST
+
+/* Bytes over the cluster's bandwidth, or over the share of the host's memory bandwidth of those GPUs of the node that copy. */
+START_TEST(copies_share_what_the_hosts_memory_carries)
+{
+    struct dt_cost_options o = {.allow_analytical = true};
+
+    for (int copying = 1; copying <= 4; copying++)
+        for (int memory = 10; memory <= 90; memory += 20) {
+            struct dt_durations d;
+            struct dt_cost *cost;
+            uint32_t back;
+            double rate;
+
+            build(1, copying, 4, DT_SCHED_1F1B, false);
+            s.f.cluster.host_mem_bytes_per_s = 1e9 * memory;
+            sf_compile(&s);
+            back = find(0, 0, DT_OP_RELOAD);
+            dt_assert_ok(dt_cost_new(&s.f.model, &s.f.cluster, &s.f.profile, &o, &s.err, &cost),
+                         s.err);
+            dt_assert_ok(
+                dt_durations_compute(s.p, &s.f.model, &s.f.cluster, cost, false, &s.err, &d),
+                s.err);
+            rate = fmin(25, (double)memory / copying);
+            ck_assert_double_le(fabs((double)d.ns[back] - (double)s.p->ops[back].bytes / rate), 1);
+            dt_durations_free(&d);
+            dt_cost_free(cost);
+            sf_free(&s);
+        }
+}
+END_TEST
+
 /* Bytes over the cluster's bandwidth. */
 START_TEST(copies_take_bytes_over_bandwidth)
 {
@@ -365,6 +622,11 @@ int main(void)
     tcase_add_test(tc, check_finds_what_is_wrong);
     tcase_add_test(tc, on_one_gpu);
     tcase_add_test(tc, hidden_behind_fill_and_drain);
+    tcase_add_test(tc, two_guests_share_the_link);
+    tcase_add_test(tc, what_nobody_waits_for_comes_last);
+    tcase_add_test(tc, a_gpu_has_one_link);
+    tcase_add_test(tc, check_finds_two_on_a_link);
+    tcase_add_test(tc, copies_share_what_the_hosts_memory_carries);
     tcase_add_test(tc, copies_take_bytes_over_bandwidth);
     tcase_add_test(tc, memory_by_hand);
     tcase_add_test(tc, what_is_refused);

@@ -391,6 +391,58 @@ START_TEST(a_share_steps_what_the_plan_does)
 }
 END_TEST
 
+static double on_hosts(const struct world *w, int zero)
+{
+    struct dt_work work[DT_MAX_MODULES];
+    struct dt_memory_host host;
+    struct dt_error err;
+    struct dt_plan p;
+
+    dt_search_plan_init(&w->in, &p);
+    for (int m = 0; m < p.n_modules; m++) {
+        p.modules[m].layout.dp = 8;
+        p.modules[m].zero = zero;
+        p.modules[m].split[1] = (uint16_t)w->in.model->modules[m].n_blocks;
+    }
+    dt_assert_ok(dt_plan_place(&p, w->in.cluster, &err), err);
+    dt_search_largest_work(&w->in, &p, work);
+    dt_assert_ok(dt_memory_host(&p, w->in.model, w->in.cluster, work, &err, &host), err);
+    return host.all_bytes;
+}
+
+/* No plan has less on its hosts than is refused before any is looked at, and one that shares all of it has just that. */
+START_TEST(floor_of_hosts)
+{
+    for (unsigned offloads = 1; offloads < 8; offloads++)
+        for (unsigned frozen = 0; frozen < 8; frozen++) {
+            struct dt_orch_table *t;
+            struct dt_error err;
+            struct world w;
+            double floor;
+
+            build_world(&w, 1, 0, 32);
+            w.fx.cluster.nodes = 4;
+            w.fx.cluster.host_bytes_per_s = 2e10;
+            for (int m = 0; m < w.in.model->n_modules; m++) {
+                w.in.offload[m] = offloads >> m & 1 ? DT_OFFLOAD_OPTIMIZER : DT_OFFLOAD_NONE;
+                w.in.frozen[m] = frozen >> m & 1;
+            }
+            dt_assert_ok(dt_orch_table_new(&w.in, &err, &t), err);
+            floor = dt_orch_hosts_floor_bytes(t);
+            for (int zero = 0; zero <= DT_ZERO_MAX; zero++)
+                ck_assert_double_le(floor, on_hosts(&w, zero) * (1 + 1e-6));
+            ck_assert_double_ge(floor, on_hosts(&w, 1) * (1 - 1e-3));
+            ck_assert_double_le(8 * floor, on_hosts(&w, 0) * (1 + 1e-6));
+            w.fx.cluster.host_mem_bytes = floor / 4 + 1;
+            ck_assert(!dt_orch_hosts_hold_none(t));
+            w.fx.cluster.host_mem_bytes = floor / 4 - 1;
+            ck_assert(floor <= 4 || dt_orch_hosts_hold_none(t));
+            dt_orch_table_free(t);
+            free_world(&w);
+        }
+}
+END_TEST
+
 START_TEST(lean_variant)
 {
     struct dt_search_stats stats = {0};
@@ -717,6 +769,7 @@ int main(void)
     tcase_add_test(c, quick_plans);
     tcase_add_test(c, share_of_replicas);
     tcase_add_test(c, a_share_steps_what_the_plan_does);
+    tcase_add_test(c, floor_of_hosts);
     tcase_add_test(c, lean_variant);
     tcase_add_test(c, sample_time);
     tcase_add_test(c, megatron);

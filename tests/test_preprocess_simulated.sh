@@ -34,6 +34,9 @@ expect 0 "" "$DISTTRAIN" report --runs runs.db -o page.html 1
 check "and the page" 'grep -q "waiting for input data" page.html'
 check "the trace has it" 'grep -q fetch trace.json'
 
+sim --json mllm-9b-96 "$p={mode: colocated, cores_per_node: 1, prefetch: 64}"
+check "iterations have begun to repeat, with as much made ahead as may be" 'grep -q "\"settled\": true" out'
+
 # ---- enough CPU nodes are not ----
 sim --json mllm-9b-96 "$p={mode: disaggregated, cpu_nodes: 2, cores_per_cpu_node: 64, rpc_latency: 20 us}"
 holds "with CPU nodes less is exposed" "$(value exposed_s) < $colocated / 10"

@@ -2,9 +2,11 @@
  *
  * Splits that give time for memory, against all splits of small pipelines: where one fits it is found, and none that fits has a
  * faster slowest part. */
-#include "core/orchestrate/orchestrate_hosted.h"
+#include "base/mem.h"
+#include "core/orchestrate/orchestrate_hosted_impl.h"
 #include "small_world.h"
 
+#include <limits.h>
 #include <math.h>
 
 enum { ROUNDS = 150, ENCODER = 0 };
@@ -213,6 +215,7 @@ START_TEST(chunks_of_a_hosts_llm)
         struct dt_plan shaped, all;
         double even, least, bytes;
         struct dt_orch_times *times;
+        struct dt_orch_hosting *w = dt_calloc(1, sizeof(*w));
         int llm;
         bool fits;
 
@@ -227,7 +230,11 @@ START_TEST(chunks_of_a_hosts_llm)
         least = least_of_all(&x.w, x.t, &all, 0, 0);
         times = dt_orch_times_of(x.t, llm, 0, x.c.of[llm].recompute, x.c.microbatch, false);
         ck_assert(times && times->block_s);
-        fits = dt_orch_hosted_chunks(x.t, times, &shaped);
+        w->t = x.t;
+        w->llm = llm;
+        w->splits = w->steps = INT_MAX;
+        fits = dt_orch_hosted_chunks(w, times, &shaped);
+        dt_free(w);
         ck_assert_msg(fits == isfinite(least), "seed %" PRIu64 " round %d: %s, but %s fits", seed,
                       round, fits ? "found" : "not found", isfinite(least) ? "one" : "none");
         none += !fits;

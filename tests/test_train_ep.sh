@@ -97,6 +97,25 @@ names mixtral >out
 check "Mixtral's names" 'grep -q "^llm.model.layers.0.block_sparse_moe.gate.weight$" out &&
     grep -q "^llm.model.layers.0.block_sparse_moe.experts.3.w2.weight$" out'
 
+# --- biases: of experts dealt to ranks, and whole again ---
+biased='model.modules.llm={kind: llm, layers: 2, hidden: 16, ffn: 32, heads: 2, vocab: 264, experts: 4, top_k: 2, expert_ffn: 24, shared_ffn: 16, shared_gate: true, bias: true}'
+biased() { # STEPS DIR PLAN OPTION...
+    expect 0 "" "$DISTTRAIN" train --no-runs --json job.yaml "$biased" run.steps="$1" run.checkpoint.dir="$2" "plan=$3" ${4:-}
+}
+biased 4 b1 '{colocated: true}'
+loss=$(field loss)
+biased 4 b2 "$ep2tp2" "--ranks 4"
+check "experts with biases, ep 2 and tp 2" about
+biased 6 b1 '{colocated: true}'
+loss=$(field loss)
+biased 6 b2 '{colocated: true}'
+check "one process goes on from these" 'about && grep -q "\"resumed\": true" out'
+names b2 >out
+check "and the biases have names" 'grep -q "^llm.model.layers.0.mlp.gate.bias$" out &&
+    grep -q "^llm.model.layers.0.mlp.experts.3.gate_proj.bias$" out &&
+    grep -q "^llm.model.layers.0.mlp.experts.0.down_proj.bias$" out &&
+    grep -q "^llm.model.layers.0.mlp.shared_expert.down_proj.bias$" out'
+
 # --- memory: what a rank allocates is what the model predicts, within 10 % ---
 wide='model.modules.encoder={kind: encoder, layers: 2, hidden: 128, ffn: 384, heads: 4, patch: 4, channels: 1, positions: 4}'
 llm='model.modules.llm={kind: llm, layers: 4, hidden: 192, ffn: 512, heads: 4, vocab: 264, experts: 8, top_k: 2, expert_ffn: 256}'

@@ -5,8 +5,6 @@
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
 . "${srcdir:=.}/tests/small_job.sh"
-field() { sed -n "s/.*\"$1\": \([^,]*\).*/\1/p" out; }
-about() { awk -v a="$(field loss)" -v b="$loss" "BEGIN { exit !(b > 0 && a - b < 1e-4 * b && b - a < 1e-4 * b) }"; }
 train() { # STEPS DIR PLAN OPTION...
     train_steps=$1 train_dir=$2 train_plan=$3; shift 3
     expect 0 "" "$DISTTRAIN" train --no-runs --json job.yaml run.steps="$train_steps" \
@@ -20,16 +18,16 @@ train 4 one '{colocated: true}'
 loss=$(field loss)
 for group in 1 2 4; do
     train 4 of$group "$(plan $group)" --ranks 4
-    check "groups of $group, about the same loss" 'about && [ "$(field ranks)" = 4 ]'
+    check "groups of $group, about the same loss" 'about loss "$loss" && [ "$(field ranks)" = 4 ]'
 done
 train 6 one '{colocated: true}'
 loss=$(field loss)
 train 6 of2 '{colocated: true}'
-check "one process goes on from groups of 2" 'about && grep -q "\"resumed\": true" out'
+check "one process goes on from groups of 2" 'about loss "$loss" && grep -q "\"resumed\": true" out'
 train 6 of4 "$(plan 2)" --ranks 4
-check "groups of 2 go on from groups of 4" 'about && grep -q "\"resumed\": true" out'
+check "groups of 2 go on from groups of 4" 'about loss "$loss" && grep -q "\"resumed\": true" out'
 train 6 of1 "$(plan 4)" --ranks 2
-check "two ranks go on from groups of 1" 'about && grep -q "\"resumed\": true" out'
+check "two ranks go on from groups of 1" 'about loss "$loss" && grep -q "\"resumed\": true" out'
 
 # --- memory: as predicted within 10 %, and the less the larger the group ---
 wide='model.modules.encoder={kind: encoder, layers: 2, hidden: 128, ffn: 384, heads: 4, patch: 4, channels: 1, positions: 4}'

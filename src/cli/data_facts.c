@@ -49,6 +49,11 @@ void dt_cli_data_facts(const struct dt_cli_facts *f, const struct dt_session *s,
     dt_cli_fact_number(f, "exposed_s", "waits for data",
                        "%10.3f s   longer than with all data there", 1, d->exposed_s);
     dt_cli_fact_note(f, " (%s)\n", dt_sched_supply_names[p->mode]);
+    dt_cli_fact_bool(f, "settled", d->settled);
+    if (!d->settled)
+        dt_cli_fact_note(
+            f, "%-*s           iterations had not begun to repeat yet: they may still change\n",
+            f->width, "");
     dt_cli_fact_number(f, "fed_s", NULL, NULL, 1, d->fed_s);
     dt_cli_fact_int(f, "cores", NULL, NULL, d->made.cores);
     dt_cli_fact_int(f, "nodes_fetching", NULL, NULL, d->made.nodes);

@@ -115,10 +115,13 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_effort.c \
 	src/core/orchestrate/orchestrate_exchange.c \
 	src/core/orchestrate/orchestrate_explain.c \
+	src/core/orchestrate/orchestrate_offload.c \
 	src/core/orchestrate/orchestrate_front.c \
 	src/core/orchestrate/orchestrate_group.c \
 	src/core/orchestrate/orchestrate_hosted.c \
+	src/core/orchestrate/orchestrate_hosted_moves.c \
 	src/core/orchestrate/orchestrate_hosted.h \
+	src/core/orchestrate/orchestrate_hosted_impl.h \
 	src/core/orchestrate/orchestrate_internal.h \
 	src/core/orchestrate/orchestrate_memory.c \
 	src/core/orchestrate/orchestrate_mix.c \
@@ -192,6 +195,7 @@ libdtcore_a_SOURCES = \
 	src/core/schedule/supply.c \
 	src/core/schedule/supply.h \
 	src/core/schedule/supply_parts.h \
+	src/core/schedule/supply_steady.c \
 	src/core/schedule/supply_stream.c \
 	src/core/schedule/program.c \
 	src/core/schedule/program.h \

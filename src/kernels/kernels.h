@@ -305,6 +305,11 @@ struct dt_kernels {
     void (*rows_weigh_bwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
                            int64_t width, const float *w, const void *x, const void *dy, void *dx,
                            float *dw);
+    /* y[r] += w[r] b, a bias that is weighed; and what that adds to the gradient of w: dw[r] += dy[r] . b */
+    void (*rows_bias)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
+                      const float *w, const float *b, void *y);
+    void (*rows_bias_bwd)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
+                          int64_t width, const float *b, const void *dy, float *dw);
     /* y[r] (+)= the sum over j < k of x[place[r * k + j]], in the order of j; place NULL: of k rows that lie together */
     void (*rows_join)(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int k,
                       int64_t width, const void *x, const int32_t *place, void *y, bool add);

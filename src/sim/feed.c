@@ -57,6 +57,11 @@ void dt_sim_feed_ran(struct dt_sim_feed *f, int64_t iteration_ns)
     dt_sched_stream_ran(f->stream, iteration_ns);
 }
 
+enum dt_status dt_sim_feed_settled(struct dt_sim_feed *f, struct dt_error *err, bool *yes)
+{
+    return dt_sched_stream_settled(f->stream, err, yes);
+}
+
 enum dt_status dt_sim_feed_keep(struct dt_sim_feed *f, int iteration, const struct dt_program *p,
                                 const struct dt_sched_supplied *made, struct dt_error *err)
 {

@@ -18,6 +18,8 @@ enum dt_status dt_sim_feed_next(struct dt_sim_feed *f, struct dt_program *p,
                                 struct dt_sched_supplied *out);
 /* That iteration took so long. */
 void dt_sim_feed_ran(struct dt_sim_feed *f, int64_t iteration_ns);
+/* All iterations have been run once more: will they repeat (dt_sched_stream_settled)? */
+enum dt_status dt_sim_feed_settled(struct dt_sim_feed *f, struct dt_error *err, bool *yes);
 /* Keeps its releases and what was made as those of this number; sets the same again. */
 enum dt_status dt_sim_feed_keep(struct dt_sim_feed *f, int iteration, const struct dt_program *p,
                                 const struct dt_sched_supplied *made, struct dt_error *err);

@@ -10,7 +10,6 @@
  * the median one is simply run again for the report. */
 #include "sim/simulate.h"
 
-#include "base/hash.h"
 #include "base/mem.h"
 #include "base/quantile.h"
 #include "report/sanity.h"
@@ -22,8 +21,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARM_UP_MAX = 64 }; /* iterations, but for the rest of a pass */
-enum { DRAWS_MIN = 16 };   /* with jitter, percentiles stand on at least this many timelines */
+/* Iterations, but for the rest of a pass, and two passes; and two for each batch that may be made ahead. */
+enum { WARM_UP_MAX = 128 };
+enum { DRAWS_MIN = 16 }; /* with jitter, percentiles stand on at least this many timelines */
 /* Goodput is averaged over a month of useful work (assumed: long against any checkpoint interval).
  */
 #define GOODPUT_HORIZON_S (30 * 86400.0)
@@ -43,6 +43,7 @@ struct sim {
     struct timed *times;     /* [iterations * draws] */
     uint64_t events;
     double fed_ns, exposed_ns, core_s; /* sums over iterations, where input is preprocessed */
+    bool settled;                      /* the stream of input has, before the first one */
 };
 struct timed {
     double makespan_ns; /* a whole number, exact below 2^53 ns, 104 days */
@@ -191,43 +192,38 @@ static enum dt_status feed(struct sim *s, struct dt_error *err, struct batch *b)
                    : DT_OK;
 }
 
-/* Runs the iteration only to know how long it keeps the stream; hashes it. */
-static enum dt_status flow(struct sim *s, struct batch *b, int iteration, struct dt_error *err,
-                           uint64_t *hash)
+/* Runs the iteration only to know how long it keeps the stream. */
+static enum dt_status flow(struct sim *s, struct batch *b, int iteration, struct dt_error *err)
 {
     DT_TRY(feed(s, err, b));
     DT_TRY(run(s, b, iteration * s->draws, &s->timeline, err));
     dt_sim_feed_ran(s->feed, s->timeline.makespan_ns);
-    *hash = dt_hash_word(*hash, (uint64_t)s->timeline.makespan_ns);
-    for (uint32_t i = 0; i < b->program->n_ops; i++)
-        *hash = dt_hash_word(*hash, (uint64_t)b->program->release_ns[i]);
     return DT_OK;
 }
 
-/* All iterations over and over until they repeat: training has been going on for a while before those that are
- * reported. */
+/* All iterations over and over until it is certain that they repeat: training has been going on for a while before those that
+ * are reported. */
 static enum dt_status warm_up(struct sim *s, struct batch *first, struct dt_error *err)
 {
-    uint64_t hash = 0, before, events = s->events;
-    int done = 0;
+    uint64_t events = s->events;
+    int most = WARM_UP_MAX + 2 * s->job->sim.preprocess.prefetch, done = 0;
 
     if (!s->feed)
         return DT_OK;
     do {
-        before = hash;
-        hash = DT_HASH_START;
-        DT_TRY(flow(s, first, 0, err, &hash));
+        DT_TRY(flow(s, first, 0, err));
         for (int i = 1; i < s->iterations; i++) {
             struct batch b;
             enum dt_status st;
 
             DT_TRY(batch_open(s, i, err, &b));
-            st = flow(s, &b, i, err, &hash);
+            st = flow(s, &b, i, err);
             batch_close(&b);
             DT_TRY(st);
         }
+        DT_TRY(dt_sim_feed_settled(s->feed, err, &s->settled));
         done += s->iterations;
-    } while (hash != before && done < WARM_UP_MAX);
+    } while (!s->settled && (done < most || done == s->iterations));
     s->events = events;
     return DT_OK;
 }
@@ -445,7 +441,8 @@ static enum dt_status simulate(struct sim *s, dt_sim_progress_fn *progress, void
     r->data = (struct dt_sim_data){.made = first.supplied,
                                    .exposed_s = 1e-9 * s->exposed_ns / s->iterations,
                                    .fed_s = 1e-9 * s->fed_ns / s->iterations,
-                                   .core_s = s->core_s / s->iterations};
+                                   .core_s = s->core_s / s->iterations,
+                                   .settled = s->settled};
     DT_TRY(interval(s, &first, &r->timeline, err, r));
     DT_TRY(dt_report_check(&r->report, s->plan, &s->job->cluster, err));
     if (!(r->goodput >= 0 && r->goodput <= 1))

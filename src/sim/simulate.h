@@ -14,6 +14,7 @@ struct dt_sim_data {               /* where the job's simulate.preprocess has a 
     /* means over iterations: with all input there from the begin, how much longer it takes, and seconds of a core for
      * the batch */
     double fed_s, exposed_s, core_s;
+    bool settled; /* it is certain that iterations from here on repeat (dt_sched_stream_settled) */
 };
 struct dt_sim_result {
     struct dt_report report; /* of the median iteration, percentiles over iterations */

@@ -173,8 +173,9 @@ void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_cost_time *ou
  * Where devices are CPUs, whose calls run one after the other, nothing is beside. */
 void dt_cost_optimizer_host(struct dt_cost *c, double params, int ranks, double grad_bytes,
                             double elem_bytes, struct dt_cost_time *out);
-/* So many bytes between a GPU and its host, one way. */
-void dt_cost_host_copy(struct dt_cost *c, double bytes, struct dt_cost_time *out);
+/* So many bytes between a GPU and its host, one way, while `ranks` GPUs of the node do the same: over the GPU's link, or its
+ * share of what the host's memory carries where that is less. */
+void dt_cost_host_copy(struct dt_cost *c, double bytes, int ranks, struct dt_cost_time *out);
 
 static inline void dt_cost_time_add(struct dt_cost_time *a, const struct dt_cost_time *b, double k)
 {

@@ -336,16 +336,24 @@ void dt_cost_optimizer_host(struct dt_cost *c, double params, int ranks, double 
     dt_cost_scale(c, DT_KOP_ADAMW, out);
 }
 
-void dt_cost_host_copy(struct dt_cost *c, double bytes, struct dt_cost_time *out)
+void dt_cost_host_copy(struct dt_cost *c, double bytes, int ranks, struct dt_cost_time *out)
 {
     const struct dt_cluster *cl = c->cluster;
-    /* where devices are CPUs the host's memory is theirs: it is read and written */
-    double s =
-        dt_cluster_is_cpu(cl) ? 2 * bytes / cl->hbm_bytes_per_s : bytes / cl->host_bytes_per_s;
+    double link_s, memory_s;
 
     *out = (struct dt_cost_time){0};
-    if (bytes > 0)
-        dt_cost_time_set(out, 1e9 * s, DT_PROV_COMPUTED);
+    if (bytes <= 0)
+        return;
+    if (dt_cluster_is_cpu(cl)) { /* the host's memory is theirs: it is read and written */
+        dt_cost_time_set(out, 2e9 * bytes / cl->hbm_bytes_per_s, DT_PROV_COMPUTED);
+        return;
+    }
+    link_s = bytes / cl->host_bytes_per_s;
+    memory_s = bytes * ranks / cl->host_mem_bytes_per_s;
+    if (link_s >= memory_s)
+        dt_cost_time_set(out, 1e9 * link_s, DT_PROV_COMPUTED);
+    else
+        dt_cost_time_set(out, 1e9 * memory_s, DT_PROV_ASSUMED);
 }
 
 void dt_cost_optimizer(struct dt_cost *c, double params, struct dt_cost_time *out)

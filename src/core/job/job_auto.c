@@ -13,6 +13,7 @@ enum { MICROBATCH_AUTO_MAX = 16 };
 enum {
     RECOMPUTE_AUTO = 1 << DT_RECOMPUTE_NONE | 1 << DT_RECOMPUTE_SELECTIVE | 1 << DT_RECOMPUTE_FULL,
     ZERO_AUTO = (2 << DT_ZERO_MAX) - 1,
+    OFFLOAD_AUTO = (1 << DT_OFFLOAD_N) - 1,
     SCHEDULES_AUTO = 1 << DT_SCHED_1F1B | 1 << DT_SCHED_INTERLEAVED | 1 << DT_SCHED_ZB_H1,
 };
 
@@ -39,6 +40,7 @@ static struct dt_node of_module(struct dt_node n, const struct dt_job *j, int m)
 void dt_job_open_search(struct dt_node train, struct dt_job *j)
 {
     struct dt_node recompute = dt_map_get(train, "recompute"), zero = dt_map_get(train, "zero");
+    struct dt_node offload = dt_map_get(train, "offload");
     struct dt_search_options *o = &j->search;
 
     o->schedules = left_open(dt_map_get(train, "schedule"), j) ? SCHEDULES_AUTO : 0;
@@ -46,6 +48,12 @@ void dt_job_open_search(struct dt_node train, struct dt_job *j)
     for (int m = 0; m < j->model->n_modules; m++) {
         o->recompute[m] = left_open(of_module(recompute, j, m), j) ? RECOMPUTE_AUTO : 0;
         o->zero[m] = left_open(of_module(zero, j, m), j) ? ZERO_AUTO : 0;
+        /* what takes memory of hosts is chosen only where that is asked for; a CPU's memory is its host's */
+        o->offload[m] = dt_job_is_auto(of_module(offload, j, m)) &&
+                                left_open(of_module(offload, j, m), j) &&
+                                !dt_cluster_is_cpu(&j->cluster)
+                            ? OFFLOAD_AUTO
+                            : 0;
     }
 }
 
@@ -53,7 +61,6 @@ void dt_job_open_search(struct dt_node train, struct dt_job *j)
 const char *const dt_job_assignment_help[DT_ASSIGNMENT_N + 1] = {DT_ASSIGNMENTS(HELP)};
 const char *const dt_job_warmup_help[DT_WARMUP_N + 1] = {DT_WARMUPS(HELP)};
 const char *const dt_job_cp_comm_help[DT_CP_COMM_N + 1] = {DT_CP_COMMS(HELP)};
-const char *const dt_job_offload_help[DT_OFFLOAD_N + 1] = {DT_OFFLOADS(HELP)};
 #undef HELP
 
 /* Keys of `search` that strategy entrain does nothing with, and those that nothing else does. */

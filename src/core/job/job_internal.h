@@ -43,7 +43,6 @@ void dt_job_open_search(struct dt_node train, struct dt_job *j);
 extern const char *const dt_job_assignment_help[DT_ASSIGNMENT_N + 1];
 extern const char *const dt_job_warmup_help[DT_WARMUP_N + 1];   /* of train.warmup */
 extern const char *const dt_job_cp_comm_help[DT_CP_COMM_N + 1]; /* of train.cp_comm */
-extern const char *const dt_job_offload_help[DT_OFFLOAD_N + 1]; /* of train.offload */
 enum dt_status dt_job_assignment(struct dt_node search, struct dt_node train, struct dt_job *j,
                                  struct dt_error *err);
 enum dt_status dt_job_run(struct dt_node map, struct dt_job *j, struct dt_error *err);

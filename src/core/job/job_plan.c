@@ -389,20 +389,38 @@ void dt_job_strategy_policy(struct dt_node root, struct dt_job *j)
         note_unused(j, "train", "stepccl");
 }
 
-/* Whether a module becomes a guest that its parameters may leave is not known before the search has made its plans. */
+/* Of plans that are searched for: whether a module becomes a guest whose parameters may leave is the strategy's, and how long it
+ * takes is the cluster's to say. */
 static enum dt_status check_searched(struct dt_node root, const struct dt_job *j,
                                      struct dt_error *err)
 {
     struct dt_node n = dt_map_get(dt_map_get(root, "train"), "offload");
 
-    for (int m = 0; j->strategy != DT_STRATEGY_MANUAL && m < j->model->n_modules; m++)
-        if (j->offload[m] == DT_OFFLOAD_PARAMETERS || j->offload[m] == DT_OFFLOAD_ALL)
+    for (int m = 0; j->strategy != DT_STRATEGY_MANUAL && m < j->model->n_modules; m++) {
+        const char *name = j->model->modules[m].name;
+        bool leaves = j->offload[m] == DT_OFFLOAD_PARAMETERS || j->offload[m] == DT_OFFLOAD_ALL;
+
+        if (j->search.offload[m] && j->cluster.host_bytes_per_s <= 0)
+            return dt_node_error(
+                n, err,
+                "offload auto: the cluster does not say how fast a GPU's copies to "
+                "and from the host are; state cluster.host_bandwidth (such as "
+                "25 GB/s for PCIe 4 x16)");
+        if (leaves && m >= j->model->llm)
             return dt_node_error(n, err,
-                                 "offload %s of %s: parameters are offloaded in plans that are "
-                                 "stated (search.strategy: "
-                                 "manual, with a plan or plan.json); where plans are searched for, "
-                                 "use optimizer or none",
-                                 dt_plan_offload_names[j->offload[m]], j->model->modules[m].name);
+                                 "offload %s of %s: parameters that nothing uses for a time are an "
+                                 "encoder's, between its forwards and its backwards; use optimizer "
+                                 "or none",
+                                 dt_plan_offload_names[j->offload[m]], name);
+        if (leaves && !dt_orch_may_leave(j->strategy))
+            return dt_node_error(n, err,
+                                 "offload %s of %s: strategy %s lets no encoder run in phases on "
+                                 "the LLM's GPUs, between which its parameters could leave; use "
+                                 "search.strategy: colocated, or manual with a plan, or optimizer "
+                                 "or none",
+                                 dt_plan_offload_names[j->offload[m]], name,
+                                 dt_plan_strategy_names[j->strategy]);
+    }
     return DT_OK;
 }
 

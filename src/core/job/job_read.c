@@ -95,6 +95,12 @@ static const char *const schedule_words[] = {"auto", DT_SCHEDULES(NAME) NULL};
 static const char *const schedule_glosses[] = {"as the search finds", DT_SCHEDULES(HELP) NULL};
 #undef NAME
 #undef HELP
+#define NAME(id, name, help) name,
+#define HELP(id, name, help) help,
+static const char *const offload_words[] = {"auto", DT_OFFLOADS(NAME) NULL};
+static const char *const offload_glosses[] = {"as the search finds", DT_OFFLOADS(HELP) NULL};
+#undef NAME
+#undef HELP
 /* in the order of enum dt_block_recompute */
 static const char *const recompute_words[] = {"auto", "none", "selective", "full", NULL};
 
@@ -192,10 +198,11 @@ static enum dt_status read_zero(struct dt_node map, const struct dt_key *key, vo
 static enum dt_status one_offload(struct dt_node map, const char *name, struct dt_job *j,
                                   int module, struct dt_error *err)
 {
-    int v = (int)j->offload[module];
+    int v = (int)j->offload[module] + 1; /* as a word */
 
-    DT_TRY(dt_get_enum(map, name, dt_plan_offload_names, &v, err));
-    j->offload[module] = (enum dt_plan_offload)v;
+    DT_TRY(dt_get_enum(map, name, offload_words, &v, err));
+    if (v > 0)
+        j->offload[module] = (enum dt_plan_offload)(v - 1);
     return DT_OK;
 }
 
@@ -342,8 +349,8 @@ const struct dt_key dt_job_train_keys[] = {
     {.name = "offload",
      .type = DT_KEY_OWN,
      .form = "map of modules",
-     .words = dt_plan_offload_names,
-     .glosses = dt_job_offload_help,
+     .words = offload_words,
+     .glosses = offload_glosses,
      .read = read_offload,
      .fallback = "none",
      .help = "what of a module lies in the host's memory"},

@@ -19,7 +19,7 @@ void dt_block_mlp_params(const struct dt_block *b, struct dt_block_param_counts 
         return;
     }
     dt_block_count_mlp(p, b->n_experts, b, b->ffn);
-    dt_block_count_linear(p, 1, b->hidden, b->n_experts, false); /* router */
+    dt_block_count_linear(p, 1, b->hidden, b->n_experts, b->bias); /* router */
     p->vectors += b->router_bias ? b->n_experts : 0;
     if (b->shared_ffn > 0)
         dt_block_count_mlp(p, 1, b, b->shared_ffn);

@@ -178,6 +178,13 @@ static inline bool dt_plan_offloads_params(const struct dt_plan_module *mp)
 {
     return mp->offload == DT_OFFLOAD_PARAMETERS || mp->offload == DT_OFFLOAD_ALL;
 }
+/* What is offloaded where masters and moments are on the host or not, and where parameters leave in between or not. */
+static inline enum dt_plan_offload dt_plan_offload_of(bool optimizer, bool params)
+{
+    if (params)
+        return optimizer ? DT_OFFLOAD_ALL : DT_OFFLOAD_PARAMETERS;
+    return optimizer ? DT_OFFLOAD_OPTIMIZER : DT_OFFLOAD_NONE;
+}
 /* Do all of its forwards come before all other work on its GPUs, and its backwards behind it? */
 static inline bool dt_plan_in_phases(const struct dt_plan_module *mp)
 {

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "core/orchestrate/orchestrate_internal.h"
+#include "core/schedule/schedule.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -152,7 +153,8 @@ void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_pla
     out->steady_s = (double)(slots - 1) * interval;
     out->total_s = out->warmup_s + out->steady_s;
     out->staged_s = dt_orch_staged_s(staged_warm, (double)(slots - 1),
-                                     fmax(staged_lm + staged_guests, exchange_lm), staged, pass);
+                                     fmax(staged_lm + staged_guests, exchange_lm), staged, pass) +
+                    dt_sched_host_step_s(p, in->model, in->cluster, in->cost);
 }
 
 /* ---- what binds a plan ---- */
@@ -275,15 +277,14 @@ static enum dt_status time_best(const struct dt_search_input *in, struct dt_plan
     return st == DT_OK || st == DT_ERR_INFEASIBLE ? DT_OK : dt_error_pass(err, &why);
 }
 
-enum dt_status dt_orch_find_plans(enum dt_plan_strategy strategy, const struct dt_search_input *in,
-                                  struct dt_error *err, struct dt_search_result *out)
+enum dt_status dt_orch_find(enum dt_plan_strategy strategy, const struct dt_search_input *in,
+                            struct dt_error *err, struct dt_search_result *out)
 {
     struct dt_search_input own = *in;
     struct dt_search_result r;
     struct dt_orch_table *t;
     enum dt_status st;
 
-    DT_TRY(check_input(in, err));
     dt_orch_policy(strategy, &own.policy);
     DT_TRY(dt_orch_table_new(&own, err, &t));
     memset(&r, 0, sizeof(r));
@@ -305,6 +306,13 @@ enum dt_status dt_orch_find_plans(enum dt_plan_strategy strategy, const struct d
     }
     dt_orch_table_free(t);
     return st;
+}
+
+enum dt_status dt_orch_find_plans(enum dt_plan_strategy strategy, const struct dt_search_input *in,
+                                  struct dt_error *err, struct dt_search_result *out)
+{
+    DT_TRY(check_input(in, err));
+    return dt_orch_find_offloading(strategy, in, err, out);
 }
 
 void dt_search_result_free(struct dt_search_result *r)

@@ -27,6 +27,7 @@ struct dt_search_options {
     int max_microbatch;                 /* divisors of the global batch up to this; 0: empty */
     unsigned recompute[DT_MAX_MODULES]; /* bit r: enum dt_block_recompute r */
     unsigned zero[DT_MAX_MODULES];      /* bit z: level z */
+    unsigned offload[DT_MAX_MODULES];   /* bit o: enum dt_plan_offload o */
     unsigned guests;                    /* bit m: module m may lie on the GPUs of the LLM */
     unsigned tp_mask;                   /* bit t = TP 2^t allowed; default 0xf */
     int max_vpp; /* interleaving degrees tried for the LLM; 0 = as many as its blocks allow, up to 16 */
@@ -161,6 +162,9 @@ void dt_orch_timed_free(struct dt_orch_timed *t);
 void dt_orch_timed_on(struct dt_orch_timed *t, const struct dt_cost *cost, uint64_t cost_number,
                       const struct dt_samples *samples, uint64_t samples_number);
 
+/* Has the strategy plans in which encoders run in phases on the LLM's GPUs, so that their parameters may leave in between? */
+bool dt_orch_may_leave(enum dt_plan_strategy strategy);
+
 /* What a strategy makes of the stated policy: DistTrain and manual plans keep it; Megatron-LM and
  * DistMM* have neither reordering nor StepCCL.  Apply it before dt_cost_new(): the cost's stepccl
  * must be the policy's. */
@@ -239,7 +243,7 @@ enum dt_orch_advice_key {
     DT_ADVICE_CP,
     DT_ADVICE_EP,
     DT_ADVICE_TP,
-    DT_ADVICE_OFFLOAD, /* where no plan fits */
+    DT_ADVICE_OFFLOAD,
     DT_ADVICE_GPUS,
     DT_ADVICE_MEMORY,
     DT_ADVICE_N
@@ -277,6 +281,7 @@ enum dt_orch_dimension {
     DT_ORCH_MICROBATCH,
     DT_ORCH_RECOMPUTE,
     DT_ORCH_ZERO,
+    DT_ORCH_OFFLOAD,
     DT_ORCH_TP,
     DT_ORCH_CP,
     DT_ORCH_EP,

@@ -158,8 +158,11 @@ static bool open_key(struct asked *a, enum dt_orch_advice_key key)
         narrow = (o->tp_mask & all) != all && o->tp_mask != 0;
         o->tp_mask |= all;
         return narrow;
-    case DT_ADVICE_STRATEGY:
     case DT_ADVICE_OFFLOAD:
+        for (int m = 0; m < in->model->n_modules && !cpu && a->cluster.host_bytes_per_s > 0; m++)
+            narrow |= widen(&o->offload[m], 1U << in->offload[m] | ((1U << DT_OFFLOAD_N) - 1));
+        return narrow;
+    case DT_ADVICE_STRATEGY:
     case DT_ADVICE_GPUS:
     case DT_ADVICE_MEMORY:
     case DT_ADVICE_N:
@@ -168,26 +171,37 @@ static bool open_key(struct asked *a, enum dt_orch_advice_key key)
     return false;
 }
 
-/* A value for all modules, or a map of them. */
+static const char *value_of(const struct dt_plan_module *mp, enum dt_orch_advice_key key)
+{
+    static const char *const levels[DT_ZERO_MAX + 1] = {"0", "1", "2", "3"};
+
+    return key == DT_ADVICE_ZERO      ? levels[mp->zero]
+           : key == DT_ADVICE_OFFLOAD ? dt_plan_offload_names[mp->offload]
+                                      : dt_block_recompute_names[mp->recompute];
+}
+
+/* A value for all modules, or a map of them; what is not offloaded need not be said. */
 static void of_modules(const struct dt_plan *p, enum dt_orch_advice_key key, char *text,
                        size_t size)
 {
+    const char *before = "{";
     bool same = true;
     size_t n = 0;
 
     for (int m = 1; m < p->n_modules; m++)
-        same &= key == DT_ADVICE_ZERO ? p->modules[m].zero == p->modules[0].zero
-                                      : p->modules[m].recompute == p->modules[0].recompute;
-    for (int m = 0; m < (same ? 1 : p->n_modules) && n < size; m++) {
-        if (!same)
-            n += (size_t)snprintf(text + n, size - n, "%s%s: ", m ? ", " : "{", p->module_names[m]);
-        if (key == DT_ADVICE_ZERO && n < size)
-            n += (size_t)snprintf(text + n, size - n, "%d", p->modules[m].zero);
-        else if (n < size)
-            n += (size_t)snprintf(text + n, size - n, "%s",
-                                  dt_block_recompute_names[p->modules[m].recompute]);
+        same &= value_of(&p->modules[m], key) == value_of(&p->modules[0], key);
+    if (same) {
+        snprintf(text, size, "%s", value_of(&p->modules[0], key));
+        return;
     }
-    if (!same && n < size)
+    for (int m = 0; m < p->n_modules && n < size; m++) {
+        if (key == DT_ADVICE_OFFLOAD && p->modules[m].offload == DT_OFFLOAD_NONE)
+            continue;
+        n += (size_t)snprintf(text + n, size - n, "%s%s: %s", before, p->module_names[m],
+                              value_of(&p->modules[m], key));
+        before = ", ";
+    }
+    if (n < size)
         snprintf(text + n, size - n, "}");
 }
 
@@ -201,6 +215,7 @@ static void note_open(struct advisor *v, const struct asked *a, enum dt_orch_adv
     switch (key) {
     case DT_ADVICE_RECOMPUTE:
     case DT_ADVICE_ZERO:
+    case DT_ADVICE_OFFLOAD:
         of_modules(best, key, text, sizeof(text));
         note(v, key, best, "train.%s=%s", dt_orch_advice_names[key], text);
         break;
@@ -227,7 +242,6 @@ static void note_open(struct advisor *v, const struct asked *a, enum dt_orch_adv
         note(v, key, best, "search.tp=[%s]", text);
         break;
     case DT_ADVICE_STRATEGY:
-    case DT_ADVICE_OFFLOAD:
     case DT_ADVICE_GPUS:
     case DT_ADVICE_MEMORY:
     case DT_ADVICE_N:
@@ -270,6 +284,12 @@ static void state_value(struct asked *a, const struct dt_search_input *stated,
                 a->in.recompute[m] = p->modules[m].recompute;
         }
         break;
+    case DT_ADVICE_OFFLOAD:
+        for (int m = 0; m < p->n_modules; m++) {
+            o->offload[m] = 0;
+            a->in.offload[m] = p->modules[m].offload;
+        }
+        break;
     case DT_ADVICE_MICROBATCH:
         o->max_microbatch = 0;
         a->in.policy.microbatch = p->policy.microbatch;
@@ -287,7 +307,6 @@ static void state_value(struct asked *a, const struct dt_search_input *stated,
         break;
     case DT_ADVICE_TP: /* the list is the value */
     case DT_ADVICE_STRATEGY:
-    case DT_ADVICE_OFFLOAD:
     case DT_ADVICE_GPUS:
     case DT_ADVICE_MEMORY:
     case DT_ADVICE_N:
@@ -325,53 +344,6 @@ static enum dt_status advise_open(struct advisor *v, enum dt_orch_advice_key key
     DT_TRY(ask(v, &a, err, &fits, &best));
     if (fits)
         note_open(v, &a, key, &best);
-    return DT_OK;
-}
-
-/* ---- masters and moments in the host's memory ---- */
-
-/* What is stated replaces what the job states, so modules that are offloaded already are named, too. */
-static const char *names_of_offloaded(const struct dt_model *m, const struct asked *a,
-                                      char list[512])
-{
-    int n = 0;
-
-    list[0] = '\0';
-    for (int i = 0; i < m->n_modules && n < 512; i++)
-        if (a->in.offload[i] == DT_OFFLOAD_OPTIMIZER)
-            n += snprintf(list + n, (size_t)(512 - n), "%s%s: optimizer", n > 0 ? ", " : "",
-                          m->modules[i].name);
-    return list;
-}
-
-/* Of the LLM alone if that is enough, else of all modules.  Where hosts lack the memory nothing fits, either. */
-static enum dt_status advise_offload(struct advisor *v, struct dt_error *err)
-{
-    const struct dt_model *m = v->in->model;
-    struct dt_plan best;
-    struct asked a;
-    char list[512];
-    bool fits = false, all = false;
-
-    if (dt_cluster_is_cpu(v->in->cluster) || v->in->cluster->host_bytes_per_s <= 0)
-        return DT_OK;
-    for (int tries = 0; tries < 2 && !fits; tries++) {
-        bool narrow = false;
-
-        start(v, &a);
-        all = tries > 0;
-        for (int i = 0; i < m->n_modules; i++)
-            if (all || i == m->llm) {
-                narrow |= a.in.offload[i] == DT_OFFLOAD_NONE;
-                a.in.offload[i] = DT_OFFLOAD_OPTIMIZER;
-            }
-        if (narrow)
-            DT_TRY(ask(v, &a, err, &fits, &best));
-    }
-    if (fits && !all)
-        note(v, DT_ADVICE_OFFLOAD, &best, "train.offload={%s}", names_of_offloaded(m, &a, list));
-    else if (fits)
-        note(v, DT_ADVICE_OFFLOAD, &best, "train.offload=optimizer");
     return DT_OK;
 }
 
@@ -501,7 +473,7 @@ enum dt_status dt_orch_advise(enum dt_plan_strategy strategy, const struct dt_se
     for (int key = 0; !stated && key < DT_ADVICE_OFFLOAD; key++)
         DT_TRY(advise_open(&v, (enum dt_orch_advice_key)key, now, (double)layouts, err));
     if (!now) {
-        DT_TRY(advise_offload(&v, err));
+        DT_TRY(advise_open(&v, DT_ADVICE_OFFLOAD, now, (double)layouts, err));
         DT_TRY(advise_gpus(&v, err));
         DT_TRY(advise_amount(&v, DT_ADVICE_MEMORY, (int)(in->cluster->mem_bytes / GIB), 1,
                              MEMORY_MOST_GIB, err));

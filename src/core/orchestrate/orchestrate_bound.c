@@ -6,7 +6,8 @@
  * The bound: what the timeline of a plan cannot be shorter than, from block times of the mean
  * sample.
  *
- *   every module    its slowest stage does all slots of a mean replica, one after the other
+ *   every module    its slowest stage does all slots of a mean replica, one after the other; images of a window together, which
+ *                   take less than one sample's at a time
  *   LLM, stage s    before its first forward and after its last backward the stages above it work
  *   generator       before and after, one microbatch passes the whole LLM
  *   ZeRO 2 and 3    collectives of all microbatches follow each other on a lane
@@ -111,6 +112,33 @@ static double llm_least_s(struct dt_orch_table *t, const struct dt_plan *p, int 
     return least;
 }
 
+/* What the samples of a window take a replica in one microbatch, to what they take one by one: kernels of few rows wait for
+ * parameters that those of many read but once. */
+static double together(struct dt_orch_table *t, const struct dt_plan *p, int m)
+{
+    const struct dt_module *mod = &t->in->model->modules[m];
+    const struct dt_block_shard shard = dt_plan_shard(&p->modules[m]);
+    double k = (double)(dt_plan_window(p, t->in->model->llm, m) *
+                        dt_plan_slot_samples(p, t->in->model->llm)) /
+               p->modules[m].layout.dp;
+    struct dt_orch_block_timer one, all;
+    double apart_s = 0, all_s = 0;
+
+    if (k <= 1)
+        return 1;
+    dt_orch_block_timer_init(&one, t->in, p, m, &shard, &t->work[m]);
+    all = one;
+    all.k = k;
+    dt_orch_mean_work(&t->work[m], k, &all.work);
+    for (int b = 0; b < mod->n_blocks; b++) {
+        if (b > 1 && memcmp(&mod->blocks[b], &mod->blocks[b - 1], sizeof(*mod->blocks)) == 0)
+            continue; /* stacks repeat one block */
+        apart_s += dt_orch_block_timer_s(&one, b, NULL);
+        all_s += dt_orch_block_timer_s(&all, b, NULL);
+    }
+    return apart_s > 0 ? fmin(1, all_s / apart_s) : 1;
+}
+
 double dt_orch_plan_least_s(struct dt_orch_table *t, const struct dt_plan *p)
 {
     const int llm = t->in->model->llm;
@@ -138,7 +166,7 @@ double dt_orch_plan_least_s(struct dt_orch_table *t, const struct dt_plan *p)
 
             around = lc ? p->policy.microbatch * (lc->sample_s - lc->later_s) : 0;
         }
-        least = fmax(least, around + slots * slot / l->dp * slowest);
+        least = fmax(least, around + slots * slot / l->dp * slowest * together(t, p, m));
     }
     return least;
 }

@@ -31,6 +31,7 @@ const char *const dt_orch_dimension_names[DT_ORCH_DIMENSION_N + 1] = {
     [DT_ORCH_MICROBATCH] = "microbatch",
     [DT_ORCH_RECOMPUTE] = "recompute",
     [DT_ORCH_ZERO] = "zero",
+    [DT_ORCH_OFFLOAD] = "offload",
     [DT_ORCH_TP] = "tp",
     [DT_ORCH_CP] = "cp",
     [DT_ORCH_EP] = "ep",
@@ -58,7 +59,7 @@ static void add(struct asking *a, const struct dt_orch_decision *d)
         a->out->d[a->out->n++] = *d;
 }
 
-/* What the chosen plan's module would hold in its largest stage with another recomputation or level of ZeRO. */
+/* What the chosen plan's module would hold in its largest stage with another recomputation, level of ZeRO or offload. */
 static void same_layout(const struct asking *a, int value, struct dt_orch_decision *d)
 {
     const struct dt_search_input *in = a->in;
@@ -70,7 +71,11 @@ static void same_layout(const struct asking *a, int value, struct dt_orch_decisi
         p.modules[a->module].recompute = (enum dt_block_recompute)value;
     else if (a->dimension == DT_ORCH_ZERO)
         p.modules[a->module].zero = value;
+    else if (a->dimension == DT_ORCH_OFFLOAD)
+        p.modules[a->module].offload = (enum dt_plan_offload)value;
     else
+        return;
+    if (dt_plan_check_offload(&p, in->model, a->module, in->cluster, NULL) != DT_OK)
         return;
     dt_search_largest_work(in, &p, work);
     for (int s = 0; s < p.modules[a->module].layout.pp; s++) {
@@ -290,6 +295,29 @@ static enum dt_status zeros(struct asking *a, struct dt_error *err)
     return DT_OK;
 }
 
+/* What of the module lies on the host. */
+static enum dt_status offloads(struct asking *a, struct dt_error *err)
+{
+    unsigned set = a->in->opt.offload[a->module];
+    int best = (int)a->best->modules[a->module].offload;
+
+    if (!set || !(set & (set - 1)))
+        return DT_OK;
+    a->dimension = DT_ORCH_OFFLOAD;
+    chosen(a, best, dt_plan_offload_names[best]);
+    for (int i = 0; i < DT_OFFLOAD_N; i++) {
+        struct dt_search_input own = *a->in;
+        bool leaves = i == DT_OFFLOAD_PARAMETERS || i == DT_OFFLOAD_ALL;
+
+        if (i == best || !(set >> i & 1) ||
+            (leaves && (!dt_orch_may_leave(a->strategy) || a->module >= a->in->model->llm)))
+            continue;
+        own.opt.offload[a->module] = 1U << i;
+        DT_TRY(ask(a, &own, i, dt_plan_offload_names[i], err));
+    }
+    return DT_OK;
+}
+
 /* The LLM's context parallelism: none, where it has some. */
 static enum dt_status contexts(struct asking *a, struct dt_error *err)
 {
@@ -371,6 +399,7 @@ static enum dt_status ask_all(struct asking *a, struct dt_error *err)
         DT_TRY(recomputes(a, err));
         if (a->module == a->in->model->llm) /* the others are small: their ZeRO decides nothing */
             DT_TRY(zeros(a, err));
+        DT_TRY(offloads(a, err));
     }
     a->module = -1;
     DT_TRY(tensors(a, err));

@@ -55,6 +55,10 @@ void dt_orch_rejects_text(const struct dt_orch_table *t, char *out, size_t size)
     if (r->assigned > 0)
         add(&x, "assigned: %lld plans fit the mean microbatch but not the largest one assigned",
             (long long)r->assigned);
+    if (r->hosts_floor_bytes > 0)
+        add(&x, "hosts: every plan offloads at least %.1f GiB of a node (%.1f GiB)",
+            r->hosts_floor_bytes / (1024.0 * 1024 * 1024),
+            t->in->cluster->host_mem_bytes / (1024.0 * 1024 * 1024));
     if (r->hosts > 0)
         add(&x, "hosts: %lld plans offload more than fits, at least %.1f GiB of a node (%.1f GiB)",
             (long long)r->hosts, r->hosts_least_bytes / (1024.0 * 1024 * 1024),

@@ -3,47 +3,33 @@
  * The search of strategies whose other modules are all guests of the LLM: layouts of the LLM in the order of a formula,
  * around each what the strategy places there, with as little recomputation of the guests as memory allows, then
  * timelines. */
-#include "core/orchestrate/orchestrate_hosted.h"
+#include "core/orchestrate/orchestrate_hosted_impl.h"
 #include "base/mem.h"
 
 #include <math.h>
 #include <string.h>
 
 enum {
-    HOSTS_MAX = 96,
     PLANS_MAX = 240,
     FEW_PLANS_MAX = 2400,
     FEW_GPUS = 16, /* on so few every variant of every LLM is tried */
     SPLITS =
         100, /* of chunks of an LLM on so few whose memory is asked for, under each of these bounds */
+    STEPS =
+        20000, /* of looking for them: most splits of a deep LLM are below the bound that was tried before */
     BOUNDS = 5,
-    AGAIN = 6, /* plans whose LLMs are tried with all variants */
+    ALL_SPLITS = 30000, /* and of all LLMs, the likeliest of which come first */
+    ALL_STEPS = 3000000,
+    AGAIN = DT_ORCH_HOSTED_BEST, /* plans whose LLMs are tried with all variants */
     WHOLE = 4,
-    NEAR_MAX =
-        48, /* plans near the best on few GPUs, by the turns of a rule, that are timed with bubbles */
-};
-/* How near. */
-#define NEAR 0.2
-
-struct host {
-    double score; /* seconds of an iteration, near enough */
-    struct dt_orch_cand c;
-};
-
-struct hosting {
-    struct dt_orch_table *t;
-    bool few; /* GPUs */
-    const struct dt_orch_hosted *h;
-    struct dt_search_stats *stats;
-    int llm, most, n[DT_SCHED_N];
-    struct host host[DT_SCHED_N][HOSTS_MAX]; /* of each schedule, the best first */
 };
 
 /* ---- layouts of the LLM ---- */
 
-static void keep(struct hosting *w, enum dt_pipe_schedule s, const struct host *x)
+static void keep(struct dt_orch_hosting *w, enum dt_pipe_schedule s,
+                 const struct dt_orch_host_lm *x)
 {
-    struct host *h = w->host[s];
+    struct dt_orch_host_lm *h = w->host[s];
     int at = w->n[s];
 
     if (at == w->most && h[--at].score <= x->score)
@@ -55,7 +41,7 @@ static void keep(struct hosting *w, enum dt_pipe_schedule s, const struct host *
 }
 
 /* The first level of ZeRO with which the LLM fits alone. */
-static bool llm_fits(struct hosting *w, struct dt_orch_cand *c)
+static bool llm_fits(struct dt_orch_hosting *w, struct dt_orch_cand *c)
 {
     struct dt_orch_table *t = w->t;
     struct dt_orch_choice *of = &c->of[w->llm];
@@ -78,7 +64,7 @@ static bool llm_fits(struct hosting *w, struct dt_orch_cand *c)
     return w->few; /* with other splits it may */
 }
 
-static void try_host(struct hosting *w, struct host *x)
+static void try_host(struct dt_orch_hosting *w, struct dt_orch_host_lm *x)
 {
     struct dt_orch_table *t = w->t;
     const struct dt_orch_pipe *pipe = &t->space.pipe[x->c.pipe];
@@ -113,7 +99,7 @@ static void try_host(struct hosting *w, struct host *x)
     keep(w, pipe->schedule, x);
 }
 
-static void depths(struct hosting *w, struct host *x, int lane)
+static void depths(struct dt_orch_hosting *w, struct dt_orch_host_lm *x, int lane)
 {
     const struct dt_orch_space *s = &w->t->space;
     int blocks = w->t->in->model->modules[w->llm].n_blocks, vpp = s->pipe[x->c.pipe].vpp;
@@ -128,7 +114,7 @@ static void depths(struct hosting *w, struct host *x, int lane)
         }
 }
 
-static void find_hosts(struct hosting *w)
+static void find_hosts(struct dt_orch_hosting *w)
 {
     const struct dt_orch_space *s = &w->t->space;
     int64_t batch = w->t->in->policy.global_batch;
@@ -139,7 +125,8 @@ static void find_hosts(struct hosting *w)
                 int lane = dt_orch_lane_gpus(&s->of[w->llm].lane[l]);
 
                 for (int dp = 1; dp * lane <= w->t->gpus; dp++) {
-                    struct host x = {.c = {.pipe = (uint8_t)p, .microbatch = (uint8_t)i}};
+                    struct dt_orch_host_lm x = {
+                        .c = {.pipe = (uint8_t)p, .microbatch = (uint8_t)i}};
 
                     if (batch % ((int64_t)dp * s->microbatch[i]) != 0 ||
                         (w->t->in->opt.dp > 0 && dp != w->t->in->opt.dp))
@@ -170,51 +157,47 @@ bool dt_orch_hosted_split(struct dt_orch_table *t, const struct dt_orch_cand *c,
     return true;
 }
 
-/* The plan as it stands, if it is one and memory holds it. */
-static enum dt_status settle_plan(struct dt_orch_table *t, struct dt_plan *p)
+enum dt_status dt_orch_hosted_settle(struct dt_orch_hosting *w, struct dt_plan *p)
 {
-    const struct dt_search_input *in = t->in;
+    const struct dt_search_input *in = w->t->in;
 
     if (dt_plan_place(p, in->cluster, NULL) != DT_OK ||
         dt_plan_validate(p, in->model, in->cluster, NULL) != DT_OK)
         return DT_ERR_INFEASIBLE;
-    return dt_orch_check_expected(t, p, NULL);
-}
-
-static enum dt_status settle(struct hosting *w, struct dt_plan *p)
-{
-    return settle_plan(w->t, p);
+    return dt_orch_check_expected(w->t, p, NULL);
 }
 
 struct splitting { /* ways of dealing the LLM's blocks to stages of several chunks */
-    struct dt_orch_table *t;
+    struct dt_orch_hosting *w;
     const double *block_s;
     double
         best; /* the slowest part may not take as long: a bound, then the slowest part of that in `found` */
     double asked; /* memory was asked of those whose slowest part takes less */
     double all_s; /* of all blocks */
-    int blocks, parts, left;
+    int blocks, parts, left, steps;
     struct dt_plan p, found;
 };
 
 /* Parts from v on; those before take `before` seconds, the slowest of them `slowest`. */
 static void try_splits(struct splitting *x, int v, double before, double slowest)
 {
-    uint16_t *split = x->p.modules[x->t->in->model->llm].split;
+    uint16_t *split = x->p.modules[x->w->llm].split;
     double sum = 0;
 
     if (v == x->parts) {
-        struct dt_plan p = x->p;
+        if (slowest >= x->asked && x->left-- > 0) {
+            struct dt_plan p = x->p;
 
-        if (slowest >= x->asked && x->left-- > 0 && settle_plan(x->t, &p) == DT_OK) {
-            x->best = slowest;
-            x->found = p;
+            if (dt_orch_hosted_settle(x->w, &p) == DT_OK) {
+                x->best = slowest;
+                x->found = p;
+            }
         }
         return;
     }
     for (int end = split[v] + 1; end <= x->blocks - (x->parts - 1 - v); end++) {
         sum += x->block_s[end - 1];
-        if (fmax(slowest, sum) >= x->best || x->left <= 0)
+        if (fmax(slowest, sum) >= x->best || x->left <= 0 || x->steps-- <= 0)
             return;
         if (v + 1 == x->parts && end < x->blocks)
             continue;
@@ -234,31 +217,34 @@ static bool widen(struct splitting *x)
 
     for (int i = 0; i < BOUNDS && !found; i++) {
         double bound = x->all_s / x->parts * times_even[i];
+        int left, steps;
 
         x->best = bound;
-        x->left = SPLITS;
+        x->left = left = (int)(x->w->splits < SPLITS ? x->w->splits : SPLITS);
+        x->steps = steps = (int)(x->w->steps < STEPS ? x->w->steps : STEPS);
         try_splits(x, 0, 0, 0);
+        x->w->splits -= left - (x->left > 0 ? x->left : 0);
+        x->w->steps -= steps - (x->steps > 0 ? x->steps : 0);
         found = x->best < bound;
         x->asked = bound;
     }
     return found;
 }
 
-bool dt_orch_hosted_chunks(struct dt_orch_table *t, const struct dt_orch_times *times,
+bool dt_orch_hosted_chunks(struct dt_orch_hosting *w, const struct dt_orch_times *times,
                            struct dt_plan *p)
 {
-    const int llm = t->in->model->llm;
-    const struct dt_plan_layout *l = &p->modules[llm].layout;
+    const struct dt_plan_layout *l = &p->modules[w->llm].layout;
     struct splitting *x = dt_calloc(1, sizeof(*x)); /* plans are too large for the stack */
     bool found;
 
     if (!x) {
-        t->nomem = true;
+        w->t->nomem = true;
         return false;
     }
-    *x = (struct splitting){.t = t,
+    *x = (struct splitting){.w = w,
                             .block_s = times->block_s,
-                            .blocks = t->in->model->modules[llm].n_blocks,
+                            .blocks = w->t->in->model->modules[w->llm].n_blocks,
                             .parts = l->pp * l->vpp,
                             .p = *p};
     for (int b = 0; b < x->blocks; b++)
@@ -271,7 +257,7 @@ bool dt_orch_hosted_chunks(struct dt_orch_table *t, const struct dt_orch_times *
 }
 
 /* On few GPUs memory may want stages that differ: the split with the fastest slowest part of those that fit. */
-static bool split_to_fit(struct hosting *w, const struct dt_orch_cand *c, struct dt_plan *p)
+static bool split_to_fit(struct dt_orch_hosting *w, const struct dt_orch_cand *c, struct dt_plan *p)
 {
     struct dt_orch_table *t = w->t;
     const struct dt_orch_choice *of = &c->of[w->llm];
@@ -282,43 +268,118 @@ static bool split_to_fit(struct hosting *w, const struct dt_orch_cand *c, struct
     if (!w->few || !times || !times->block_s || l->pp * l->vpp < 2 || !dt_orch_hosts_may_hold(t, p))
         return false;
     if (l->vpp > 1)
-        return dt_orch_hosted_chunks(t, times, p);
-    return dt_orch_split_any(t, p, w->llm, times) && settle(w, p) == DT_OK;
+        return dt_orch_hosted_chunks(w, times, p);
+    return dt_orch_split_any(t, p, w->llm, times) && dt_orch_hosted_settle(w, p) == DT_OK;
 }
 
-/* Guests recompute as little as fits; with more ZeRO of the LLM only where nothing fits without.  `splits`: of the LLM may be
- * changed for it. */
-static bool lean_enough(struct hosting *w, const struct dt_orch_cand *c, bool splits,
-                        struct dt_plan *p)
+/* ---- what guests hold ---- */
+
+enum { LEAVE = 1U << DT_OFFLOAD_PARAMETERS | 1U << DT_OFFLOAD_ALL };
+
+bool dt_orch_hosted_may_leave(const struct dt_orch_hosting *w, int m)
+{
+    return m < w->llm && (w->t->space.of[m].offloads & LEAVE) != 0;
+}
+
+bool dt_orch_hosted_may_stay(const struct dt_orch_hosting *w, int m)
+{
+    return (w->t->space.of[m].offloads & ~LEAVE) != 0;
+}
+
+bool dt_orch_hosted_can_leave(const struct dt_orch_hosting *w, struct dt_plan *p, int m)
+{
+    enum dt_plan_offload stated = p->modules[m].offload;
+    bool can;
+
+    if (!dt_orch_hosted_may_leave(w, m))
+        return false;
+    p->modules[m].offload = DT_OFFLOAD_PARAMETERS;
+    can = dt_plan_check_offload(p, w->t->in->model, m, w->t->in->cluster, NULL) == DT_OK;
+    p->modules[m].offload = stated;
+    return can;
+}
+
+/* Whose parameters leave between phases: of all guests that can, if `leave`, else of those that have to.  False: there is no such
+ * plan. */
+static bool who_leaves(const struct dt_orch_hosting *w, struct dt_plan *p, bool leave,
+                       bool leaves[DT_MAX_MODULES])
+{
+    bool any = false;
+
+    for (int m = 0; m < p->n_modules; m++) {
+        bool stay = dt_orch_hosted_may_stay(w, m);
+
+        leaves[m] = (leave || !stay) && dt_orch_hosted_can_leave(w, p, m);
+        if (!stay && !leaves[m])
+            return false;
+        any |= leaves[m];
+    }
+    return any || !leave;
+}
+
+struct making { /* of plans around an LLM */
+    const struct dt_orch_cand *c;
+    int variant;
+    bool leave;       /* the parameters of guests, between phases, where they can */
+    bool llm_on_host; /* its masters and moments */
+    bool guests_on_host;
+    bool splits; /* of the LLM may be changed for memory */
+};
+
+/* The LLM's states number `zero`, and guests' recomputation number r. */
+static void make_lean(const struct dt_orch_hosting *w, const struct making *x, int zero, int r,
+                      const bool leaves[DT_MAX_MODULES], struct dt_plan *p)
+{
+    for (int m = 0; m < p->n_modules; m++) {
+        const struct dt_orch_modes *o = &w->t->space.of[m];
+        int z = m == w->llm ? zero : dt_orch_state_of(o, x->guests_on_host);
+
+        dt_orch_states_apply(o, z > 0 ? z : 0, leaves[m], &p->modules[m]);
+        if (m != w->llm)
+            p->modules[m].recompute = o->recompute[r < o->n_recompute ? r : o->n_recompute - 1];
+    }
+}
+
+/* Guests recompute as little as fits; with more ZeRO of the LLM only where nothing fits without.  Splits may be changed for it from
+ * the first ZeRO on. */
+static bool lean_enough(struct dt_orch_hosting *w, const struct making *x,
+                        const bool leaves[DT_MAX_MODULES], struct dt_plan *p)
 {
     const struct dt_orch_space *s = &w->t->space;
+    const struct dt_orch_modes *llm = &s->of[w->llm];
     const struct dt_plan placed = *p;
     int most = 1; /* without guests, too */
 
     for (int m = 0; m < p->n_modules; m++)
         most = m != w->llm && s->of[m].n_recompute > most ? s->of[m].n_recompute : most;
-    for (int z = c->of[w->llm].zero; z < s->of[w->llm].n_zero; z++)
-        for (int r = 0; r < most; r++) {
+    for (int z = x->splits ? 0 : x->c->of[w->llm].zero; z < llm->n_zero; z++)
+        for (int r = 0; r < most && llm->on_host[z] == x->llm_on_host; r++) {
             *p = placed;
-            p->modules[w->llm].zero = s->of[w->llm].zero[z];
-            for (int m = 0; m < p->n_modules; m++) {
-                const struct dt_orch_modes *o = &s->of[m];
-
-                if (m == w->llm)
-                    continue;
-                p->modules[m].recompute = o->recompute[r < o->n_recompute ? r : o->n_recompute - 1];
-                p->modules[m].zero = o->zero[0];
-            }
-            if (settle(w, p) == DT_OK || (splits && split_to_fit(w, c, p)))
+            make_lean(w, x, z, r, leaves, p);
+            if (dt_orch_hosted_settle(w, p) == DT_OK || (x->splits && split_to_fit(w, x->c, p)))
                 return true;
         }
     return false;
 }
 
-static bool make(struct hosting *w, const struct dt_orch_cand *c, int variant, struct dt_plan *p)
+/* Did it have to take more of anything than it would have with more memory? */
+static bool lacks_room(const struct dt_orch_hosting *w, const struct dt_plan *p)
+{
+    for (int m = 0; m < p->n_modules; m++)
+        if (dt_orch_space_zero(w->t, m, &p->modules[m]) > 0 ||
+            (m != w->llm && p->modules[m].recompute != w->t->space.of[m].recompute[0]))
+            return true;
+    return false;
+}
+
+/* ---- */
+
+static bool make(struct dt_orch_hosting *w, const struct making *x, struct dt_plan *p)
 {
     struct dt_orch_table *t = w->t;
+    const struct dt_orch_cand *c = x->c;
     const struct dt_orch_pipe *pipe = &t->space.pipe[c->pipe];
+    bool leaves[DT_MAX_MODULES];
 
     dt_search_plan_init(t->in, p);
     p->strategy = w->h->strategy;
@@ -327,31 +388,86 @@ static bool make(struct hosting *w, const struct dt_orch_cand *c, int variant, s
     dt_orch_choice_apply(t, w->llm, &c->of[w->llm], pipe->vpp, p);
     for (int m = 0; m < p->n_modules; m++)
         p->modules[m].with = m == w->llm ? 0 : (uint8_t)(w->llm + 1);
-    if (!dt_orch_hosted_split(t, c, w->llm, p) || !w->h->place(t, c, variant, p))
+    if (!dt_orch_hosted_split(t, c, w->llm, p) || !w->h->place(t, c, x->variant, p) ||
+        !who_leaves(w, p, x->leave, leaves))
         return false;
-    if (lean_enough(w, c, false, p))
+    if (lean_enough(w, x, leaves, p))
         return true;
-    if (w->few && lean_enough(w, c, true, p))
-        return true;
-    dt_orch_note_unfit(t, p); /* with the least that it may hold */
+    if (x->splits || !w->few)
+        dt_orch_note_unfit(t, p); /* with the least that it may hold */
     return false;
 }
 
+/* May masters and moments of some guest lie there?  Those of the others lie where they may. */
+static bool guests_may(const struct dt_orch_hosting *w, bool on_host)
+{
+    bool any = w->t->in->model->n_modules == 1 && !on_host;
+
+    for (int m = 0; m < w->t->in->model->n_modules; m++)
+        any |= m != w->llm && dt_orch_state_of(&w->t->space.of[m], on_host) >= 0;
+    return any;
+}
+
+/* False: there is no such plan, or it is listed. */
+static bool add_plan(struct dt_orch_hosting *w, const struct making *x, struct dt_plan *plans,
+                     int *n)
+{
+    bool made = make(w, x, &plans[*n]) && !dt_orch_plan_listed_split(plans, *n, &plans[*n]);
+
+    *n += made;
+    return made;
+}
+
+/* With masters and moments where `x` has them; on few GPUs also with other splits of the LLM, where memory was short: of chunks, which
+ * take long to look through, only where nothing fits. */
+static bool add_split(struct dt_orch_hosting *w, struct making *x, struct dt_plan *plans, int *n,
+                      int room)
+{
+    int before = *n;
+
+    x->splits = false;
+    add_plan(w, x, plans, n);
+    x->splits =
+        w->few &&
+        (*n == before || (w->t->space.pipe[x->c->pipe].vpp == 1 && lacks_room(w, &plans[before])));
+    if (x->splits && *n < room)
+        add_plan(w, x, plans, n);
+    return *n > before;
+}
+
+static void add_plans(struct dt_orch_hosting *w, const struct dt_orch_cand *c, int variant,
+                      struct dt_plan *plans, int *n, int room)
+{
+    for (int leave = w->leaving; leave >= 0; leave--)
+        for (int k = 0; k < 4 && *n < room; k++) {
+            struct making x = {.c = c,
+                               .variant = variant,
+                               .leave = leave > 0,
+                               .llm_on_host = k & 2,
+                               .guests_on_host = k & 1};
+
+            if (dt_orch_state_of(&w->t->space.of[w->llm], x.llm_on_host) < 0 ||
+                !guests_may(w, x.guests_on_host))
+                continue;
+            if (add_split(w, &x, plans, n, room) && !w->few)
+                break;
+        }
+}
+
 /* Plan after plan of the LLMs in turn, the likeliest variant of each first. */
-static int list(struct hosting *w, struct dt_plan *plans, int room)
+static int list(struct dt_orch_hosting *w, struct dt_plan *plans, int room)
 {
     int n = 0;
 
     for (int k = 0; k < w->h->variants; k++)
         for (int i = 0; i < w->most; i++)
-            for (int s = 0; s < DT_SCHED_N && n < room; s++)
-                if (i < w->n[s] && make(w, &w->host[s][i].c, k, &plans[n]) &&
-                    !dt_orch_plan_listed_split(plans, n, &plans[n]))
-                    n++;
+            for (int s = 0; s < DT_SCHED_N; s++)
+                if (i < w->n[s])
+                    add_plans(w, &w->host[s][i].c, k, plans, &n, room);
     return n;
 }
 
-static const struct dt_orch_cand *host_of(const struct hosting *w, const struct dt_plan *p)
+static const struct dt_orch_cand *host_of(const struct dt_orch_hosting *w, const struct dt_plan *p)
 {
     const struct dt_plan_module *mp = &p->modules[w->llm];
     const struct dt_orch_space *s = &w->t->space;
@@ -383,7 +499,7 @@ static enum dt_status rank(struct dt_orch_table *t, struct dt_plan *plans, int *
 }
 
 /* All variants around the LLMs of the best plans, beside these. */
-static enum dt_status again(struct hosting *w, struct dt_plan *plans, int *n, int room,
+static enum dt_status again(struct dt_orch_hosting *w, struct dt_plan *plans, int *n, int room,
                             struct dt_error *err)
 {
     int best = *n < AGAIN ? *n : AGAIN, all = best;
@@ -391,176 +507,14 @@ static enum dt_status again(struct hosting *w, struct dt_plan *plans, int *n, in
     for (int i = 0; i < best; i++) {
         const struct dt_orch_cand *c = host_of(w, &plans[i]);
 
-        for (int k = 0; c && k < w->h->variants && all < room; k++)
-            if (make(w, c, k, &plans[all]) && !dt_orch_plan_listed_split(plans, all, &plans[all]))
-                all++;
+        for (int k = 0; c && k < w->h->variants; k++)
+            add_plans(w, c, k, plans, &all, room);
     }
     *n = all;
     return rank(w->t, plans, n, err);
 }
 
-/* ---- one thing at a time ---- */
-
-/* Generators whose replicas take samples share items, and the other way round. */
-static void turn_items(const struct hosting *w, struct dt_plan *p)
-{
-    for (int m = w->llm + 1; m < p->n_modules; m++)
-        p->modules[m].window = p->modules[m].window == 0;
-}
-
-static bool regroup(const struct hosting *w, int k, struct dt_plan *p)
-{
-    struct dt_plan_module *mp = &p->modules[k / DT_ORCH_GROUPS];
-    int group = dt_orch_group_of(w->t, mp, k % DT_ORCH_GROUPS);
-
-    if (group >= 0)
-        mp->zero_group = group;
-    return group >= 0;
-}
-
-/* Window number k of encoders, in slots: one longer or shorter, twice or half as long; on few GPUs also the shortest ones, as
- * between a longer and a shorter one that are slower may be one that is not. */
-enum { NEAR_WINDOWS = 4, SHORT_WINDOWS = 16 };
-static int64_t window_of(const struct hosting *w, const struct dt_plan *p, int k)
-{
-    int64_t now = dt_plan_window(p, w->llm, 0);
-    const int64_t near[NEAR_WINDOWS] = {now - 1, now + 1, now / 2, 2 * now};
-
-    return k < NEAR_WINDOWS ? near[k] : k - NEAR_WINDOWS + 1;
-}
-
-static bool give_window(const struct hosting *w, int k, struct dt_plan *p)
-{
-    int64_t window = window_of(w, p, k), slots = dt_plan_slots(p, w->llm);
-
-    if (window < 1 || window > slots || window == dt_plan_window(p, w->llm, 0))
-        return false;
-    for (int m = 0; m < w->llm; m++)
-        p->modules[m].window = window == slots ? DT_PLAN_WINDOW_ALL : (int)window;
-    return true;
-}
-
-/* A boundary between two of so many parts one block on or back, or (few GPUs) a block from any part to any other, those between
- * passing one on. */
-static int moves_of(const struct hosting *w, int parts)
-{
-    return w->few ? parts * (parts - 1) : 2 * (parts - 1);
-}
-
-static void move_block(const struct hosting *w, int k, int parts, uint16_t *split)
-{
-    int from = k / 2, to = k / 2 + 1;
-
-    if (w->few) {
-        from = k / (parts - 1);
-        to = k % (parts - 1);
-        to += to >= from;
-    } else if (k % 2 == 1) {
-        from++;
-        to--;
-    }
-    for (int v = from + 1; v <= to; v++)
-        split[v]--;
-    for (int v = to + 1; v <= from; v++)
-        split[v]++;
-}
-
-/* Neighbour number k of a plan: a block of the LLM elsewhere, or an encoder's window, or what generators share, or a module's group;
- * false: that is none.  *last: there are no more. */
-static bool neighbour(const struct hosting *w, int k, struct dt_plan *p, bool *last)
-{
-    struct dt_plan_module *llm = &p->modules[w->llm];
-    int parts = llm->layout.pp * llm->layout.vpp, moves = moves_of(w, parts);
-    int windows = w->llm == 0 || p->modules[0].window == 0 ? 0
-                  : w->few                                 ? NEAR_WINDOWS + SHORT_WINDOWS
-                                                           : NEAR_WINDOWS;
-    int grouped = moves + windows + (w->h->drawn && w->llm + 1 < p->n_modules);
-
-    *last = k >= grouped + (w->h->groups ? DT_ORCH_GROUPS * p->n_modules : 0);
-    if (*last)
-        return false;
-    if (k >= grouped)
-        return regroup(w, k - grouped, p);
-    if (k < moves) {
-        move_block(w, k, parts, llm->split);
-        return true;
-    }
-    if (k == moves + windows) {
-        turn_items(w, p);
-        return true;
-    }
-    return give_window(w, k - moves, p);
-}
-
-/* The time of a plan that settled, whose guests take turns by a rule, or (few GPUs) are placed into bubbles; HUGE_VAL: what is
- * assigned does not fit. */
-static enum dt_status time_it(struct hosting *w, struct dt_plan *p, struct dt_error *err,
-                              double *seconds)
-{
-    struct dt_error why;
-    bool closer;
-    enum dt_status st =
-        w->few ? dt_orch_plan_timeline_s(w->t->in, p, 0, &why, &p->predicted.timeline_s, NULL)
-               : dt_orch_time_plan(w->t, p, 0, HUGE_VAL, HUGE_VAL, &why, &closer);
-
-    *seconds = st == DT_OK ? p->predicted.timeline_s : HUGE_VAL;
-    return st == DT_OK || st == DT_ERR_INFEASIBLE ? DT_OK : dt_error_pass(err, &why);
-}
-
-/* The plan after the last step that made it faster; *ops are what is left to spend. */
-static enum dt_status descend(struct hosting *w, struct dt_plan *p, double *ops,
-                              struct dt_error *err)
-{
-    struct dt_orch_table *t = w->t;
-    bool last = false;
-
-    for (int k = 0; !last && *ops > 0; k++) {
-        struct dt_plan q = *p;
-        double s;
-
-        if (!neighbour(w, k, &q, &last) || settle(w, &q) != DT_OK)
-            continue;
-        *ops -= dt_orch_look_ops(t, &q, 0);
-        DT_TRY(time_it(w, &q, err, &s));
-        if (s < p->predicted.timeline_s) {
-            *p = q;
-            k = -1; /* from the beginning */
-        }
-    }
-    return DT_OK;
-}
-
-/* Guests' work in bubbles may turn the order of those that come near the best. */
-static enum dt_status time_near(struct hosting *w, struct dt_plan *plans, int n,
-                                struct dt_error *err)
-{
-    double limit = plans[0].predicted.timeline_s * (1 + NEAR), s;
-    int near = 0;
-
-    for (; near < n && near < NEAR_MAX && plans[near].predicted.timeline_s > 0; near++) {
-        if (plans[near].predicted.timeline_s > limit)
-            break;
-        DT_TRY(time_it(w, &plans[near], err, &s));
-    }
-    return near > 1 ? dt_orch_sort(plans, near, err) : DT_OK;
-}
-
-/* The best plans, each as fast as single steps make it. */
-static enum dt_status polish(struct hosting *w, struct dt_plan *plans, int n, struct dt_error *err)
-{
-    double ops = (double)w->t->in->opt.neighbours;
-
-    if (ops <= 0)
-        ops = dt_orch_effort_of(w->t->in)->polish * (double)dt_orch_budget(w->t->in) / AGAIN;
-    if (w->few)
-        DT_TRY(time_near(w, plans, n, err));
-    for (int i = 0; i < n && i < AGAIN; i++)
-        if (plans[i].predicted.timeline_s > 0)
-            DT_TRY(descend(w, &plans[i], &ops, err));
-    return dt_orch_sort(plans, n, err);
-}
-
-static enum dt_status plans_of(struct hosting *w, bool few, struct dt_error *err,
+static enum dt_status plans_of(struct dt_orch_hosting *w, bool few, struct dt_error *err,
                                struct dt_search_result *out)
 {
     int room = few ? FEW_PLANS_MAX : PLANS_MAX, n;
@@ -578,7 +532,7 @@ static enum dt_status plans_of(struct hosting *w, bool few, struct dt_error *err
     if (st == DT_OK && n > 0 && !few && w->t->in->opt.rank)
         st = again(w, plans, &n, room, err);
     if (st == DT_OK && n > 0 && w->t->in->opt.rank)
-        st = polish(w, plans, n, err);
+        st = dt_orch_hosted_polish(w, plans, n, err);
     if (st == DT_OK && n == 0)
         st = dt_orch_infeasible(w->t, err);
     if (st != DT_OK) {
@@ -594,17 +548,25 @@ enum dt_status dt_orch_hosted_plans(struct dt_orch_table *t, const struct dt_orc
                                     struct dt_error *err, struct dt_search_result *out)
 {
     bool few = t->gpus <= FEW_GPUS;
-    struct hosting *w = dt_calloc(1, sizeof(*w));
+    struct dt_orch_hosting *w;
     enum dt_status st;
 
+    if (dt_orch_hosts_hold_none(t))
+        return dt_orch_infeasible(t, err);
+    w = dt_calloc(1, sizeof(*w));
     if (!w)
         return dt_error_nomem(err, "planner search");
-    *w = (struct hosting){.t = t,
-                          .few = few,
-                          .h = h,
-                          .stats = &out->stats,
-                          .llm = t->in->model->llm,
-                          .most = few ? HOSTS_MAX : dt_orch_effort_of(t->in)->hosts};
+    *w =
+        (struct dt_orch_hosting){.t = t,
+                                 .few = few,
+                                 .h = h,
+                                 .stats = &out->stats,
+                                 .llm = t->in->model->llm,
+                                 .splits = ALL_SPLITS,
+                                 .steps = ALL_STEPS,
+                                 .most = few ? DT_ORCH_HOSTS_MAX : dt_orch_effort_of(t->in)->hosts};
+    for (int m = 0; m < w->llm; m++)
+        w->leaving |= dt_orch_hosted_may_leave(w, m);
     st = plans_of(w, few, err, out);
     dt_free(w);
     return st;

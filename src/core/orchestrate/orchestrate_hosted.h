@@ -41,9 +41,4 @@ enum dt_status dt_orch_time_whole(struct dt_orch_table *t, struct dt_error *err,
 bool dt_orch_hosted_split(struct dt_orch_table *t, const struct dt_orch_cand *c, int m,
                           struct dt_plan *p);
 
-/* Gives the LLM of several chunks the split whose slowest part is fastest of those with which the plan fits, if there is one: of splits
- * that are nearly even first, then of such as are less and less, as far as memory can be asked about so many. */
-bool dt_orch_hosted_chunks(struct dt_orch_table *t, const struct dt_orch_times *times,
-                           struct dt_plan *p);
-
 #endif

@@ -16,7 +16,8 @@ enum {
     DT_ORCH_LANES_MAX = 128, /* a byte names one */
     DT_ORCH_MICROBATCHES_MAX = 32,
     DT_ORCH_PIPES_MAX = DT_SCHED_N + DT_SEARCH_VPP_MAX,
-    DT_ORCH_RECOMPUTE_N = DT_RECOMPUTE_FULL + 1
+    DT_ORCH_RECOMPUTE_N = DT_RECOMPUTE_FULL + 1,
+    DT_ORCH_STATES_MAX = 2 * (DT_ZERO_MAX + 1)
 };
 
 struct dt_orch_lane { /* how wide a lane of a module is */
@@ -35,7 +36,10 @@ struct dt_orch_modes { /* of one module */
     int n_lanes, n_recompute, n_zero;
     struct dt_orch_lane lane[DT_ORCH_LANES_MAX];
     enum dt_block_recompute recompute[DT_ORCH_RECOMPUTE_N];
-    int zero[DT_ZERO_MAX + 1]; /* the one to be preferred first */
+    /* Levels of ZeRO, the one to be preferred first; then those with masters and moments on the host, if they may be there. */
+    int zero[DT_ORCH_STATES_MAX];
+    bool on_host[DT_ORCH_STATES_MAX];
+    unsigned offloads; /* bit o: enum dt_plan_offload o */
 };
 struct dt_orch_space {
     int n_microbatches, n_pipes;
@@ -114,7 +118,8 @@ struct dt_orch_rejects {
     int64_t memory, gpus, heads, nodes;
     int64_t assigned; /* plans that fit by estimate but not with the microbatches assigned */
     int64_t hosts;    /* plans whose hosts have too little memory for what is offloaded, instead */
-    double hosts_least_bytes;       /* of a node */
+    double hosts_least_bytes; /* of a node */
+    double hosts_floor_bytes; /* what every plan has there: no plan was looked at; 0: that fits */
     double memory_least_over_bytes; /* the closest miss */
     char memory_least[160];
     int64_t gpus_least; /* fewest GPUs that any rejected layout needed */
@@ -179,9 +184,21 @@ void dt_orch_space_fill(struct dt_orch_table *t);
 int dt_orch_space_lane(const struct dt_orch_table *t, int m, const struct dt_plan_layout *l);
 int dt_orch_space_recompute(const struct dt_orch_table *t, int m, enum dt_block_recompute r);
 int dt_orch_space_microbatch(const struct dt_orch_table *t, int microbatch);
+/* Its level of ZeRO with its masters and moments where they are. */
+int dt_orch_space_zero(const struct dt_orch_table *t, int m, const struct dt_plan_module *mp);
 /* What a choice makes of a module of a plan, but for the split; `vpp` is the LLM's. */
 void dt_orch_choice_apply(const struct dt_orch_table *t, int m, const struct dt_orch_choice *c,
                           int vpp, struct dt_plan *p);
+/* What may be offloaded of module m: the set that is open, or what is stated. */
+static inline unsigned dt_orch_offloads(const struct dt_search_input *in, int m)
+{
+    return in->opt.offload[m] ? in->opt.offload[m] : 1U << in->offload[m];
+}
+/* The first way of holding its states, or (`on_host`) the first with masters and moments on the host; -1: there is none. */
+int dt_orch_state_of(const struct dt_orch_modes *o, bool on_host);
+/* Level number z of the module's, with masters and moments where they are then; parameters stay, or `leave` between phases. */
+void dt_orch_states_apply(const struct dt_orch_modes *o, int z, bool leave,
+                          struct dt_plan_module *mp);
 
 /* orchestrate_table.c */
 enum dt_status dt_orch_table_new(const struct dt_search_input *in, struct dt_error *err,
@@ -201,6 +218,8 @@ struct dt_orch_block_timer {
     bool split; /* backwards are split */
     unsigned char trainable[UINT16_MAX];
 };
+/* Work of k mean samples. */
+void dt_orch_mean_work(const struct dt_orch_work_stats *s, double k, struct dt_work *out);
 void dt_orch_block_timer_init(struct dt_orch_block_timer *b, const struct dt_search_input *in,
                               const struct dt_plan *p, int module,
                               const struct dt_block_shard *shard,
@@ -393,6 +412,11 @@ enum dt_status dt_orch_check_expected(struct dt_orch_table *t, struct dt_plan *p
                                       struct dt_error *err);
 /* Do all nodes together have the memory for what the plan offloads?  Where they do not, no other split of its blocks helps. */
 bool dt_orch_hosts_may_hold(struct dt_orch_table *t, const struct dt_plan *p);
+/* What all hosts together have of any plan of the table's space: masters and moments of every trained parameter once, where the
+ * job offloads them; without experts. */
+double dt_orch_hosts_floor_bytes(const struct dt_orch_table *t);
+/* Is even that too much?  Then the table's rejects say so. */
+bool dt_orch_hosts_hold_none(struct dt_orch_table *t);
 /* Counts why it does not fit: what is offloaded is too much for a node's host, or the microbatches are too large. */
 void dt_orch_note_unfit(struct dt_orch_table *t, const struct dt_plan *p);
 /* Fill predictions of n plans (timeline too when asked for), drop those whose assigned microbatches
@@ -466,6 +490,13 @@ enum dt_status dt_orch_choose_shares(struct dt_orch_table *t, struct dt_error *e
  * share may be worth nothing in the way that plans were ranked in.  A plan that a step made faster has its way chosen anew. */
 enum dt_status dt_orch_choose_shares_again(struct dt_orch_table *t, struct dt_error *err,
                                            struct dt_search_result *r);
+/* orchestrate.c: one search of everything that is open, by the strategy's planner. */
+enum dt_status dt_orch_find(enum dt_plan_strategy strategy, const struct dt_search_input *in,
+                            struct dt_error *err, struct dt_search_result *out);
+/* orchestrate_offload.c: where something may be offloaded or not, a search without and one with, and what is best of both. */
+enum dt_status dt_orch_find_offloading(enum dt_plan_strategy strategy,
+                                       const struct dt_search_input *in, struct dt_error *err,
+                                       struct dt_search_result *out);
 /* orchestrate_explain.c */
 void dt_orch_rejects_text(const struct dt_orch_table *t, char *out, size_t size);
 enum dt_status dt_orch_infeasible(const struct dt_orch_table *t, struct dt_error *err);

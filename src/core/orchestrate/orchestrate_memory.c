@@ -94,8 +94,14 @@ void dt_search_largest_work(const struct dt_search_input *in, const struct dt_pl
 void dt_orch_table_static_bytes(struct dt_orch_table *t, int m)
 {
     const struct dt_model *model = t->in->model;
-    bool cpu = dt_cluster_is_cpu(t->in->cluster);
+    const struct dt_orch_modes *o = &t->space.of[m];
+    bool cpu = dt_cluster_is_cpu(t->in->cluster), here = !o->on_host[0];
+    int states = 12; /* bytes of a parameter's masters and moments, where they take the least */
 
+    if (cpu) /* of a CPU, the same memory, with another copy of the parameters if they are offloaded */
+        states = here ? 8 : 12;
+    else if (o->on_host[o->n_zero - 1])
+        states = 0;
     for (int b = 0; b < model->modules[m].n_blocks; b++) {
         double params = (double)dt_block_params(&model->modules[m].blocks[b]);
 
@@ -104,10 +110,7 @@ void dt_orch_table_static_bytes(struct dt_orch_table *t, int m)
         t->static_bytes[m] += params * (cpu ? 4 : 2);
         if (dt_plan_trained(&t->scratch, model, m, b)) {
             t->grad_bytes[m] += params * (t->in->policy.bf16_grads ? 2 : 4);
-            if (!dt_plan_offloads_optimizer(&t->scratch.modules[m]))
-                t->optimizer_bytes[m] += params * (cpu ? 8 : 12);
-            else /* of a CPU, the same memory, with another copy of the parameters */
-                t->optimizer_bytes[m] += params * (cpu ? 12 : 0);
+            t->optimizer_bytes[m] += params * states;
         }
     }
 }

@@ -66,11 +66,10 @@ bool dt_orch_spot_of(const struct dt_orch_moves *w, const struct dt_plan *p,
     s.c.microbatch = (uint8_t)dt_orch_space_microbatch(w->t, p->policy.microbatch);
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_plan_layout *l = &p->modules[m].layout;
-        int lane = dt_orch_space_lane(w->t, m, l), zero = -1;
+        int lane = dt_orch_space_lane(w->t, m, l),
+            zero = dt_orch_space_zero(w->t, m, &p->modules[m]);
         int recompute = dt_orch_space_recompute(w->t, m, p->modules[m].recompute);
 
-        for (int z = 0; z < space->of[m].n_zero; z++)
-            zero = space->of[m].zero[z] == p->modules[m].zero ? z : zero;
         if (lane < 0 || recompute < 0 || zero < 0)
             return false;
         s.c.of[m] = (struct dt_orch_choice){(uint8_t)lane, (uint8_t)recompute, (uint8_t)zero,
@@ -100,6 +99,13 @@ static uint8_t nearest_pipe(const struct dt_orch_space *space, const struct dt_p
     return (uint8_t)best;
 }
 
+/* Where masters and moments lie matters more than how many share them. */
+static int states_off_by(const struct dt_orch_modes *o, int z, const struct dt_plan_module *mp)
+{
+    return off_by(o->zero[z], mp->zero) +
+           (o->on_host[z] == dt_plan_offloads_optimizer(mp) ? 0 : DT_ZERO_MAX + 1);
+}
+
 static struct dt_orch_choice nearest_choice(const struct dt_orch_modes *o,
                                             const struct dt_plan_module *mp)
 {
@@ -118,7 +124,7 @@ static struct dt_orch_choice nearest_choice(const struct dt_orch_modes *o,
             off_by((int)o->recompute[c.recompute], (int)mp->recompute))
             c.recompute = (uint8_t)i;
     for (int i = 1; i < o->n_zero; i++)
-        if (off_by(o->zero[i], mp->zero) < off_by(o->zero[c.zero], mp->zero))
+        if (states_off_by(o, i, mp) < states_off_by(o, c.zero, mp))
             c.zero = (uint8_t)i;
     return c;
 }

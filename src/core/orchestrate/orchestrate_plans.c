@@ -227,7 +227,7 @@ static bool is_of(const struct dt_orch_table *t, const struct dt_plan *p,
         if (dt_orch_space_lane(t, m, l) != c->of[m].lane || l->pp != c->of[m].pp ||
             l->dp != c->of[m].dp ||
             dt_orch_space_recompute(t, m, p->modules[m].recompute) != c->of[m].recompute ||
-            p->modules[m].zero != t->space.of[m].zero[c->of[m].zero])
+            dt_orch_space_zero(t, m, &p->modules[m]) != c->of[m].zero)
             return false;
     }
     return true;

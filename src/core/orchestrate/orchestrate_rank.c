@@ -371,6 +371,35 @@ bool dt_orch_hosts_may_hold(struct dt_orch_table *t, const struct dt_plan *p)
     return on_hosts(t, p).all_bytes <= c->host_mem_bytes * c->nodes;
 }
 
+double dt_orch_hosts_floor_bytes(const struct dt_orch_table *t)
+{
+    const struct dt_model *model = t->in->model;
+    double params = 0;
+
+    if (dt_cluster_is_cpu(t->in->cluster))
+        return 0;
+    for (int m = 0; m < model->n_modules; m++)
+        for (int b = 0; b < model->modules[m].n_blocks; b++) {
+            const struct dt_block *block = &model->modules[m].blocks[b];
+
+            if (t->space.of[m].on_host[0] && block->n_experts == 0 &&
+                dt_plan_trained(&t->scratch, model, m, b))
+                params += (double)dt_block_params(block);
+        }
+    return 12 * params;
+}
+
+bool dt_orch_hosts_hold_none(struct dt_orch_table *t)
+{
+    const struct dt_cluster *c = t->in->cluster;
+    double bytes = c->host_mem_bytes > 0 ? dt_orch_hosts_floor_bytes(t) : 0;
+
+    if (bytes <= c->host_mem_bytes * c->nodes)
+        return false;
+    t->rejects.hosts_floor_bytes = bytes / c->nodes;
+    return true;
+}
+
 void dt_orch_note_unfit(struct dt_orch_table *t, const struct dt_plan *p)
 {
     struct dt_memory_host h = on_hosts(t, p);

@@ -22,7 +22,7 @@
 
 enum {
     DRAWS = 3,   /* of a generator */
-    WINDOWS = 4, /* of an encoder */
+    WINDOWS = 5, /* of an encoder */
     KINDS = 2,   /* of plans, the best of which is tried */
 };
 
@@ -71,15 +71,22 @@ static bool draw(const struct dt_orch_table *t, int m, int k, struct dt_plan *p)
     return mp->layout.dp > 0;
 }
 
-/* An encoder's replicas share the images of a slot, of as many as the LLM has stages, or of all, or take samples. */
+/* An encoder's replicas share the images of a slot, of as many as the LLM has stages, or of all, or take samples; or of all, and
+ * its parameters leave the LLM's GPUs in between, which makes room for so many images. */
 static bool share(const struct dt_orch_table *t, int m, int k, struct dt_plan *p)
 {
     const int llm = t->in->model->llm, pp = p->modules[llm].layout.pp;
-    const int of[WINDOWS] = {0, 1, pp, DT_PLAN_WINDOW_ALL};
+    const int of[WINDOWS] = {0, 1, pp, DT_PLAN_WINDOW_ALL, DT_PLAN_WINDOW_ALL};
+    struct dt_plan_module *mp = &p->modules[m];
+    enum dt_plan_offload offload =
+        dt_plan_offload_of(dt_plan_offloads_optimizer(mp), k == WINDOWS - 1);
 
-    if (of[k] == p->modules[m].window || (k == 2 && (pp == 1 || pp >= dt_plan_slots(p, llm))))
+    if ((of[k] == mp->window && offload == mp->offload) ||
+        !(t->space.of[m].offloads >> offload & 1) ||
+        (k == 2 && (pp == 1 || pp >= dt_plan_slots(p, llm))))
         return false;
-    p->modules[m].window = of[k];
+    mp->window = of[k];
+    mp->offload = offload;
     return true;
 }
 

@@ -4,7 +4,7 @@
  * their places in them.
  *
  *   of the plan      microbatch, and schedule with the LLM's chunks per stage ("pipe")
- *   of a module      lane (tp, cp, ep), recomputation, ZeRO
+ *   of a module      lane (tp, cp, ep), recomputation, ZeRO, what is offloaded
  *   not listed here  pp, dp and the split, which depend on the numbers of GPUs and blocks */
 #include "core/orchestrate/orchestrate_internal.h"
 
@@ -148,15 +148,44 @@ static void fill_lanes(struct dt_orch_table *t, int m, struct dt_orch_modes *o)
 
 /* Cheapest first.  Level 0 is left out where level 1 may be chosen, which moves as many bytes, holds less and updates
  * less on each rank. */
-static void fill_zero(const struct dt_search_input *in, int m, struct dt_orch_modes *o)
+static void fill_zero(const struct dt_search_input *in, int m, bool on_host,
+                      struct dt_orch_modes *o)
 {
     unsigned set = in->opt.zero[m] ? in->opt.zero[m] : 1U << in->zero[m];
 
     if (set & 1U << 1)
         set &= ~1U;
     for (int z = 0; z <= DT_ZERO_MAX; z++)
-        if ((set >> z & 1) && (z < 2 || !dt_cluster_is_cpu(in->cluster)))
+        if ((set >> z & 1) && (z < 2 || !dt_cluster_is_cpu(in->cluster))) {
+            o->on_host[o->n_zero] = on_host;
             o->zero[o->n_zero++] = z;
+        }
+}
+
+static bool has_trained(const struct dt_orch_table *t, int m)
+{
+    for (int b = 0; b < t->in->model->modules[m].n_blocks; b++)
+        if (dt_plan_trained(&t->scratch, t->in->model, m, b))
+            return true;
+    return false;
+}
+
+/* Masters and moments on the host take as little memory as is possible, and the step takes longest: they come behind all levels of
+ * ZeRO without. */
+static void fill_states(const struct dt_orch_table *t, int m, struct dt_orch_modes *o)
+{
+    enum {
+        HERE = 1U << DT_OFFLOAD_NONE | 1U << DT_OFFLOAD_PARAMETERS,
+        ON_HOST = 1U << DT_OFFLOAD_OPTIMIZER | 1U << DT_OFFLOAD_ALL,
+    };
+    const struct dt_search_input *in = t->in;
+
+    o->offloads = dt_orch_offloads(in, m);
+    if (o->offloads & HERE)
+        fill_zero(in, m, false, o);
+    if ((o->offloads & ON_HOST) &&
+        (o->n_zero == 0 || (has_trained(t, m) && !dt_cluster_is_cpu(in->cluster))))
+        fill_zero(in, m, true, o);
 }
 
 void dt_orch_space_fill(struct dt_orch_table *t)
@@ -174,7 +203,7 @@ void dt_orch_space_fill(struct dt_orch_table *t)
         for (int r = 0; r < DT_ORCH_RECOMPUTE_N; r++)
             if (set >> r & 1)
                 o->recompute[o->n_recompute++] = (enum dt_block_recompute)r;
-        fill_zero(in, m, o);
+        fill_states(t, m, o);
     }
 }
 
@@ -209,6 +238,31 @@ int dt_orch_space_microbatch(const struct dt_orch_table *t, int microbatch)
     return -1;
 }
 
+int dt_orch_space_zero(const struct dt_orch_table *t, int m, const struct dt_plan_module *mp)
+{
+    const struct dt_orch_modes *o = &t->space.of[m];
+
+    for (int z = 0; z < o->n_zero; z++)
+        if (o->zero[z] == mp->zero && o->on_host[z] == dt_plan_offloads_optimizer(mp))
+            return z;
+    return -1;
+}
+
+int dt_orch_state_of(const struct dt_orch_modes *o, bool on_host)
+{
+    for (int z = 0; z < o->n_zero; z++)
+        if (o->on_host[z] == on_host)
+            return z;
+    return -1;
+}
+
+void dt_orch_states_apply(const struct dt_orch_modes *o, int z, bool leave,
+                          struct dt_plan_module *mp)
+{
+    mp->zero = o->zero[z];
+    mp->offload = dt_plan_offload_of(o->on_host[z], leave);
+}
+
 void dt_orch_choice_apply(const struct dt_orch_table *t, int m, const struct dt_orch_choice *c,
                           int vpp, struct dt_plan *p)
 {
@@ -226,5 +280,5 @@ void dt_orch_choice_apply(const struct dt_orch_table *t, int m, const struct dt_
         .dp = c->dp,
     };
     mp->recompute = o->recompute[c->recompute];
-    mp->zero = o->zero[c->zero];
+    dt_orch_states_apply(o, c->zero, false, mp);
 }

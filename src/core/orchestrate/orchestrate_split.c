@@ -20,9 +20,14 @@ enum {
 };
 #define CLOSE 1e-9 /* of the slowest part, relative */
 
+struct held {     /* by a stage, as in struct dt_memory */
+    double bytes; /* without what stages of one GPU need once */
+    double once, away, beside;
+};
+
 struct known {
     int stage; /* 1 + the stage; 0: none */
-    double bytes;
+    struct held held;
 };
 
 struct shaping {
@@ -31,23 +36,24 @@ struct shaping {
     int m, blocks, parts;
     bool alike; /* the blocks between the first and the last, as those of an LLM are */
     struct dt_work work[DT_MAX_MODULES];
-    double beside[DT_MAX_VSTAGES]; /* of each stage, bytes that others take on its GPUs */
+    /* of each stage, bytes that others take on its GPUs, and of these what leaves between phases */
+    double beside[DT_MAX_VSTAGES], away[DT_MAX_VSTAGES];
     struct known last[DT_MAX_MODULES];
     /* [parts][blocks + 1]: 1 + the first block of the longest part that ends before this one; 0 = not asked yet */
     uint16_t *reach;
 };
 
-/* `once`: those of them that stages of one GPU need once. */
-static double bytes_of(const struct shaping *x, int m, int stage, double *once)
+static struct held held_by(const struct shaping *x, int m, int stage)
 {
     const struct dt_search_input *in = x->t->in;
     struct dt_memory mem;
     int64_t n = dt_plan_microbatches(x->p, in->model->llm, m);
+    double once;
 
     dt_memory_stage_again(x->t->acts, x->p, in->model, in->cluster, m, stage, &x->work[m],
                           n > 0 ? n : 1, &mem);
-    *once = dt_cluster_is_cpu(in->cluster) ? mem.logits_workspace : mem.reserve;
-    return mem.total;
+    once = dt_cluster_is_cpu(in->cluster) ? mem.logits_workspace : mem.reserve;
+    return (struct held){mem.total - once, once, mem.away, mem.beside};
 }
 
 /* Do the GPUs of these two stages overlap? */
@@ -61,33 +67,36 @@ static bool meet(const struct dt_plan *p, int m, int stage, int other, int its)
 }
 
 /* What stage k of another module holds: the one that was asked about last is known. */
-static double others_bytes(struct shaping *x, int o, int k)
+static const struct held *held_by_other(struct shaping *x, int o, int k)
 {
     struct known *last = &x->last[o];
-    double once;
 
     if (last->stage != k + 1)
-        *last = (struct known){k + 1, bytes_of(x, o, k, &once) - once};
-    return last->bytes;
+        *last = (struct known){k + 1, held_by(x, o, k)};
+    return &last->held;
 }
 
-static double beside(struct shaping *x, int stage)
+static void look_beside(struct shaping *x, int stage)
 {
     const struct dt_plan *p = x->p;
-    double sum = 0;
 
+    x->beside[stage] = x->away[stage] = 0;
     for (int o = 0; o < p->n_modules && dt_plan_shares(p); o++)
         for (int k = 0; o != x->m && k < p->modules[o].layout.pp; k++)
-            if (meet(p, x->m, stage, o, k))
-                sum += others_bytes(x, o, k);
-    return sum;
+            if (meet(p, x->m, stage, o, k)) {
+                const struct held *h = held_by_other(x, o, k);
+
+                x->beside[stage] += h->bytes;
+                x->away[stage] += h->away;
+            }
 }
 
 static bool stage_fits(const struct shaping *x, int stage)
 {
-    double once;
+    struct held h = held_by(x, x->m, stage);
 
-    return bytes_of(x, x->m, stage, &once) + x->beside[stage] <= dt_memory_limit(x->t->in->cluster);
+    return h.bytes + h.once + x->beside[stage] - fmin(x->away[stage], h.beside) <=
+           dt_memory_limit(x->t->in->cluster);
 }
 
 static bool all_fit(const struct shaping *x)
@@ -250,10 +259,13 @@ bool dt_orch_split_may_fit(struct dt_orch_table *t, struct dt_plan *p)
 
     set_work(&x);
     for (int m = 0; m < p->n_modules; m++) {
-        double once;
+        struct held h;
 
-        if (p->modules[m].with)
-            x.beside[0] += bytes_of(&x, m, 0, &once) - once;
+        if (p->modules[m].with) {
+            h = held_by(&x, m, 0);
+            x.beside[0] += h.bytes;
+            x.away[0] += h.away;
+        }
         if (p->modules[m].with && is_long(t, p, m))
             return true;
     }
@@ -282,7 +294,7 @@ enum dt_orch_fit dt_orch_split_module(struct dt_orch_table *t, struct dt_plan *p
         return DT_ORCH_FIT_LEFT;
     set_work(&x);
     for (int s = l->pp - 1; s >= 0; s--) {
-        x.beside[s] = beside(&x, s);
+        look_beside(&x, s);
         /* the stages before these hold no fewer microbatches: none of them has room for more blocks than it has */
         if (s == l->pp - 2 && x.alike && !stage_fits(&x, s) && !stage_fits(&x, s + 1))
             return DT_ORCH_FIT_NONE;
@@ -304,7 +316,7 @@ bool dt_orch_split_any(struct dt_orch_table *t, struct dt_plan *p, int m,
 
     set_work(&x);
     for (int s = 0; s < l->pp; s++)
-        x.beside[s] = beside(&x, s);
+        look_beside(&x, s);
     return shape(&x, times->block_s);
 }
 

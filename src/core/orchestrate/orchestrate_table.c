@@ -49,7 +49,7 @@ void dt_orch_work_stats(const struct dt_search_input *in, int module,
 }
 
 /* Work of k mean samples. */
-static void mean_work(const struct dt_orch_work_stats *s, double k, struct dt_work *out)
+void dt_orch_mean_work(const struct dt_orch_work_stats *s, double k, struct dt_work *out)
 {
     memset(out, 0, sizeof(*out));
     if (s->tokens <= 0)
@@ -65,7 +65,7 @@ void dt_search_mean_work(const struct dt_search_input *in, int module, struct dt
     struct dt_orch_work_stats s;
 
     dt_orch_work_stats(in, module, &s);
-    mean_work(&s, 1, out);
+    dt_orch_mean_work(&s, 1, out);
 }
 
 /* The LLM's kernels see M samples at once; encoders and generators are costed one sample at a time
@@ -81,7 +81,7 @@ void dt_orch_block_timer_init(struct dt_orch_block_timer *b, const struct dt_sea
     b->shard = *shard;
     b->k = module == in->model->llm ? p->policy.microbatch : 1;
     b->split = dt_pipe_of(p->policy.schedule)->put_off != NULL;
-    mean_work(w, b->k, &b->work);
+    dt_orch_mean_work(w, b->k, &b->work);
     dt_plan_trainable(p, in->model, module, b->trainable);
 }
 

@@ -6,7 +6,8 @@
  *
  *   hosts      all layouts of the LLM that fit, by the staged formula with the guests' work spread over the LLM's GPUs;
  *              the modules that are no guests need the GPUs that are left.  Once with the least ZeRO with which the LLM
- *              alone fits, and once with more, which makes room for guests, or for less recomputation of theirs
+ *              alone fits, and once with more, which makes room for guests, or for less recomputation of theirs; where that
+ *              is open, once with masters and moments on the host
  *   the rest   the fastest layouts on the GPUs that the LLM leaves
  *   guests     lanes and replicas over the host's GPUs, the least loaded first, of which the memory of the GPUs, LLM and
  *              all guests together, decides; of one stage, and of as many as the host, which lie where its stages do
@@ -49,6 +50,7 @@ struct host {
     bool swift;
     int tried[2];
     bool deep;          /* guests have as many stages as the LLM */
+    bool on_host;       /* the masters and moments of LLM and guests, where they may be */
     bool legal;         /* such a host is of the space */
     uint8_t least_zero; /* with which the LLM alone fits */
 };
@@ -409,8 +411,11 @@ static int options_of(struct placing *w, const struct host *h, int m, struct opt
             struct dt_orch_times *x = dt_orch_times_of(w->t, m, l, r, 0, s->pipe[h->c.pipe].split);
             int pp = h->deep ? llm->pp : 1;
             int most = h->c.gpus / (dt_orch_lane_gpus(&s->of[m].lane[l]) * pp);
-            struct option y = {
-                .of = {.lane = (uint8_t)l, .recompute = (uint8_t)r, .pp = (int16_t)pp}};
+            int z = dt_orch_state_of(&s->of[m], h->on_host);
+            struct option y = {.of = {.lane = (uint8_t)l,
+                                      .recompute = (uint8_t)r,
+                                      .zero = (uint8_t)(z > 0 ? z : 0),
+                                      .pp = (int16_t)pp}};
 
             if (x && most > 0 && pp <= w->in->model->modules[m].n_blocks)
                 replicas_of(w, most, slot, llm->pp / pp, &y, x->sample_s / pp, o, &n);
@@ -535,19 +540,26 @@ static bool is_long(const struct placing *w, const struct dt_plan *p)
     return share * dt_orch_plan_ops(p, w->llm) > LONG_PROGRAM;
 }
 
-/* The host once more from its first combination, with the least ZeRO of the LLM, or the next level that divides more than that does;
- * false where there is none. */
-static bool set_host(const struct placing *w, struct host *h, bool deep, bool more_zero)
+/* The host once more from its first combination, in one of these ways; false where that is no other one. */
+enum way {
+    LEAST_ZERO, /* of the LLM, with which it alone fits */
+    MORE_ZERO,  /* the next level that divides more than that does */
+    ON_HOST,    /* masters and moments of LLM and guests */
+};
+static bool set_host(const struct placing *w, struct host *h, bool deep, enum way way)
 {
     const struct dt_orch_modes *o = &w->t->space.of[w->llm];
     int z = h->least_zero;
 
-    while (more_zero && ++z < o->n_zero && o->zero[z] < 2)
+    while (way == MORE_ZERO && ++z < o->n_zero && (o->zero[z] < 2 || o->on_host[z]))
         ;
-    if (z >= o->n_zero || (deep && h->c.of[w->llm].pp < 2) ||
-        (more_zero && w->t->space.pipe[h->c.pipe].split && o->zero[z] > 2))
+    if (way == ON_HOST)
+        z = o->on_host[z] ? o->n_zero : dt_orch_state_of(o, true);
+    if (z < 0 || z >= o->n_zero || (deep && h->c.of[w->llm].pp < 2) ||
+        (way != LEAST_ZERO && w->t->space.pipe[h->c.pipe].split && o->zero[z] > 2))
         return false;
     h->c.of[w->llm].zero = (uint8_t)z;
+    h->on_host = way == ON_HOST;
     h->deep = deep;
     h->tried[0] = h->tried[1] = 0;
     return true;
@@ -563,10 +575,10 @@ static struct host *host_at(struct placing *w, int i)
 }
 
 /* Two plans of every host, on few GPUs more, behind the *n of plans[], which has room for plans_max. */
-static enum dt_status list_plans(struct placing *w, bool deep, bool more_zero, struct dt_error *err,
+static enum dt_status list_plans(struct placing *w, bool deep, enum way way, struct dt_error *err,
                                  struct dt_plan *plans, int *n)
 {
-    int most = w->thorough && !more_zero ? w->plans_max / 2 : w->plans_max;
+    int most = w->thorough && way == LEAST_ZERO ? w->plans_max / 2 : w->plans_max;
     int rounds = !w->few ? 2 : dt_orch_effort_of(w->in)->coarse ? QUICK_COMBOS : COMBOS_MAX;
 
     for (int k = 0; k < rounds; k++)
@@ -577,7 +589,7 @@ static enum dt_status list_plans(struct placing *w, bool deep, bool more_zero, s
             if (!h)
                 continue;
             if (k == 0)
-                h->legal = set_host(w, h, deep, more_zero);
+                h->legal = set_host(w, h, deep, way);
             if (!h->legal)
                 continue;
             if (*n == most) { /* the list is full: who is left out is told */
@@ -634,9 +646,10 @@ static enum dt_status place_depth(struct placing *w, bool deep, struct dt_plan *
     if (w->out->n > 0)
         plans[n++] = w->out->plans[0];
     others = n;
-    DT_TRY(list_plans(w, deep, false, err, plans, &n));
+    DT_TRY(list_plans(w, deep, LEAST_ZERO, err, plans, &n));
     if (w->thorough)
-        DT_TRY(list_plans(w, deep, true, err, plans, &n));
+        DT_TRY(list_plans(w, deep, MORE_ZERO, err, plans, &n));
+    DT_TRY(list_plans(w, deep, ON_HOST, err, plans, &n));
     if (n == others)
         return DT_OK;
     DT_TRY(rank_plans(w, deep, plans, &n, err));

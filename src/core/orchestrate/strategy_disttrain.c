@@ -307,6 +307,8 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
 
     if (t->gpus < t->in->model->n_modules)
         return colocated(t, err, out);
+    if (dt_orch_hosts_hold_none(t))
+        return dt_orch_infeasible(t, err);
     st = look(t, err, out);
     if (st != DT_ERR_INFEASIBLE || out->n == 0 || isinf(t->sigmas))
         return st;

@@ -59,9 +59,12 @@ static int64_t step_ns(struct times *t, uint32_t i)
 
 static int64_t host_ns(struct times *t, uint32_t i)
 {
+    const struct dt_op *op = &t->p->ops[i];
+    int ranks = dt_sched_host_ranks(t->p->plan, t->of.model, t->of.cluster, op->module, op->stage,
+                                    DT_SCHED_HOST_COPIES);
     struct dt_cost_time cost;
 
-    dt_cost_host_copy(t->of.cost, (double)t->p->ops[i].bytes, &cost);
+    dt_cost_host_copy(t->of.cost, (double)op->bytes, ranks, &cost);
     stands_on(t, &cost, 1);
     return dt_sched_times_ns(&t->of, i, cost.ns);
 }

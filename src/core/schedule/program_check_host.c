@@ -4,12 +4,14 @@
  *
  * They are on the device until the OFFLOAD and the last forward of their lane have ended, and from the beginning of the RELOAD on.
  * So every forward comes before the RELOAD and every backward and the step behind it; and while they are on the device the host's
- * lanes on their GPUs hold no more than what memory was charged for (dt_memory_beside_guests). */
+ * lanes on their GPUs hold no more than what memory was charged for (dt_memory_beside_guests).
+ *
+ * A GPU's link carries one copy at a time in a direction, of whatever lane, or a step on the host, which copies both ways. */
 #include "core/cost/memory.h"
 #include "core/schedule/program_check_impl.h"
 
 struct guest {
-    uint32_t offload, reload, last_f;
+    uint32_t lane, offload, reload, last_f;
 };
 
 static bool is_guest(const struct dt_check *c, const struct dt_lane *l)
@@ -41,7 +43,7 @@ static enum dt_status check_bytes(const struct dt_check *c, uint32_t i)
 /* Finds both ops of a lane: one each, or none. */
 static enum dt_status find(const struct dt_check *c, const struct dt_lane *l, struct guest *g)
 {
-    *g = (struct guest){DT_NONE, DT_NONE, DT_NONE};
+    *g = (struct guest){(uint32_t)(l - c->p->lanes), DT_NONE, DT_NONE, DT_NONE};
     for (uint32_t i = l->first; i < l->first + l->n; i++) {
         const struct dt_op *op = &c->p->ops[i];
         uint32_t *is = op->kind == DT_OP_OFFLOAD ? &g->offload : &g->reload;
@@ -129,8 +131,50 @@ static enum dt_status check_guest(struct dt_check *c, const struct dt_lane *l,
     return DT_OK;
 }
 
-enum dt_status dt_check_host(struct dt_check *c)
+/* ---- the link ---- */
+
+static enum dt_status check_turn(struct dt_check *c, uint32_t a, uint32_t b)
 {
+    if (dt_check_after(c, a, b) || dt_check_after(c, b, a))
+        return DT_OK;
+    return dt_check_fail(c, a, "has its GPUs' host link at the same time as op %u", b);
+}
+
+static enum dt_status check_steps(struct dt_check *c, const struct guest *g)
+{
+    for (int l = 0; l < c->p->n_lanes; l++) {
+        const struct dt_lane *x = &c->p->lanes[l];
+
+        if (!dt_plan_offloads_optimizer(&c->p->plan->modules[x->module]) ||
+            !dt_check_meet(x, &c->p->lanes[g->lane]))
+            continue;
+        for (uint32_t i = x->first; i < x->first + x->n; i++)
+            if (c->p->ops[i].kind == DT_OP_STEP) {
+                DT_TRY(check_turn(c, i, g->offload));
+                DT_TRY(check_turn(c, i, g->reload));
+            }
+    }
+    return DT_OK;
+}
+
+static enum dt_status check_link(struct dt_check *c, const struct guest *guest, int n)
+{
+    for (int a = 0; a < n; a++) {
+        for (int b = 0; b < a; b++) {
+            if (!dt_check_meet(&c->p->lanes[guest[a].lane], &c->p->lanes[guest[b].lane]))
+                continue;
+            DT_TRY(check_turn(c, guest[a].offload, guest[b].offload));
+            DT_TRY(check_turn(c, guest[a].reload, guest[b].reload));
+        }
+        DT_TRY(check_steps(c, &guest[a]));
+    }
+    return DT_OK;
+}
+
+static enum dt_status check_guests(struct dt_check *c, struct guest *guest)
+{
+    int n = 0;
+
     for (int l = 0; l < c->p->n_lanes; l++) {
         struct guest g;
 
@@ -140,6 +184,19 @@ enum dt_status dt_check_host(struct dt_check *c)
         if (g.offload == DT_NONE || g.reload == DT_NONE)
             return lacks(c, &c->p->lanes[l], g.offload == DT_NONE ? "way to the host" : "way back");
         DT_TRY(check_guest(c, &c->p->lanes[l], &g));
+        guest[n++] = g;
     }
-    return DT_OK;
+    return check_link(c, guest, n);
+}
+
+enum dt_status dt_check_host(struct dt_check *c)
+{
+    struct guest *guest = dt_malloc(((size_t)c->p->n_lanes + 1) * sizeof(*guest));
+    enum dt_status st;
+
+    if (!guest)
+        return dt_error_nomem(c->err, "the check of a program");
+    st = check_guests(c, guest);
+    dt_free(guest);
+    return st;
 }

@@ -158,23 +158,42 @@ static uint32_t last_op(const struct dt_sched_module *m, const struct dt_sched_l
            (uint32_t)dt_sched_backward_parts(&m->v[v], k == o->last_b[chunk]) - 1;
 }
 
-/* The OFFLOAD of a lane; dependencies on those of others, and on the RELOAD. */
+static uint32_t count_beside(const struct dt_sched *s, const struct dt_lane *l,
+                             enum dt_sched_link_who who)
+{
+    uint32_t k = 0;
+
+    while (dt_sched_link_beside(s, l, who, k) != DT_NONE)
+        k++;
+    return k;
+}
+
+/* The OFFLOAD of a lane; dependencies on those of others, and on the RELOAD; who has the link before its OFFLOAD, RELOAD and
+ * STEP. */
 static void count_host(const struct dt_sched *s, const struct dt_sched_module *m, int replica,
                        int stage, struct counter *c)
 {
     struct dt_lane l = dt_sched_fill_lane(s, m, replica, stage);
-    uint32_t k = 0;
+    bool guest = dt_sched_fill_offloads(s, m);
 
     if (!s->link)
         return;
     dt_sched_link_begin(s, m, replica, stage);
-    if (dt_sched_fill_offloads(s, m)) {
+    if (guest) {
         s->link[m->lane_base + (uint32_t)(replica * m->pp + stage)].offload = (uint32_t)c->at++;
         c->deps++;
     }
-    while (dt_sched_link_beside(s, &l, !dt_sched_fill_offloads(s, m), k) != DT_NONE)
-        k++;
-    c->deps += k;
+    c->deps += count_beside(s, &l, guest ? DT_SCHED_LINK_HOSTS : DT_SCHED_LINK_GUESTS) +
+               3 * count_beside(s, &l, DT_SCHED_LINK_SHARERS);
+}
+
+static void count_reload(const struct dt_sched *s, const struct dt_sched_module *m, int replica,
+                         int stage, bool unasked, struct counter *c)
+{
+    struct dt_sched_link *h = &s->link[m->lane_base + (uint32_t)(replica * m->pp + stage)];
+
+    h->reload = (uint32_t)c->at++;
+    h->unasked = unasked;
 }
 
 static void count_lane(const struct dt_sched *s, struct dt_sched_module *m, int replica, int stage,
@@ -191,7 +210,8 @@ static void count_lane(const struct dt_sched *s, struct dt_sched_module *m, int 
         uint32_t k = DT_CODE_MB(o->code[i]), chunk = DT_CODE_CHUNK(o->code[i]);
         int v = (int)chunk * m->pp + stage;
 
-        c->at += i == reload;
+        if (i == reload)
+            count_reload(s, m, replica, stage, false, c);
         if (DT_CODE_KIND(o->code[i]) == DT_CODE_FORWARD)
             count_forward(s, m, replica, v, k, k == o->first_f[chunk], c);
         else if (DT_CODE_KIND(o->code[i]) == DT_CODE_BACKWARD)
@@ -202,7 +222,8 @@ static void count_lane(const struct dt_sched *s, struct dt_sched_module *m, int 
             dt_sched_link_count(s, m, replica, stage, i, last_op(m, o, replica, stage, i, c));
         c->at += dt_sched_fill_behind(m, o, stage, i, &ahead);
     }
-    c->at += reload == o->n;
+    if (reload == o->n)
+        count_reload(s, m, replica, stage, true, c);
     c->at += dt_sched_fill_tail(s, m, stage);
 }
 

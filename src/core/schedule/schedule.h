@@ -60,6 +60,11 @@ double dt_sched_collectives_s(const struct dt_plan *plan, const struct dt_model 
                               const struct dt_cluster *cluster, struct dt_cost *cost, int module,
                               int64_t n);
 
+/* Seconds, near enough, that the steps of masters and moments on the host take at the end of an iteration, where nothing else is
+ * left to do: of the module that takes longest with its guests, all GPUs of a node sharing the host.  0: there are none. */
+double dt_sched_host_step_s(const struct dt_plan *plan, const struct dt_model *model,
+                            const struct dt_cluster *cluster, struct dt_cost *cost);
+
 struct dt_durations {
     int64_t *
         ns; /* [n_ops]; SEND: alpha + bytes/bw without contention; RECV: 0; collectives: their time */

@@ -54,6 +54,7 @@ struct pack {
     struct choice *heap;
     uint32_t n_heap, n_placed;
     int64_t last_ns;
+    bool instants; /* is there computation that takes no time? */
 };
 
 /* ---- gaps ---- */
@@ -250,6 +251,7 @@ static int pack_init(struct pack *w, struct dt_sched_turns_runs *g)
             for (uint32_t k = l->first_gpu; k < l->first_gpu + l->gpus; k++)
                 w->gpu[k].n++;
             all += l->gpus;
+            w->instants |= g->node[i].ns == 0;
         }
     busy = dt_arena_alloc_raw(a, all + 1, sizeof(*busy));
     if (!busy)
@@ -334,7 +336,7 @@ bool dt_sched_bubbles_matter(const struct dt_sched_turns_runs *g, const struct d
 
 struct found { /* the shortest of all passes from the begin */
     int64_t ns;
-    uint32_t *order; /* the caller's; where there is `any` */
+    uint32_t *order; /* the caller's; where there is `any`; NULL: only the time is asked */
     bool any;
 };
 
@@ -366,7 +368,8 @@ static enum dt_status run_rounds(struct pack *w, int64_t ns, struct dt_error *er
         if (ns < best->ns) {
             best->ns = ns;
             best->any = true;
-            DT_TRY(write_order(w, err, best->order));
+            if (best->order)
+                DT_TRY(write_order(w, err, best->order));
         }
         if ((double)(before - ns) < ROUND_GAIN * (double)before)
             break;
@@ -385,22 +388,29 @@ static enum dt_status run_starts(struct pack *w, struct dt_error *err, struct fo
     return DT_OK;
 }
 
-enum dt_status dt_sched_bubbles_fill(struct dt_sched_turns_runs *g, bool silent,
-                                     struct dt_error *err, struct dt_sched_turns *t)
+/* The time alone.  In the order in which ops were placed none begins sooner than where it was placed: it would have been
+ * placed there.  So that order need not be run. */
+static enum dt_status fill_time(struct pack *w, struct dt_error *err, struct dt_sched_turns *t)
+{
+    struct found best = {.ns = t->end_ns};
+
+    DT_TRY(run_starts(w, err, &best));
+    t->end_ns = best.ns;
+    return DT_OK;
+}
+
+static enum dt_status fill_turns(struct pack *w, bool silent, struct dt_error *err,
+                                 struct dt_sched_turns *t)
 {
     struct dt_sched_turns other;
     struct found best;
     enum dt_status st;
-    struct pack w;
 
-    if (pack_init(&w, g) != 0)
-        return dt_error_nomem(err, "bubbles of a program");
-    DT_TRY(dt_sched_turns_follow(g, true, w.end_ns[0], err, t)); /* for the times of its ops */
-    DT_TRY(dt_sched_turns_new(g->p, err, &other));
+    DT_TRY(dt_sched_turns_new(w->g->p, err, &other));
     best = (struct found){.ns = t->end_ns, .order = other.order};
-    st = run_starts(&w, err, &best);
+    st = run_starts(w, err, &best);
     if (st == DT_OK && best.any)
-        st = dt_sched_turns_follow(g, silent, w.end_ns[0], err, &other);
+        st = dt_sched_turns_follow(w->g, silent, w->end_ns[0], err, &other);
     if (st == DT_OK && other.end_ns < t->end_ns) {
         struct dt_sched_turns old = *t;
 
@@ -409,4 +419,15 @@ enum dt_status dt_sched_bubbles_fill(struct dt_sched_turns_runs *g, bool silent,
     }
     dt_sched_turns_free(&other);
     return st;
+}
+
+enum dt_status dt_sched_bubbles_fill(struct dt_sched_turns_runs *g, bool silent,
+                                     struct dt_error *err, struct dt_sched_turns *t)
+{
+    struct pack w;
+
+    if (pack_init(&w, g) != 0)
+        return dt_error_nomem(err, "bubbles of a program");
+    DT_TRY(dt_sched_turns_follow(g, true, w.end_ns[0], err, t)); /* for the times of its ops */
+    return silent && !w.instants ? fill_time(&w, err, t) : fill_turns(&w, silent, err, t);
 }

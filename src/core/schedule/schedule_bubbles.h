@@ -13,7 +13,8 @@ void dt_sched_bubbles_bounds(const struct dt_sched_turns_runs *g, struct dt_sche
 /* Could an iteration of x->rules_ns be noticeably shorter in other turns?  Not where phases or expert groups leave lanes no
  * choice. */
 bool dt_sched_bubbles_matter(const struct dt_sched_turns_runs *g, const struct dt_sched_bubbles *x);
-/* `t` is a run of `g` that has ended; where turns are found in which the iteration is shorter, it becomes these. */
+/* `t` is a run of `g` that has ended; where turns are found in which the iteration is shorter, it becomes these; silent: their
+ * t->end_ns is all that is asked. */
 enum dt_status dt_sched_bubbles_fill(struct dt_sched_turns_runs *g, bool silent,
                                      struct dt_error *err, struct dt_sched_turns *t);
 /* What of *out has to do with why the iteration is no shorter than in the turns of `t`, of out->ns: work_ns (more than the

@@ -197,13 +197,19 @@ static void wait_for_own(struct fill *f, struct dt_op *op, int v, int i)
 
 static void offload(struct fill *f)
 {
+    const struct dt_lane *l = &f->p->lanes[f->lane];
     struct dt_op *op;
+    uint32_t lane;
 
     if (!dt_sched_fill_offloads(f->s, f->m))
         return;
     op = new_op(f, DT_OP_OFFLOAD, f->stage, DT_NONE);
     op->bytes = dt_sched_link_bytes(f->s, f->m, f->stage, false);
     op->dep[1] = f->last[DT_RES_COLL]; /* parameters as the iteration uses them */
+    for (uint32_t k = 0;
+         (lane = dt_sched_link_beside(f->s, l, DT_SCHED_LINK_SHARERS, k)) != DT_NONE; k++)
+        if (lane < f->lane)
+            add_dep(f, op, f->s->link[lane].offload);
 }
 
 static void reload(struct fill *f)
@@ -214,8 +220,27 @@ static void reload(struct fill *f)
 
     op->bytes = dt_sched_link_bytes(f->s, f->m, f->stage, true);
     op->dep[1] = f->last[DT_RES_COMPUTE];
-    for (uint32_t k = 0; (lane = dt_sched_link_beside(f->s, l, false, k)) != DT_NONE; k++)
+    for (uint32_t k = 0; (lane = dt_sched_link_beside(f->s, l, DT_SCHED_LINK_HOSTS, k)) != DT_NONE;
+         k++)
         add_dep(f, op, f->s->link[lane].drained);
+    for (uint32_t k = 0;
+         (lane = dt_sched_link_beside(f->s, l, DT_SCHED_LINK_SHARERS, k)) != DT_NONE; k++)
+        if (dt_sched_link_reloads_first(f->s, lane, f->lane))
+            add_dep(f, op, f->s->link[lane].reload);
+}
+
+/* A step on the host has the link to itself. */
+static void wait_for_link(struct fill *f, struct dt_op *op)
+{
+    const struct dt_lane *l = &f->p->lanes[f->lane];
+    uint32_t lane;
+
+    if (!dt_plan_offloads_optimizer(&f->s->plan->modules[f->m->index]))
+        return;
+    for (uint32_t k = 0;
+         (lane = dt_sched_link_beside(f->s, l, DT_SCHED_LINK_SHARERS, k)) != DT_NONE; k++)
+        if (f->s->link[lane].unasked)
+            add_dep(f, op, f->s->link[lane].reload);
 }
 
 /* What the first that asks waits for. */
@@ -235,7 +260,8 @@ static void wait_for_memory(struct fill *f, struct dt_op *op)
 
     if (!f->s->link || f->s->link[f->lane].full != f->entry)
         return;
-    for (uint32_t k = 0; (lane = dt_sched_link_beside(f->s, l, true, k)) != DT_NONE; k++)
+    for (uint32_t k = 0; (lane = dt_sched_link_beside(f->s, l, DT_SCHED_LINK_GUESTS, k)) != DT_NONE;
+         k++)
         add_dep(f, op, f->s->link[lane].offload);
 }
 
@@ -499,6 +525,7 @@ static void tail(struct fill *f, uint32_t *norm_member)
     op = new_op(f, DT_OP_STEP, 0, DT_NONE);
     op->dep[1] = f->last[DT_RES_COLL];
     op->dep[2] = f->reloaded;
+    wait_for_link(f, op);
 }
 
 /* ---- groups ---- */

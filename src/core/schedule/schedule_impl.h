@@ -202,10 +202,13 @@ enum dt_status dt_sched_colocate(struct dt_sched *s, struct dt_program *p, struc
 enum dt_status dt_sched_durations(const struct dt_sched *s, const struct dt_program *p,
                                   struct dt_error *err, struct dt_durations *out);
 
-/* Trained parameters of blocks [first, first + n) held by one GPU of a lane (schedule_sync.c). */
-/* Of a stage that steps on its host: GPUs that do so there at the same time, on the node of its own that has most. */
+/* Of a stage that steps on its host, or copies parameters there and back: GPUs that do so there at the same time, on the node
+ * of its own that has most (schedule_host.c). */
+enum dt_sched_host_use { DT_SCHED_HOST_STEPS, DT_SCHED_HOST_COPIES };
 int dt_sched_host_ranks(const struct dt_plan *p, const struct dt_model *m,
-                        const struct dt_cluster *c, int module, int stage);
+                        const struct dt_cluster *c, int module, int stage,
+                        enum dt_sched_host_use use);
+/* Trained parameters of blocks [first, first + n) held by one GPU of a lane (schedule_sync.c). */
 uint64_t dt_sched_trained_params(const struct dt_plan *p, const struct dt_model *m, int module,
                                  int first, int n);
 /* The same of a rank that updates its share of them alone (ZeRO). */

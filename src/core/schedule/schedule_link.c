@@ -20,8 +20,8 @@ int dt_sched_link_init(struct dt_sched *s)
     if (!s->link)
         return -1;
     for (uint32_t l = 0; l < s->n_lanes; l++)
-        s->link[l] =
-            (struct dt_sched_link){.offload = DT_NONE, .full = DT_NONE, .drained = DT_NONE};
+        s->link[l] = (struct dt_sched_link){
+            .offload = DT_NONE, .reload = DT_NONE, .full = DT_NONE, .drained = DT_NONE};
     return 0;
 }
 
@@ -79,14 +79,33 @@ static uint32_t on_gpus(const struct dt_sched_module *m, const struct dt_plan_la
     return k < *n ? m->lane_base + (uint32_t)(first % m->dp * m->pp + first / m->dp) : DT_NONE;
 }
 
-uint32_t dt_sched_link_beside(const struct dt_sched *s, const struct dt_lane *l, bool guests,
-                              uint32_t k)
+static bool is_one(const struct dt_sched *s, int o, int module, enum dt_sched_link_who who)
+{
+    switch (who) {
+    case DT_SCHED_LINK_GUESTS:
+        return is_guest(s, o) && dt_plan_host(s->plan, o) == module;
+    case DT_SCHED_LINK_HOSTS:
+        return dt_plan_host(s->plan, module) == o;
+    case DT_SCHED_LINK_SHARERS:
+        break;
+    }
+    return is_guest(s, o) && o != module;
+}
+
+bool dt_sched_link_reloads_first(const struct dt_sched *s, uint32_t lane, uint32_t other)
+{
+    const struct dt_sched_link *a = &s->link[lane], *b = &s->link[other];
+
+    return a->unasked != b->unasked ? b->unasked : lane < other;
+}
+
+uint32_t dt_sched_link_beside(const struct dt_sched *s, const struct dt_lane *l,
+                              enum dt_sched_link_who who, uint32_t k)
 {
     for (int o = 0; s->link && o < s->n_modules; o++) {
         uint32_t n, lane;
 
-        if (guests ? !is_guest(s, o) || dt_plan_host(s->plan, o) != l->module
-                   : dt_plan_host(s->plan, l->module) != o)
+        if (!is_one(s, o, l->module, who))
             continue;
         lane = on_gpus(&s->m[o], s->m[o].layout, l, k, &n);
         if (lane != DT_NONE)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The host link: OFFLOAD and RELOAD of guests' parameters (model/plan_offload.c), and what waits for them.
+ * The host link: OFFLOAD and RELOAD of guests' parameters (model/plan_offload.c), what waits for them, and who has the link.
  *
  *   guest's lane   GATHER   F F F                                        B B B ... STEP
  *   host link         \-> OFFLOAD                              RELOAD -/
@@ -10,14 +10,20 @@
  *                                     `- the first forward that makes more in flight than there may be beside the parameters
  *                                        (dt_memory_beside_guests)
  *
+ * A GPU has one link, which carries one copy at a time in a direction: OFFLOADs of guests on the same GPUs are one behind the other,
+ * and so are RELOADs, in the order of lanes, those that no backward waits for last.  (A RELOAD is behind all OFFLOADs on its GPUs
+ * as it is: it waits for a backward of the host that follows [L2].)  Optimizers that step on the host copy both ways; all that is
+ * trained has come back when they begin, and they wait for the rest.
+ *
  * Which of the host's ops these are is counted in the first pass. */
 #ifndef DT_CORE_SCHEDULE_SCHEDULE_LINK_H
 #define DT_CORE_SCHEDULE_SCHEDULE_LINK_H
 
 #include "core/schedule/schedule_impl.h"
 
-struct dt_sched_link { /* of a lane */
-    uint32_t offload;  /* of a guest whose parameters are offloaded: its op; else DT_NONE */
+struct dt_sched_link {        /* of a lane */
+    uint32_t offload, reload; /* of a guest whose parameters are offloaded: its ops; else DT_NONE */
+    bool unasked;             /* no backward waits for its RELOAD */
     /* of a host of such guests: the entry of its order that begins to hold more than there may be beside them, and the last op
      * before it holds no more again; DT_NONE: it never does */
     uint32_t full, drained;
@@ -31,10 +37,13 @@ void dt_sched_link_begin(const struct dt_sched *s, const struct dt_sched_module 
                          int stage);
 void dt_sched_link_count(const struct dt_sched *s, const struct dt_sched_module *m, int replica,
                          int stage, uint32_t i, uint32_t end);
-/* The k-th lane that shares GPUs with this one, of the guests that offload parameters (`guests`) or of their hosts; DT_NONE: there
- * are no more. */
-uint32_t dt_sched_link_beside(const struct dt_sched *s, const struct dt_lane *l, bool guests,
-                              uint32_t k);
+/* The k-th lane that shares GPUs with this one, of the guests of its module that offload parameters, of its module's hosts, or of
+ * all other modules that offload parameters; DT_NONE: there are no more. */
+enum dt_sched_link_who { DT_SCHED_LINK_GUESTS, DT_SCHED_LINK_HOSTS, DT_SCHED_LINK_SHARERS };
+uint32_t dt_sched_link_beside(const struct dt_sched *s, const struct dt_lane *l,
+                              enum dt_sched_link_who who, uint32_t k);
+/* Of two guests on the same GPUs: does the first one have the link before the other, for its RELOAD? */
+bool dt_sched_link_reloads_first(const struct dt_sched *s, uint32_t lane, uint32_t other);
 /* Bytes per GPU of the parameters of a lane, of those trained or of all. */
 uint64_t dt_sched_link_bytes(const struct dt_sched *s, const struct dt_sched_module *m, int stage,
                              bool all);

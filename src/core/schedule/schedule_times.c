@@ -185,10 +185,11 @@ int64_t dt_sched_times_step(struct dt_sched_times *t, uint32_t i, int module, in
                           : (double)dt_sched_trained_params(p, t->model, module, split[0], n);
         }
         if (dt_plan_offloads_optimizer(&p->modules[module]))
-            dt_cost_optimizer_host(t->cost, params,
-                                   dt_sched_host_ranks(p, t->model, t->cluster, module, stage),
-                                   p->policy.bf16_grads ? 2 : 4,
-                                   dt_plan_policy_elem_bytes(&p->policy), &m->step[stage]);
+            dt_cost_optimizer_host(
+                t->cost, params,
+                dt_sched_host_ranks(p, t->model, t->cluster, module, stage, DT_SCHED_HOST_STEPS),
+                p->policy.bf16_grads ? 2 : 4, dt_plan_policy_elem_bytes(&p->policy),
+                &m->step[stage]);
         else
             dt_cost_optimizer(t->cost, params, &m->step[stage]);
         m->step_ns[stage] = dt_sched_times_ns(t, i, m->step[stage].ns);

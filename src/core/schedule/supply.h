@@ -80,6 +80,10 @@ enum dt_status dt_sched_stream_next(struct dt_sched_stream *x, const struct dt_p
                                     int64_t *release_ns, struct dt_sched_supplied *out);
 /* How long that iteration took. */
 void dt_sched_stream_ran(struct dt_sched_stream *x, int64_t iteration_ns);
+/* The batches come again from the first one, as they have since the last call: is it certain that each pass from here on takes as
+ * long as those before it?  (Or so many of them together as are a period; supply_steady.c.)  Until it is, a call may move the
+ * stream on. */
+enum dt_status dt_sched_stream_settled(struct dt_sched_stream *x, struct dt_error *err, bool *yes);
 void dt_sched_stream_free(struct dt_sched_stream *x);
 
 #endif

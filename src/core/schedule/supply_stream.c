@@ -11,56 +11,13 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-enum { RING = DT_SCHED_SUPPLY_PREFETCH_MAX + 1 };
-
-struct piece { /* an image, a clip or a text of a FETCH */
-    int64_t need_ns;
-    uint32_t op, at; /* at: its place within the op */
-    int64_t core_ns;
-    double bytes;
-    int node, group; /* that fetches it; whose cores make it */
-};
-struct free_core {
-    int64_t ns; /* when it is free */
-    int core;
-};
 #define SOONER(ctx, a, b) ((a).ns != (b).ns ? (a).ns < (b).ns : (a).core < (b).core)
-DT_HEAP(cores, const void *, struct free_core, 2, SOONER, DT_HEAP_SET)
-
-struct sent { /* a piece on its way */
-    int64_t made_ns;
-    size_t k;
-};
-struct dt_sched_stream {
-    const struct dt_sched_supply *s;
-    const struct dt_model *m;
-    const struct dt_samples *set;
-    int gpus_per_node, cores_each;
-    /* what goes on from batch to batch */
-    int n_nodes, n_groups;  /* that fetch; with cores */
-    struct free_core *core; /* [n_groups * cores_each], a heap for each group */
-    int64_t *link_ns;       /* [n_nodes] when the link into the node is free */
-    int64_t begin_ns[RING]; /* of iteration t at t % (prefetch + 1) */
-    int64_t now_ns, t;      /* when the iteration at hand begins, and its number */
-    /* the batch at hand */
-    const struct dt_program *p;
-    struct piece *piece;
-    size_t n, cap;
-    struct sent *sent; /* [n] */
-    size_t cap_sent;
-    bool oom;
-    struct piece proto; /* of the FETCH at hand */
-};
-
-static bool disaggregated(const struct dt_sched_stream *x)
-{
-    return x->s->mode == DT_SCHED_SUPPLY_DISAGGREGATED;
-}
+DT_HEAP(cores, const void *, struct dt_sched_core, 2, SOONER, DT_HEAP_SET)
 
 /* How many times as long as they should the cores of a group take. */
 static double slowness(const struct dt_sched_stream *x, int group)
 {
-    return disaggregated(x) && group < x->s->slow_nodes ? x->s->slow_factor : 1;
+    return dt_sched_stream_sends(x) && group < x->s->slow_nodes ? x->s->slow_factor : 1;
 }
 
 static void add_piece(void *ctx, struct dt_sched_part part)
@@ -79,7 +36,7 @@ static void add_piece(void *ctx, struct dt_sched_part part)
 
 static int by_need(const void *va, const void *vb)
 {
-    const struct piece *a = va, *b = vb;
+    const struct dt_sched_piece *a = va, *b = vb;
 
     if (a->need_ns != b->need_ns)
         return a->need_ns < b->need_ns ? -1 : 1;
@@ -133,13 +90,14 @@ static void pieces_of(struct dt_sched_stream *x, const struct dt_timeline *t, ui
 
     int node = (int)(x->p->lanes[op->lane].first_gpu / (uint32_t)x->gpus_per_node);
 
-    x->proto = (struct piece){.need_ns = need_ns(x->p, t, i), .op = i, .node = node, .group = node};
+    x->proto = (struct dt_sched_piece){
+        .need_ns = need_ns(x->p, t, i), .op = i, .node = node, .group = node};
     if (x->s->reads == DT_SCHED_READS_SLOT) {
         pieces_of_slot(x, mb->slot, op->module);
         return;
     }
     for (uint32_t k = mb->first; k < mb->first + mb->n; k++) {
-        if (disaggregated(x))
+        if (dt_sched_stream_sends(x))
             x->proto.group = (int)(a->samples[k] % x->s->cpu_nodes);
         dt_sched_supply_parts(x->s, &x->m->modules[op->module], x->set, a->samples[k],
                               a->items ? a->items[k] : DT_NONE, add_piece, x);
@@ -168,7 +126,7 @@ static int64_t later(int64_t a, int64_t b)
 
 static int by_made(const void *va, const void *vb)
 {
-    const struct sent *a = va, *b = vb;
+    const struct dt_sched_sending *a = va, *b = vb;
 
     if (a->made_ns != b->made_ns)
         return a->made_ns < b->made_ns ? -1 : 1;
@@ -182,7 +140,7 @@ static void send_batch(struct dt_sched_stream *x, int64_t *ready_ns)
     if (x->n > 0)
         qsort(x->sent, x->n, sizeof *x->sent, by_made);
     for (size_t i = 0; i < x->n; i++) {
-        const struct piece *w = &x->piece[x->sent[i].k];
+        const struct dt_sched_piece *w = &x->piece[x->sent[i].k];
         int64_t *link = &x->link_ns[w->node];
 
         *link = later(x->sent[i].made_ns, *link) + llround(1e9 * w->bytes / x->s->bw_bytes_per_s);
@@ -196,18 +154,18 @@ static void make_batch(struct dt_sched_stream *x, int64_t start_ns, int64_t *rea
     for (uint32_t i = 0; i < x->p->n_ops; i++)
         ready_ns[i] = 0;
     for (size_t k = 0; k < x->n; k++) {
-        const struct piece *w = &x->piece[k];
-        struct free_core *heap = &x->core[(size_t)w->group * (size_t)x->cores_each];
-        struct free_core c = cores_pop(NULL, heap, (uint32_t)x->cores_each);
+        const struct dt_sched_piece *w = &x->piece[k];
+        struct dt_sched_core *heap = &x->core[(size_t)w->group * (size_t)x->cores_each];
+        struct dt_sched_core c = cores_pop(NULL, heap, (uint32_t)x->cores_each);
 
         c.ns = later(c.ns, start_ns) + w->core_ns;
         cores_push(NULL, heap, (uint32_t)x->cores_each - 1, c);
-        if (disaggregated(x))
-            x->sent[k] = (struct sent){c.ns, k};
+        if (dt_sched_stream_sends(x))
+            x->sent[k] = (struct dt_sched_sending){c.ns, k};
         else
             ready_ns[w->op] = later(ready_ns[w->op], c.ns);
     }
-    if (disaggregated(x))
+    if (dt_sched_stream_sends(x))
         send_batch(x, ready_ns);
 }
 
@@ -221,14 +179,14 @@ static enum dt_status account(const struct dt_sched_stream *x, struct dt_error *
         return dt_error_nomem(err, "nodes that fetch");
     *out = (struct dt_sched_supplied){0};
     for (size_t k = 0; k < x->n; k++) {
-        const struct piece *w = &x->piece[k];
+        const struct dt_sched_piece *w = &x->piece[k];
 
         out->core_s += 1e-9 * (double)w->core_ns / slowness(x, w->group);
-        out->bytes += disaggregated(x) ? w->bytes : 0;
+        out->bytes += dt_sched_stream_sends(x) ? w->bytes : 0;
         out->nodes += !fetches[w->node];
         fetches[w->node] = true;
     }
-    out->cores = x->cores_each * (disaggregated(x) ? x->n_groups : out->nodes);
+    out->cores = x->cores_each * (dt_sched_stream_sends(x) ? x->n_groups : out->nodes);
     dt_free(fetches);
     return DT_OK;
 }
@@ -246,8 +204,8 @@ enum dt_status dt_sched_stream_new(const struct dt_sched_supply *s, const struct
         return dt_error_nomem(err, "preprocessing");
     *x = (struct dt_sched_stream){
         .s = s, .m = m, .set = set, .gpus_per_node = c->gpus_per_node, .n_nodes = c->nodes};
-    x->n_groups = disaggregated(x) ? s->cpu_nodes : x->n_nodes;
-    x->cores_each = disaggregated(x) ? s->cores_per_cpu_node : s->cores_per_node;
+    x->n_groups = dt_sched_stream_sends(x) ? s->cpu_nodes : x->n_nodes;
+    x->cores_each = dt_sched_stream_sends(x) ? s->cores_per_cpu_node : s->cores_per_node;
     cores = (size_t)x->n_groups * (size_t)x->cores_each;
     x->core = dt_calloc(cores + 1, sizeof *x->core);
     x->link_ns = dt_calloc((size_t)x->n_nodes + 1, sizeof *x->link_ns);
@@ -267,7 +225,6 @@ enum dt_status dt_sched_stream_next(struct dt_sched_stream *x, const struct dt_p
 {
     struct dt_program fed = *p;
     struct dt_timeline t = {0};
-    int64_t ring = x->s->prefetch + 1;
     enum dt_status st;
 
     x->p = p;
@@ -278,11 +235,12 @@ enum dt_status dt_sched_stream_next(struct dt_sched_stream *x, const struct dt_p
     dt_timeline_free(&t);
     DT_TRY(st);
     DT_TRY(account(x, err, out));
-    x->begin_ns[x->t % ring] = x->now_ns;
-    /* those of the run's first iterations may all begin with it */
-    make_batch(x, x->t < ring ? 0 : x->begin_ns[(x->t + 1) % ring], release_ns);
-    for (uint32_t i = 0; i < p->n_ops; i++)
+    x->begin_ns[x->t % dt_sched_stream_ring(x)] = x->now_ns;
+    make_batch(x, dt_sched_stream_start(x), release_ns);
+    for (uint32_t i = 0; i < p->n_ops; i++) {
         release_ns[i] = release_ns[i] > x->now_ns ? release_ns[i] - x->now_ns : 0;
+        x->settling.there &= release_ns[i] == 0;
+    }
     return DT_OK;
 }
 
@@ -290,6 +248,7 @@ void dt_sched_stream_ran(struct dt_sched_stream *x, int64_t iteration_ns)
 {
     x->now_ns += iteration_ns;
     x->t++;
+    dt_sched_stream_note(x, iteration_ns);
 }
 
 void dt_sched_stream_free(struct dt_sched_stream *x)
@@ -300,5 +259,6 @@ void dt_sched_stream_free(struct dt_sched_stream *x)
     dt_free(x->link_ns);
     dt_free(x->piece);
     dt_free(x->sent);
+    dt_free(x->settling.mark);
     dt_free(x);
 }

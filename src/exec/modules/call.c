@@ -64,6 +64,13 @@ static void wrote(struct dt_nn_call *c, int role)
         s->written = true;
 }
 
+void dt_nn_bias_back(struct dt_nn_call *c, int64_t rows, const void *dy, int b)
+{
+    c->k->bias_bwd(c->q, c->dtype, rows, dt_nn_weight_of(c, b)->out, dy, dt_nn_grad_of(c, b),
+                   has_gradient(c, b));
+    wrote(c, b);
+}
+
 /* Of fewer heads or groups than members some members have none: a product without outputs is not
  * made, one without inputs is zero. */
 static void nothing(struct dt_nn_call *c, int64_t n, const void *residual, void *y)

@@ -6,12 +6,13 @@
  *   n2 -> taken = rows by expert -> h = up -> a = act(h) -> w a -> down -> rows added up -> y  (+ shared experts)
  *
  * A row's weight multiplies what goes into `down`, not what comes out, so that no output has to be kept for the
- * weight's gradient; the same goes for the gate of shared experts.  Kept are p, `taken`, h and a; the order is found
- * again from p.
+ * weight's gradient; the same goes for the gate of shared experts.  (So a bias of `down` is added behind the product, weighed
+ * by itself.)  Kept are p, `taken`, h and a; the order is found again from p.
  *
  * Tensor parallelism: own rows are gathered, every member routes all of them alike, and has a slice of each expert's
- * width, as of the shared ones': outputs are summands.  So are the gradients of weights and gates, which are summed
- * before they go through the router; its input's gradient is taken for own rows alone.
+ * width, as of the shared ones': outputs are summands, of which the first member's have the bias.  So are the gradients
+ * of weights and gates, which are summed before they go through the router; its input's gradient is taken for own rows
+ * alone.
  *
  * How many rows each expert takes decides the sizes of products, so the host waits for these numbers once in every
  * pass.  With an expert group (experts_move.c) members tell each other first. */
@@ -330,6 +331,18 @@ void dt_stage_load_take(struct dt_stage *s, struct dt_stage_load *sum)
 
 enum direction { UP, DOWN };
 
+/* The role of a bias where there is one, else -1. */
+static int bias_of(const struct dt_nn_call *c, int role)
+{
+    return c->b->bias ? role + 1 : -1;
+}
+
+/* One member adds to what all sum. */
+static bool adds_biases(const struct dt_nn_call *c)
+{
+    return c->b->bias && dt_tp_rank(c->s->tp) == 0;
+}
+
 /* Of every expert here: its rows of x, `in` wide, into those of y. */
 static void forward_products(struct dt_nn_call *c, const struct dt_nn_experts *d, enum direction w,
                              const char *x, char *y)
@@ -341,8 +354,47 @@ static void forward_products(struct dt_nn_call *c, const struct dt_nn_experts *d
 
         if (n > 0)
             dt_nn_linear(c, n, dt_nn_off(x, at * in, c->es),
-                         w == UP ? dt_nn_expert_up(e) : dt_nn_expert_down(e), -1, NULL,
+                         w == UP ? dt_nn_expert_up(e) : dt_nn_expert_down(e),
+                         w == UP ? bias_of(c, dt_nn_expert_up(e)) : -1, NULL,
                          dt_nn_off(y, at * out, c->es));
+        at += n;
+    }
+}
+
+/* What comes out of `down`, with each expert's bias as often as the row's weight says. */
+static void add_biases(struct dt_nn_call *c, const struct dt_nn_experts *d, const float *weight,
+                       char *out)
+{
+    int64_t at = 0;
+
+    for (int e = 0; adds_biases(c) && e < d->here; e++) {
+        int64_t n = c->s->routing->rows[e];
+
+        c->k->rows_bias(c->q, c->dtype, n, d->hidden, weight + at,
+                        dt_nn_master_of(c, dt_nn_expert_down(e) + 1),
+                        dt_nn_off(out, at * d->hidden, c->es));
+        at += n;
+    }
+}
+
+/* Their gradients, and what they add to those of weights.  room: as large as dout. */
+static void biases_back(struct dt_nn_call *c, int what, const struct dt_nn_experts *d,
+                        const float *weight, const char *dout, char *room, float *dweight)
+{
+    int64_t at = 0;
+
+    for (int e = 0; c->b->bias && e < d->here; e++) {
+        int64_t n = c->s->routing->rows[e];
+        const char *dy = dt_nn_off(dout, at * d->hidden, c->es);
+        int b = dt_nn_expert_down(e) + 1;
+
+        if ((what & DT_BACKWARD_WEIGHT) && c->n->trained && n > 0) {
+            c->k->rows_weigh(c->q, c->dtype, n, d->hidden, weight + at, dy, room);
+            dt_nn_bias_back(c, n, room, b);
+        }
+        if ((what & DT_BACKWARD_INPUT) && adds_biases(c))
+            c->k->rows_bias_bwd(c->q, c->dtype, n, d->hidden, dt_nn_master_of(c, b), dy,
+                                dweight + at);
         at += n;
     }
 }
@@ -358,7 +410,8 @@ static void backward_products(struct dt_nn_call *c, int what, const struct dt_nn
         if (n > 0) /* else the gradient stays unwritten, which is zero */
             dt_nn_linear_back(c, what, n, dt_nn_off(x, at * in, c->es),
                               dt_nn_off(dy, at * out, c->es),
-                              w == UP ? dt_nn_expert_up(e) : dt_nn_expert_down(e), -1,
+                              w == UP ? dt_nn_expert_up(e) : dt_nn_expert_down(e),
+                              w == UP ? bias_of(c, dt_nn_expert_up(e)) : -1,
                               dt_nn_off(dx, at * in, c->es), false);
         at += n;
     }
@@ -441,7 +494,18 @@ static void shared_in(struct dt_nn_call *c, const struct dt_nn_experts *d, const
     if (d->gate)
         dt_nn_linear(c, d->rows, n2, TF_SHARED_GATE, -1, NULL, t->sg);
     if (c->b->shared_ffn > 0)
-        dt_nn_linear(c, d->rows, n2, TF_SHARED_UP, -1, NULL, t->sh);
+        dt_nn_linear(c, d->rows, n2, TF_SHARED_UP, bias_of(c, TF_SHARED_UP), NULL, t->sh);
+}
+
+/* Added to `part`. */
+static void shared_out(struct dt_nn_call *c, const struct dt_nn_experts *d, const struct gate *g,
+                       char *part)
+{
+    dt_nn_linear(c, d->rows, gated(c, d, g), TF_SHARED_DOWN,
+                 adds_biases(c) && !d->gate ? TF_SHARED_DOWNB : -1, part, part);
+    if (adds_biases(c) && d->gate)
+        c->k->rows_bias(c->q, c->dtype, d->rows, d->hidden, g->share,
+                        dt_nn_master_of(c, TF_SHARED_DOWNB), part);
 }
 
 /* ---- forward ---- */
@@ -463,7 +527,7 @@ void dt_nn_experts_forward(struct dt_nn_call *c, char *y)
     if (dt_nn_counting(c))
         return;
     n2 = dt_nn_whole_rows(c, d.rows, d.hidden, t->n2, whole);
-    dt_nn_linear(c, d.rows, n2, TF_ROUTER, -1, NULL, logit);
+    dt_nn_linear(c, d.rows, n2, TF_ROUTER, bias_of(c, TF_ROUTER), NULL, logit);
     c->k->softmax(c->q, c->dtype, d.rows, d.n, 1, logit, t->prob);
     find_order(c, &d, &o, y ? &v : NULL);
     take_rows(c, &d, &o, n2, t->taken);
@@ -475,10 +539,11 @@ void dt_nn_experts_forward(struct dt_nn_call *c, char *y)
     note_load(c, &d);
     c->k->rows_weigh(c->q, c->dtype, taken(c, &d), d.ffn, o.taken, t->a, weighed);
     forward_products(c, &d, DOWN, weighed, out);
+    add_biases(c, &d, o.taken, out);
     part = part ? part : y;
     give_rows(c, &d, &o, out, part);
     if (c->b->shared_ffn > 0)
-        dt_nn_linear(c, d.rows, gated(c, &d, &gate), TF_SHARED_DOWN, -1, part, part);
+        shared_out(c, &d, &gate, part);
     if (part != y)
         dt_nn_own_sum(c, d.rows, d.hidden, part, y, false);
 }
@@ -535,12 +600,15 @@ static void router_back(struct dt_nn_call *c, const struct dt_nn_experts *d,
 
 /* dsa, of what went into `down`, becomes that of a; and the gradient of the gate's logits. */
 static void gate_back(struct dt_nn_call *c, const struct dt_nn_experts *d, const struct grads *g,
-                      const struct gate *gate)
+                      const struct gate *gate, const char *dy)
 {
     struct dt_nn_tf_act *t = &c->act.tf;
 
     c->k->rows_weigh_bwd(c->q, c->dtype, d->rows, d->shared, gate->share, t->sa, g->dsa, g->dsa,
                          gate->d_share);
+    if (adds_biases(c))
+        c->k->rows_bias_bwd(c->q, c->dtype, d->rows, d->hidden, dt_nn_master_of(c, TF_SHARED_DOWNB),
+                            dy, gate->d_share);
     dt_tp_all_reduce(c->q, c->s->tp, DT_F32, d->rows, gate->d_share);
     c->k->cast(c->q, d->rows, DT_F32, gate->d_share, c->dtype, gate->part);
     c->k->act_bwd(c->q, DT_ACT_SIGMOID, c->dtype, d->rows, t->sg, gate->part, g->dsg);
@@ -552,22 +620,28 @@ static void shared_back(struct dt_nn_call *c, int what, const struct dt_nn_exper
 {
     struct dt_nn_tf_act *t = &c->act.tf;
 
-    dt_nn_linear_back(c, what, d->rows, gated(c, d, gate), dy, TF_SHARED_DOWN, -1, g->dsa, false);
+    dt_nn_linear_back(c, what, d->rows, gated(c, d, gate), dy, TF_SHARED_DOWN,
+                      d->gate ? -1 : bias_of(c, TF_SHARED_DOWN), g->dsa, false);
+    if ((what & DT_BACKWARD_WEIGHT) && c->n->trained && c->b->bias && d->gate) {
+        c->k->rows_weigh(c->q, c->dtype, d->rows, d->hidden, gate->share, dy, g->dx);
+        dt_nn_bias_back(c, d->rows, g->dx, TF_SHARED_DOWNB);
+    }
     if ((what & DT_BACKWARD_INPUT) && d->gate)
-        gate_back(c, d, g, gate);
+        gate_back(c, d, g, gate, dy);
     if (what & DT_BACKWARD_INPUT)
         activate_back(c, d->rows, d->shared, t->sh, g->dsa, g->dsh);
-    dt_nn_linear_back(c, what, d->rows, n2, g->dsh, TF_SHARED_UP, -1, dn2, true);
+    dt_nn_linear_back(c, what, d->rows, n2, g->dsh, TF_SHARED_UP, bias_of(c, TF_SHARED_UP), dn2,
+                      true);
 }
 
 /* Of a matrix that all members have whole, `width` outputs a row: its gradient is of all rows, and each member has it; its
  * input's goes to own rows. */
 static void whole_back(struct dt_nn_call *c, int what, const struct dt_nn_experts *d,
-                       const char *n2, const char *dout, int64_t width, int w, char *dn2)
+                       const char *n2, const char *dout, int64_t width, int w, int b, char *dn2)
 {
     int64_t first = dt_nn_own_first(c->s, d->rows);
 
-    dt_nn_linear_back(c, what & DT_BACKWARD_WEIGHT, d->rows, n2, dout, w, -1, NULL, false);
+    dt_nn_linear_back(c, what & DT_BACKWARD_WEIGHT, d->rows, n2, dout, w, b, NULL, false);
     dt_nn_linear_back(c, what & DT_BACKWARD_INPUT, d->own, NULL,
                       dt_nn_off(dout, first * width, c->es), w, -1, dn2, true);
 }
@@ -602,6 +676,7 @@ void dt_nn_experts_backward(struct dt_nn_call *c, int what, const char *dy, char
         c->k->rows_weigh_bwd(c->q, c->dtype, rows, d.ffn, o.taken, t->a, g.da, g.da, g.dtaken);
         activate_back(c, rows, d.ffn, t->h, g.da, g.dh);
     }
+    biases_back(c, what, &d, o.taken, g.dout, g.dx, g.dtaken);
     backward_products(c, what, &d, UP, t->taken, g.dh, g.dx);
     if (what & DT_BACKWARD_INPUT) {
         give_rows(c, &d, &o, g.dx, part);
@@ -611,7 +686,7 @@ void dt_nn_experts_backward(struct dt_nn_call *c, int what, const char *dy, char
         shared_back(c, what, &d, &g, &gate, n2, dy, part);
     if (part != dn2 && (what & DT_BACKWARD_INPUT))
         dt_nn_own_sum(c, d.rows, d.hidden, part, dn2, false);
-    whole_back(c, what, &d, n2, g.dlogit, d.n, TF_ROUTER, dn2);
+    whole_back(c, what, &d, n2, g.dlogit, d.n, TF_ROUTER, bias_of(c, TF_ROUTER), dn2);
     if (d.gate)
-        whole_back(c, what, &d, n2, g.dsg, 1, TF_SHARED_GATE, dn2);
+        whole_back(c, what, &d, n2, g.dsg, 1, TF_SHARED_GATE, -1, dn2);
 }

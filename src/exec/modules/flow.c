@@ -25,8 +25,6 @@ static const char *unknown_experts(const struct dt_block *b)
         return "experts that drop tokens (expert_capacity)";
     if (b->router_bias)
         return "a router that adds a bias to scores";
-    if (b->bias)
-        return "experts with biases";
     if (b->layernorm && !b->gated && b->max_pos > 0)
         return "experts in layers that are GPT-2's otherwise";
     if (b->top_k > DT_KERNEL_TOP_K_MAX)

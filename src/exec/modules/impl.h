@@ -55,19 +55,23 @@ enum {
     TF_DOWN,
     TF_DOWNB,
     TF_ROUTER,
+    TF_ROUTERB,
     TF_SHARED_UP,
+    TF_SHARED_UPB,
     TF_SHARED_DOWN,
+    TF_SHARED_DOWNB,
     TF_SHARED_GATE,
     TF_N
 };
-/* Matrices of the e-th expert here. */
+/* Matrices of the e-th expert here; the role behind each is its bias. */
+enum { DT_EXPERT_ROLES = 4 };
 static inline int dt_nn_expert_up(int e)
 {
-    return TF_N + 2 * e;
+    return TF_N + DT_EXPERT_ROLES * e;
 }
 static inline int dt_nn_expert_down(int e)
 {
-    return TF_N + 2 * e + 1;
+    return TF_N + DT_EXPERT_ROLES * e + 2;
 }
 enum { CONV_W, CONV_B, CONV_G, CONV_GB, CONV_N };
 enum {
@@ -387,6 +391,8 @@ void dt_nn_linear_act_back(struct dt_nn_call *c, int what, int64_t rows, const v
  * block is trained. */
 void dt_nn_linear_back(struct dt_nn_call *c, int what, int64_t rows, const void *x, const void *dy,
                        int w, int b, void *dx, bool add);
+/* The gradient of bias b, which is trained, takes the column sums of dy. */
+void dt_nn_bias_back(struct dt_nn_call *c, int64_t rows, const void *dy, int b);
 void dt_nn_norm(struct dt_nn_call *c, const struct dt_kernel_norm *n, bool layernorm, const void *x,
                 int g, int b, void *y, float *mean, float *rstd);
 void dt_nn_norm_back(struct dt_nn_call *c, int what, const struct dt_kernel_norm *n, bool layernorm,

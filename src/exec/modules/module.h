@@ -248,8 +248,8 @@ struct dt_param_run {
 int64_t dt_param_runs(const struct dt_param *p);
 struct dt_param_run dt_param_run(const struct dt_param *p, int64_t i);
 
-/* Where a block's parameters lie: those of experts, other decayed ones, then the others.  Under tensor parallelism
- * the replicated ones (with their padding) lie side by side across that border. */
+/* Where a block's parameters lie: those of experts (their biases last), other decayed ones, then the others.  Under
+ * tensor parallelism the replicated ones (with their padding), but for experts' biases, lie side by side across that border. */
 struct dt_param_range {
     size_t at, n_decay, n; /* floats */
     size_t replicated_at, n_replicated;

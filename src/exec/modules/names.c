@@ -207,20 +207,22 @@ static enum dt_status name_mlp(struct dt_nn_namer *m, int up, int down, int64_t 
     for (int i = 0; i < 3; i++)
         snprintf(text[i], sizeof(text[i]), "%s.%s", at, w[i]);
     if (b->gated)
-        DT_TRY(dt_nn_name_packed(m, up, -1, 2, (int64_t[]){width, width}, b->hidden, 1, DT_INIT_STD,
-                                 both));
+        DT_TRY(dt_nn_name_packed(m, up, b->bias ? up + 1 : -1, 2, (int64_t[]){width, width},
+                                 b->hidden, 1, DT_INIT_STD, both));
     else
-        DT_TRY(dt_nn_name_linear(m, up, width, b->hidden, DT_BY_OUT(width, 1), false, DT_INIT_STD,
+        DT_TRY(dt_nn_name_linear(m, up, width, b->hidden, DT_BY_OUT(width, 1), b->bias, DT_INIT_STD,
                                  text[1]));
-    return dt_nn_name_linear(m, down, b->hidden, width, DT_BY_IN(width, 1), false,
+    return dt_nn_name_linear(m, down, b->hidden, width, DT_BY_IN(width, 1), b->bias,
                              dt_nn_residual_std(m), text[2]);
 }
 
 /* Of all rows' logits, which every tensor-parallel member has: each has the whole gradient. */
-static enum dt_status name_whole(struct dt_nn_namer *m, int role, int64_t out, const char *name)
+static enum dt_status name_whole(struct dt_nn_namer *m, int role, int64_t out, bool bias,
+                                 const char *name)
 {
-    DT_TRY(dt_nn_name_matrix(m, role, out, m->n->b->hidden, NULL, DT_INIT_STD, name));
-    m->s->weights[m->n->weight[role]].partial = false;
+    DT_TRY(dt_nn_name_linear(m, role, out, m->n->b->hidden, NULL, bias, DT_INIT_STD, name));
+    for (int i = 0; i <= bias; i++)
+        m->s->weights[m->n->weight[role + i]].partial = false;
     return DT_OK;
 }
 
@@ -237,19 +239,20 @@ static enum dt_status name_experts(struct dt_nn_namer *m)
     char at[64];
 
     snprintf(at, sizeof(at), "%s.gate", mlp);
-    DT_TRY(name_whole(m, TF_ROUTER, b->n_experts, at));
+    DT_TRY(name_whole(m, TF_ROUTER, b->n_experts, b->bias, at));
     for (int e = 0; e < dt_nn_experts_here(m->s, b); e++) {
         snprintf(at, sizeof(at), "%s.experts.%d", mlp, first + e);
         DT_TRY(name_mlp(m, dt_nn_expert_up(e), dt_nn_expert_down(e), b->ffn, at,
                         other ? mixtral : qwen));
-        m->s->weights[m->n->weight[dt_nn_expert_up(e)]].expert =
-            m->s->weights[m->n->weight[dt_nn_expert_down(e)]].expert = true;
+        for (int i = 0; i < DT_EXPERT_ROLES; i++)
+            if (m->n->weight[dt_nn_expert_up(e) + i] >= 0)
+                m->s->weights[m->n->weight[dt_nn_expert_up(e) + i]].expert = true;
     }
     if (b->shared_ffn == 0)
         return DT_OK;
     if (b->shared_gate) {
         snprintf(at, sizeof(at), "%s.shared_expert_gate", mlp);
-        DT_TRY(name_whole(m, TF_SHARED_GATE, 1, at));
+        DT_TRY(name_whole(m, TF_SHARED_GATE, 1, false, at));
     }
     snprintf(at, sizeof(at), "%s.%s", mlp, b->shared_gate ? "shared_expert" : "shared_experts");
     return name_mlp(m, TF_SHARED_UP, TF_SHARED_DOWN, b->shared_ffn, at, qwen);

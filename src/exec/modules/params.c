@@ -147,12 +147,12 @@ struct dt_param_run dt_param_run(const struct dt_param *p, int64_t i)
 }
 
 /* Those of experts, which an expert group has dealt, lie together. */
-static void place_experts(struct dt_stage *s, int block)
+static void place_experts(struct dt_stage *s, int block, bool decay)
 {
     for (int i = 0; i < s->n_weights; i++) {
         struct dt_nn_weight *p = &s->weights[i];
 
-        if (p->block != block || !p->expert)
+        if (p->block != block || !p->expert || p->decay != decay)
             continue;
         p->at = s->floats;
         s->floats += (p->n + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
@@ -178,7 +178,8 @@ static void place_block(struct dt_stage *s, struct dt_nn_node *n)
     size_t end;
 
     r->at = s->floats;
-    place_experts(s, n->index);
+    place_experts(s, n->index, true);
+    place_experts(s, n->index, false);
     r->n_experts = s->floats - r->at;
     place_some(s, n->index, true, true, false);
     r->replicated_at = s->floats;

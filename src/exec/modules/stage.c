@@ -115,7 +115,7 @@ static enum dt_status make_nodes(struct dt_stage *s, const struct dt_stage_spec 
             snprintf(name, sizeof(name), "%s/dropout/%d/%d", s->module->name, p->index, j);
             p->drop_key[j] = dt_hash_text(DT_HASH_START, name);
         }
-        weights += 2 * p->b->n_experts;
+        weights += DT_EXPERT_ROLES * p->b->n_experts;
         if (p->b->kind == DT_BLOCK_SPATIAL_TRANSFORMER)
             weights = SP_N + SPL_N * p->b->depth;
         p->weight = DT_ARENA_NEW(&s->arena, int, weights);

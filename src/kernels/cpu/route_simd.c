@@ -229,7 +229,7 @@ struct rows {
     enum dt_dtype t;
     int64_t n, width, per;
     int k;
-    const float *w;
+    const float *w, *b;
     const void *x, *dy;
     void *y;
     float *dw;
@@ -299,6 +299,51 @@ static void rows_weigh_bwd(struct dt_device_queue *q, enum dt_dtype dtype, int64
     run_rows(q, &a, weigh_back_block);
 }
 
+DT_INLINE void bias(const struct rows *a, int64_t begin, int64_t end, enum dt_dtype t)
+{
+    for (int64_t r = begin; r < end; r++) {
+        void *y = dt_at_w(a->y, r * a->width, t);
+        float w = a->w[r];
+
+        DT_SIMD_LOOP
+        for (int64_t i = 0; i < a->width; i++)
+            dt_st(y, i, dt_ld(y, i, t) + w * a->b[i], t);
+    }
+}
+DT_ROWS_BLOCK_FN(bias_block, bias)
+
+static void rows_bias(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
+                      const float *w, const float *b, void *y)
+{
+    struct rows a = {.t = dtype, .n = rows, .width = width, .w = w, .b = b, .y = y};
+
+    run_rows(q, &a, bias_block);
+}
+
+DT_INLINE void bias_back(const struct rows *a, int64_t begin, int64_t end, enum dt_dtype t)
+{
+    for (int64_t r = begin; r < end; r++) {
+        const void *dy = dt_at(a->dy, r * a->width, t);
+        double sum = 0;
+        float part;
+
+        for (int64_t at = 0; at < a->width; at += STRETCH) {
+            DT_SUM(part, at, dt_cpu_min64(at + STRETCH, a->width), dt_ld(dy, i, t) * a->b[i]);
+            sum += (double)part;
+        }
+        a->dw[r] += (float)sum;
+    }
+}
+DT_ROWS_BLOCK_FN(bias_back_block, bias_back)
+
+static void rows_bias_bwd(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
+                          int64_t width, const float *b, const void *dy, float *dw)
+{
+    struct rows a = {.t = dtype, .n = rows, .width = width, .b = b, .dy = dy, .dw = dw};
+
+    run_rows(q, &a, bias_back_block);
+}
+
 DT_INLINE void join(const struct rows *a, int64_t begin, int64_t end, enum dt_dtype t)
 {
     for (int64_t r = begin; r < end; r++) {
@@ -334,5 +379,7 @@ void DT_SIMD(dt_cpu_route)(struct dt_kernels *k)
     k->route_bwd = route_bwd;
     k->rows_weigh = rows_weigh;
     k->rows_weigh_bwd = rows_weigh_bwd;
+    k->rows_bias = rows_bias;
+    k->rows_bias_bwd = rows_bias_bwd;
     k->rows_join = rows_join;
 }

@@ -261,6 +261,64 @@ static void rows_weigh_bwd(struct dt_device_queue *q, enum dt_dtype dtype, int64
 }
 
 template <typename T, int V>
+__global__ void bias_kernel(int64_t n, int64_t width, const float *w, const float *b, T *y)
+{
+    DT_CU_EACH(V, i, n)
+    {
+        const float *at = b + i % width;
+        float f = w[i / width], a[V];
+
+        dt_cu_load<V>(a, y + i);
+        for (int j = 0; j < V; j++)
+            a[j] += f * at[j];
+        dt_cu_store<V>(y + i, a);
+    }
+}
+
+static void rows_bias(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows, int64_t width,
+                      const float *w, const float *b, void *y)
+{
+    int64_t n = rows * width;
+
+    if (n > 0)
+        DT_BY_TYPE(dtype,
+                   DT_BY_WIDTH(width % (16 / (int)sizeof(T)) == 0 && dt_cuda_aligned(y, y),
+                               DT_LAUNCH(q, dt_cuda_grid(q, n / V, THREADS), THREADS, 0,
+                                         (bias_kernel<T, V>), n, width, w, b, (T *)y)));
+}
+
+/* A block has a row. */
+template <typename T>
+__global__ void bias_back_kernel(int64_t width, const float *b, const T *dy, float *dw)
+{
+    DT_SHARED(double, room, 32);
+    int64_t at = blockIdx.x * width;
+    float part = 0;
+    double sum = 0;
+    int count = 0;
+
+    for (int64_t i = threadIdx.x; i < width; i += THREADS) { /* fp32 for short stretches only */
+        part += dt_cu_float(dy[at + i]) * b[i];
+        if (++count == 64) {
+            sum += (double)part;
+            part = 0;
+            count = 0;
+        }
+    }
+    sum = dt_cu_block_sum(sum + (double)part, room);
+    if (threadIdx.x == 0)
+        dw[blockIdx.x] += (float)sum;
+}
+
+static void rows_bias_bwd(struct dt_device_queue *q, enum dt_dtype dtype, int64_t rows,
+                          int64_t width, const float *b, const void *dy, float *dw)
+{
+    if (rows > 0)
+        DT_BY_TYPE(dtype, DT_LAUNCH(q, (unsigned)rows, THREADS, 0, (bias_back_kernel<T>), width, b,
+                                    (const T *)dy, dw));
+}
+
+template <typename T, int V>
 __global__ void join_kernel(int64_t n, int k, int64_t width, const T *x, const int32_t *place, T *y,
                             bool add)
 {
@@ -301,5 +359,7 @@ void dt_cuda_route(struct dt_kernels *k)
     k->route_bwd = route_bwd;
     k->rows_weigh = rows_weigh;
     k->rows_weigh_bwd = rows_weigh_bwd;
+    k->rows_bias = rows_bias;
+    k->rows_bias_bwd = rows_bias_bwd;
     k->rows_join = rows_join;
 }
