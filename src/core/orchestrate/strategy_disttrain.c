@@ -203,8 +203,8 @@ static enum dt_status time_near(struct dt_orch_table *t, struct dt_error *err,
                                 struct dt_search_result *out)
 {
     double limit = out->plans[0].predicted.timeline_s * (1 + NEAR);
+    int timed, kept = 0, most = t->in->opt.k > 0 ? t->in->opt.k : 8;
     struct dt_plan *all;
-    int timed, kept = 0;
 
     DT_TRY(time_exactly(t, out->plans, out->n, limit, err, &timed));
     for (int i = 0; i < t->n_near; i++)
@@ -221,6 +221,7 @@ static enum dt_status time_near(struct dt_orch_table *t, struct dt_error *err,
     memmove(all + 1, all, (size_t)out->n++ * sizeof(*all));
     all[0] = t->near[0];
     out->plans = all;
+    out->n = out->n < most ? out->n : most;
     return DT_OK;
 }
 
