@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-    PLANS_MAX = 240,
+    PLANS_MAX = 480,
     FEW_PLANS_MAX = 2400,
     FEW_GPUS = 16, /* on so few every variant of every LLM is tried */
     /* splits of chunks of LLMs on so few, the likeliest first, whose memory may be asked for, and steps of looking for them */
