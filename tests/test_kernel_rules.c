@@ -96,8 +96,12 @@ START_TEST(bad_rules_are_refused_where_they_stand)
         {"rules:\n  - {kernel: '(', op: gemm, dims: [1, 2, 3]}", "regular expression", 2},
         {"rules:\n  - {kernel: 'a{9}', op: gemm, dims: [1, 2, 3]}", "counts", 2},
         {"rules:\n  - {kernel: '[{]a{9}', op: gemm, dims: [1, 2, 3]}", "counts", 2},
-        {"rules:\n  - {kernel: 'a++++++++++++++++++++', op: gemm, dims: [1, 2, 3]}", "too large",
+        {"rules:\n  - {kernel: 'a++++++++++++++++++++', op: gemm, dims: [1, 2, 3]}",
+         "right behind another", 2},
+        {"rules:\n  - {kernel: 'a(b|c)?d*?', op: gemm, dims: [1, 2, 3]}", "right behind another",
          2},
+        {"rules:\n  - {kernel: '(((((((((a+)+)+)+)+)+)+)+)+)+', op: gemm, dims: [1, 2, 3]}",
+         "too large", 2},
         {"rules:\n  - {kernel: '((((((((((((a+)+)+)+)+)+)+)+)+)+)+)+)+', op: gemm, dims: [1, 2, "
          "3]}",
          "too large", 2},
@@ -154,6 +158,20 @@ START_TEST(ranges_are_tried_from_the_inside)
 }
 END_TEST
 
+/* Signs that are characters, and as many groups as do no harm. */
+START_TEST(long_patterns_are_taken)
+{
+    struct dt_import_rules *r = rules_of(
+        "rules:\n  - {kernel: 'a[+*]+\\+*[?]?((((b+)+c)+[*+?])+d)+', ignore: true}\n"
+        "  - {kernel: '^(void )?at::native::(vectorized|unrolled)_elementwise_kernel<[0-9]+, "
+        "at::native::[A-Za-z]+Functor<[a-z0-9:]+>, at::detail::Array<char\\*, [0-9]+>>', "
+        "ignore: true}");
+
+    ck_assert_int_eq(dt_import_rules_count(r), 2);
+    dt_import_rules_free(r);
+}
+END_TEST
+
 START_TEST(literal_braces_are_taken)
 {
     static const char *const patterns[] = {"a\\{b", "a[{]b", "a[^]x]b", "a[[:punct:]{]b"};
@@ -183,5 +201,6 @@ int main(void)
     tcase_add_test(c, bad_rules_are_refused_where_they_stand);
     tcase_add_test(c, ranges_are_tried_from_the_inside);
     tcase_add_test(c, literal_braces_are_taken);
+    tcase_add_test(c, long_patterns_are_taken);
     return dt_test_run(s);
 }

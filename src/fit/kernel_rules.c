@@ -122,12 +122,34 @@ static bool pattern_safe(const char *p)
     return true;
 }
 
-/* POSIX compilers write x+ as xx*: groups repeated within repeated groups double at each level, and
- * so do signs in a row. */
+/* POSIX leaves open what a sign of repetition right behind another means, and compilers spend minutes on rows of them. */
+static bool pattern_plain(const char *p)
+{
+    bool sign = false;
+
+    for (; *p; p++) {
+        bool before = sign;
+
+        sign = *p == '*' || *p == '+' || *p == '?';
+        if (sign && before)
+            return false;
+        if (*p == '[')
+            p = skip_bracket(p);
+        else if (*p == '\\' && p[1])
+            p++;
+        if (!*p)
+            break;
+    }
+    return true;
+}
+
+/* POSIX compilers write x+ as xx*: groups repeated within repeated groups double at each level, and what is not there without
+ * that takes them time of its square and more. */
 static bool pattern_small(const char *p)
 {
-    enum { LEVELS = 32, NODES = 4096 };
+    enum { LEVELS = 32, MORE = 256 };
     int64_t before[LEVELS] = {0}, atom[LEVELS] = {0}; /* nodes of each open group */
+    int64_t most = (int64_t)strlen(p) + MORE;
     int level = 0;
 
     for (; *p; p++) {
@@ -151,7 +173,7 @@ static bool pattern_small(const char *p)
             if (!*p)
                 break;
         }
-        if (before[level] + atom[level] > NODES)
+        if (before[level] + atom[level] > most)
             return false;
     }
     return true;
@@ -189,6 +211,12 @@ static enum dt_status read_pattern(struct dt_node map, int i, struct rule *r, st
         return dt_node_error(n, err,
                              "%s: {counts} and back-references are not taken; a literal brace is "
                              "[{] or \\{",
+                             subject_keys[i]);
+    if (!pattern_plain(text))
+        return dt_node_error(n, err,
+                             "%s: a *, + or ? right behind another has no meaning; leave one out, "
+                             "or write [+] for the "
+                             "character",
                              subject_keys[i]);
     if (!pattern_small(text))
         return dt_node_error(n, err,
