@@ -15,9 +15,9 @@ trap 'rm -f "$out" "$out.new"' EXIT
 awk -v update="${1:-}" '
     function key(s) { sub(/  .*/, "", s); return s }
     function plain(s) { gsub(/ +/, " ", s); sub(/ $/, "", s); return s }
-    FNR == NR { if (/^(M(LLM|IMO)-|Entrain )/) now[key($0)] = $0; next }
+    FNR == NR { if (/^(M(LLM|IMO)[- ]|Entrain )/) now[key($0)] = $0; next }
     /^```/ { inside = !inside }
-    inside && /^(M(LLM|IMO)-|Entrain )/ {
+    inside && /^(M(LLM|IMO)[- ]|Entrain )/ {
         n++
         if (!(key($0) in now)) { bad++; print "FAIL: reproduce has no line: " key($0) >"/dev/stderr" }
         else if (plain($0) != plain(now[key($0)])) {
