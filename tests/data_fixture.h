@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "exec/data/image.h"
+#include "exec/data/loader.h"
 #include "exec/data/pack.h"
 #include "exec/data/shard.h"
 #include "exec/data/tokenizer.h"
@@ -148,6 +149,20 @@ static inline void fixture_data_close(struct fixture_data *d)
     dt_free(d->shards);
     dt_tokenizer_free(d->tok);
     fixture_folder_remove(d->dir);
+}
+
+/* Of a loader of them: two epochs, shuffled, some pictures to be generated. */
+static inline struct dt_loader_options fixture_data_options(const struct fixture_data *d)
+{
+    return (struct dt_loader_options){.shards = (const char *const *)d->shards,
+                                      .n_shards = d->n_shards,
+                                      .tokenizer = d->tok,
+                                      .seq_len = 96,
+                                      .patch = 4,
+                                      .generate = 0.4,
+                                      .shuffle = true,
+                                      .seed = 2385,
+                                      .epochs = 2};
 }
 
 #endif

@@ -6,7 +6,6 @@
 
 #include "base/hash.h"
 #include "data_fixture.h"
-#include "exec/data/loader.h"
 #include "exec/feed/client.h"
 #include "exec/feed/server.h"
 
@@ -21,15 +20,7 @@ static int64_t unread_bytes; /* of producers to be started; 0 = as usual */
 
 static inline struct dt_loader_options options(void)
 {
-    return (struct dt_loader_options){.shards = (const char *const *)data.shards,
-                                      .n_shards = data.n_shards,
-                                      .tokenizer = data.tok,
-                                      .seq_len = 96,
-                                      .patch = 4,
-                                      .generate = 0.4,
-                                      .shuffle = true,
-                                      .seed = 2385,
-                                      .epochs = 2};
+    return fixture_data_options(&data);
 }
 
 static inline void begin(void)

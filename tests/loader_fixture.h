@@ -5,7 +5,6 @@
 #define DT_TESTS_LOADER_FIXTURE_H
 
 #include "data_fixture.h"
-#include "exec/data/loader.h"
 
 static struct dt_error err;
 static struct fixture_data data;
@@ -24,15 +23,7 @@ static inline void end(void)
 
 static inline struct dt_loader_options options(void)
 {
-    return (struct dt_loader_options){.shards = (const char *const *)data.shards,
-                                      .n_shards = data.n_shards,
-                                      .tokenizer = data.tok,
-                                      .seq_len = 96,
-                                      .patch = 4,
-                                      .generate = 0.4,
-                                      .shuffle = true,
-                                      .seed = 2385,
-                                      .epochs = 2};
+    return fixture_data_options(&data);
 }
 
 static inline struct dt_loader *open_loader(const struct dt_loader_options *o)

@@ -52,6 +52,14 @@ static void random_share(const struct world *w, const struct dt_plan *p, struct 
     dt_assert_ok(dt_orch_place_share(p, w->in.cluster, &err, out), err);
 }
 
+static void begin(struct world *w, int round, struct dt_plan *p, struct dt_plan *share)
+{
+    build_world(w, 1, 1, BATCH);
+    w->fx.cluster.nodes = NODES;
+    random_plan(w, round, p);
+    random_share(w, p, share);
+}
+
 /* The same microbatches; where slots are reordered, by what each plan has in them, in some order. */
 static void assert_same_work(const struct world *w, const struct dt_work *a,
                              const struct dt_work *b, uint32_t n, int round)
@@ -83,10 +91,7 @@ START_TEST(what_they_have)
         struct world w;
         int groups, kept;
 
-        build_world(&w, 1, 1, BATCH);
-        w.fx.cluster.nodes = NODES;
-        random_plan(&w, round, &p);
-        random_share(&w, &p, &q);
+        begin(&w, round, &p, &q);
         groups = groups_of(&p);
         kept = groups_of(&q);
         dt_assert_ok(dt_assign(&p, w.in.model, w.cost, &w.samples, 0, &err, &all), err);
@@ -144,10 +149,7 @@ START_TEST(what_they_take)
         double whole, most = 0, chosen;
         int groups, kept;
 
-        build_world(&w, 1, 1, BATCH);
-        w.fx.cluster.nodes = NODES;
-        random_plan(&w, round, &p);
-        random_share(&w, &p, &q);
+        begin(&w, round, &p, &q);
         groups = groups_of(&p);
         kept = groups_of(&q);
         dt_assert_ok(dt_orch_table_new(&w.in, &err, &t), err);

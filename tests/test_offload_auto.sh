@@ -62,6 +62,8 @@ samples: text
 profile: a800
 END
 expect 2 "job.yaml:4:.*offload auto: the cluster does not say how fast" "$DISTTRAIN" plan job.yaml
+sed -i 's/, offload: auto}/, offload: {\n  llm: parameters}}/' job.yaml
+expect 2 "job.yaml:5:.*offload parameters of llm" "$DISTTRAIN" plan job.yaml
 
 # why: what the others would take
 expect 0 "offload" "$DISTTRAIN" plan $llama train.offload=auto --explain

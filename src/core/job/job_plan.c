@@ -399,21 +399,22 @@ static enum dt_status check_searched(struct dt_node root, const struct dt_job *j
     for (int m = 0; j->strategy != DT_STRATEGY_MANUAL && m < j->model->n_modules; m++) {
         const char *name = j->model->modules[m].name;
         bool leaves = j->offload[m] == DT_OFFLOAD_PARAMETERS || j->offload[m] == DT_OFFLOAD_ALL;
+        struct dt_node at = dt_node_is_map(n) ? dt_map_get(n, name) : n;
 
         if (j->search.offload[m] && j->cluster.host_bytes_per_s <= 0)
             return dt_node_error(
-                n, err,
+                at, err,
                 "offload auto: the cluster does not say how fast a GPU's copies to "
                 "and from the host are; state cluster.host_bandwidth (such as "
                 "25 GB/s for PCIe 4 x16)");
         if (leaves && m >= j->model->llm)
-            return dt_node_error(n, err,
+            return dt_node_error(at, err,
                                  "offload %s of %s: parameters that nothing uses for a time are an "
                                  "encoder's, between its forwards and its backwards; use optimizer "
                                  "or none",
                                  dt_plan_offload_names[j->offload[m]], name);
         if (leaves && !dt_orch_may_leave(j->strategy))
-            return dt_node_error(n, err,
+            return dt_node_error(at, err,
                                  "offload %s of %s: strategy %s lets no encoder run in phases on "
                                  "the LLM's GPUs, between which its parameters could leave; use "
                                  "search.strategy: colocated, or manual with a plan, or optimizer "

@@ -213,24 +213,21 @@ enum dt_status dt_orch_find_offloading(enum dt_plan_strategy strategy,
     DT_TRY(check(strategy, in, err));
     if (!without(strategy, in, &own))
         return dt_orch_find(strategy, in, err, out);
-    st = dt_orch_find(strategy, &own, &why, &plain);
-    if (st != DT_OK && st != DT_ERR_INFEASIBLE)
-        return dt_error_pass(err, &why);
     if (strategy == DT_STRATEGY_MEGATRON)
         open_all_or_none(&open);
+    st = dt_orch_find(strategy, &own, &why, &plain);
     if (st == DT_ERR_INFEASIBLE)
         return find_open(strategy, &open, err, out);
+    DT_TRY(st == DT_OK ? st : dt_error_pass(err, &why));
     st = find_open(strategy, &open, &why, &with);
-    if (st == DT_OK)
-        st = merge(in, &plain, &with, err, out);
-    else if (st == DT_ERR_INFEASIBLE)
+    if (st == DT_ERR_INFEASIBLE) {
         *out = plain;
-    else
-        st = dt_error_pass(err, &why);
-    if (st != DT_OK && st != DT_ERR_INFEASIBLE) {
+        return DT_OK;
+    }
+    st = st == DT_OK ? merge(in, &plain, &with, err, out) : dt_error_pass(err, &why);
+    if (st != DT_OK) {
         dt_search_result_free(&plain);
         dt_search_result_free(&with);
-        return st;
     }
-    return DT_OK;
+    return st;
 }
