@@ -78,7 +78,10 @@ struct rank {
 
 /* execute_ranks_life.c */
 void open_case(struct exec_fixture *f, const struct ranks_case *c);
-/* The NCCL of tests carries what the rank's device, a fake one, exchanges with others. */
+/* Before a test, which has no threads yet: what the environment asks for. */
+void use_environment(void);
+/* The NCCL of tests, which the process uses (nf_use), carries what the rank's device, a fake one, exchanges with
+ * others. */
 void use_nccl(struct exec_fixture *f, const struct rank *r);
 /* The case of a rank, and its transports.  With DT_TEST_NCCL=1 (and DISTTRAIN_FAKE_DEVICE=1) over NCCL. */
 void open_rank(struct exec_fixture *f, struct rank *r);

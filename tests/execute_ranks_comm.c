@@ -400,6 +400,7 @@ START_TEST(nccl_trains_to_the_same_bits)
     uint64_t order[4];
     int i = 0;
 
+    nf_use();
     for (read_layout(0, &c); strcmp(c.name, names[_i]) != 0; read_layout(++i, &c))
         ck_assert_int_lt(i, n_layouts());
     for (int run = 0; run < 4; run++) {

@@ -52,23 +52,33 @@ void open_case(struct exec_fixture *f, const struct ranks_case *c)
     dt_assert_ok(dt_plan_validate(&f->plan, f->model, &f->cluster, &f->err), f->err);
 }
 
+static bool nccl_asked(void)
+{
+    const char *nccl = getenv("DT_TEST_NCCL");
+
+    return nccl && *nccl && *nccl != '0';
+}
+
+void use_environment(void)
+{
+    if (nccl_asked())
+        nf_use();
+}
+
 void use_nccl(struct exec_fixture *f, const struct rank *r)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-    pthread_once(&once, nf_use);
     snprintf(f->dev->info.id, sizeof(f->dev->info.id), "card %d", r->t->rank);
     f->over = DT_TRANSPORT_OVER_NCCL;
 }
 
 void open_rank(struct exec_fixture *f, struct rank *r)
 {
-    const char *nccl = getenv("DT_TEST_NCCL"), *ipc = getenv("DT_TEST_IPC");
+    const char *ipc = getenv("DT_TEST_IPC");
 
     open_case(f, r->w->c);
     f->transport = r->t;
     f->data = r->w->data[r->t->rank];
-    if (nccl && *nccl && *nccl != '0' && !f->data && !r->w->own_devices)
+    if (nccl_asked() && !f->data && !r->w->own_devices)
         use_nccl(f, r);
     if (ipc && *ipc && *ipc != '0' && !f->data) /* ranks are processes */
         f->over = DT_TRANSPORT_OVER_IPC;

@@ -31,7 +31,6 @@ struct dt_fake {
     struct dt_device_queue *queues;
     uint64_t n_queues; /* ever made: a queue's delays are drawn by its number */
     int64_t now_bytes, max_bytes;
-    struct dt_device_memory_owner packed; /* weights as the CPU packs them: no card has them */
     struct dt_fake_count counts[DT_FAKE_COUNTS];
     int n_counts;
     uint64_t allocations;

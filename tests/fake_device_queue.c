@@ -76,12 +76,9 @@ static void delay(const struct dt_device_queue *q, uint64_t number)
 
 static void run_task(struct dt_device_queue *q, struct task *t)
 {
-    struct dt_device_memory_owner *before = q->f->cpu->memory_for(q->f->cpu, &q->f->packed);
-
     dt_fake_doing(t->what);
     t->fn(q->cpu, q->f->cpu, t->arg);
     dt_fake_doing(NULL);
-    q->f->cpu->memory_for(q->f->cpu, before);
     dt_fake_account(q->f, 0);
     free(t);
 }

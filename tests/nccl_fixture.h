@@ -10,6 +10,7 @@
 
 #include "comm/transport.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -77,12 +78,28 @@ static inline void nf_find(const char *name, void *fn, size_t size)
     memcpy(fn, &p, size); /* POSIX allows it, C has no cast */
 }
 
-/* Makes it the NCCL of this process. */
+static inline int nf_threads(void)
+{
+    DIR *d = opendir("/proc/self/task");
+    int n = 0;
+
+    ck_assert_ptr_nonnull(d);
+    for (struct dirent *e = readdir(d); e; e = readdir(d))
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+/* Makes it the NCCL of this process.  Before there are threads: one that reads the environment while it is changed
+ * may crash (thread sanitizer has one of its own, which does not). */
 static inline void nf_use(void)
 {
     static const struct fake_nccl_hooks hooks = {dt_fake_alias, nf_submit, nf_alloc, nf_free};
     fake_nccl_hooks_fn *set;
 
+#ifndef __SANITIZE_THREAD__
+    ck_assert_int_eq(nf_threads(), 1);
+#endif
     setenv("DISTTRAIN_CUDA_LIBS", nf_dir(), 1);
     nf_find("fake_nccl_hooks", &set, sizeof(set));
     set(&hooks);

@@ -316,6 +316,14 @@ static void sum_up(void)
            n, n_layouts(), steps_of(), most.first, most.later, most.grad);
 }
 
+static TCase *case_of(Suite *s, const char *name)
+{
+    TCase *t = dt_test_case(s, name, 120);
+
+    tcase_add_checked_fixture(t, use_environment, NULL);
+    return t;
+}
+
 int main(int argc, char **argv)
 {
     Suite *s;
@@ -327,7 +335,7 @@ int main(int argc, char **argv)
         return EXIT_SUCCESS;
     }
     s = suite_create("ranks");
-    t = dt_test_case(s, "ranks", 120);
+    t = case_of(s, "ranks");
     if (argc > 2 && strcmp(argv[1], "--mpi") == 0) {
         mpi_layout = atoi(argv[2]);
         tcase_add_test(t, mpi_ranks_train_as_one_process);
@@ -342,13 +350,13 @@ int main(int argc, char **argv)
     add_bf16_tests(t);
     add_nonfinite_tests(t);
     add_whole_tests(t);
-    t = dt_test_case(s, "offload", 120); /* alone: CK_RUN_CASE=offload */
+    t = case_of(s, "offload"); /* alone: CK_RUN_CASE=offload */
     add_offload_tests(t);
-    t = dt_test_case(s, "ring", 120); /* alone: CK_RUN_CASE=ring */
+    t = case_of(s, "ring"); /* alone: CK_RUN_CASE=ring */
     add_ring_tests(t);
-    t = dt_test_case(s, "messages", 120);
+    t = case_of(s, "messages");
     add_comm_tests(t);
-    t = dt_test_case(s, "layouts", 120); /* alone: CK_RUN_CASE=layouts */
+    t = case_of(s, "layouts"); /* alone: CK_RUN_CASE=layouts */
     if (!add_layouts(t))
         return EXIT_FAILURE;
     status = dt_test_run(s);

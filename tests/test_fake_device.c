@@ -142,6 +142,40 @@ START_TEST(fresh_memory_is_poison)
 }
 END_TEST
 
+/* Weights are packed, and what is packed goes, on the queue's thread: no card has that memory, and whoever looks
+ * meanwhile is not shown it. */
+START_TEST(packed_weights_are_not_counted)
+{
+    static const struct dt_device_weight_shape shape = {DT_F32, 256, 256, 0};
+    int64_t now, max, before;
+    void *master, *rows;
+
+    dt_assert_ok(dev->alloc(dev, 256 * 256 * sizeof(float), &err, &master), err);
+    dt_assert_ok(dev->alloc(dev, 2 * 32 * 256 * sizeof(float), &err, &rows), err);
+    dev->zero(q, master, 256 * 256 * sizeof(float));
+    dev->zero(q, rows, 2 * 32 * 256 * sizeof(float));
+    for (int k = 0; k < 2000; k++) {
+        struct dt_device_weight *w;
+
+        dt_assert_ok(dev->weight_new(dev, &shape, master, NULL, &err, &w), err);
+        dev->k->linear_fwd(q, 32, rows, w, NULL, NULL, (float *)rows + 32 * 256);
+        dev->weight_free(w);
+        for (int look = 0; look < 50; look++)
+            dev->memory_used(dev, &now, &max);
+        if (k == 0)
+            dt_assert_ok(dev->queue_sync(q, &err), err); /* its workspace is there */
+        if (k == 0)
+            dev->memory_used(dev, &now, &before);
+    }
+    dt_assert_ok(dev->queue_sync(q, &err), err);
+    dev->memory_used(dev, &now, &max);
+    ck_assert_int_eq(max, before);
+    ck_assert_int_eq(now, before);
+    dev->free(dev, rows);
+    dev->free(dev, master);
+}
+END_TEST
+
 /* ---- order ---- */
 
 static double sum_over(bool event)
@@ -248,6 +282,9 @@ int main(void)
     tcase_add_test_raise_signal(t, memory_of_the_host_is_no_argument, SIGABRT);
     tcase_add_test_raise_signal(t, a_copy_says_where_memory_is, SIGABRT);
     tcase_add_test_raise_signal(t, a_close_finds_what_is_left, SIGABRT);
+    t = dt_test_case(s, "weights", 60);
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, packed_weights_are_not_counted);
     t = dt_test_case(s, "order", 60);
     tcase_add_checked_fixture(t, slow_setup, teardown);
     tcase_add_test(t, fresh_memory_is_poison);

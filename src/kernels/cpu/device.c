@@ -148,7 +148,7 @@ void *dt_cpu_scratch(struct dt_device_queue *q, int region, size_t bytes)
     dt_cpu_free(cpu, q->scratch[region].p); /* first: both at once would be a peak */
     q->scratch[region].p = NULL;
     q->scratch[region].bytes = 0;
-    o = memory_for(q->dev, NULL);
+    o = memory_for(q->dev, &cpu->scratch);
     p = dt_cpu_alloc(cpu, bytes);
     memory_for(q->dev, o);
     if (!p) {
