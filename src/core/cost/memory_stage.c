@@ -448,25 +448,24 @@ static void stage_on(enum dt_memory_device device, struct dt_memory_memo *memo,
                                                        [DT_MEMORY_CARD] = &dt_memory_row_card};
     const struct dt_memory_row *row = rows[device];
     struct dt_memory_lane s = {.p = p, .mp = mp, .row = row, .work = work, .memo = memo};
-    int queue = dt_memory_queue(p, m, module, stage, n_microbatches);
+    struct dt_memory_flow flow = dt_memory_flow_of(p, m, module, stage, n_microbatches);
     struct sums own = {0}, *x = &own;
 
     open_lane(&s, stage, m, module);
-    s.deferred = dt_memory_deferred(p, m, module, stage, n_microbatches);
+    s.deferred = flow.deferred;
     if (memo && device == DT_MEMORY_GPU)
-        x = sums_of(&s, m, module, stage, queue, &own);
+        x = sums_of(&s, m, module, stage, flow.queue, &own);
     if (x == &own || x->a != own.a || x->b != own.b) {
         *x = own;
-        sum_up(&s, m, module, stage, queue, x);
+        sum_up(&s, m, module, stage, flow.queue, x);
     }
     *out = x->of;
     out->reserve = row->reserve ? c->mem_reserve_bytes : 0;
-    out->in_flight = dt_memory_held_beside(p, m, module, stage, n_microbatches, s.deferred);
+    out->in_flight = flow.held;
     /* chunks differ by at most a block or so: every chunk-microbatch in flight is charged as the
      * largest one */
     out->activations = x->most * out->in_flight + x->stash * s.deferred + x->workspace;
-    out->beside =
-        x->most * (out->in_flight - dt_memory_beside_guests(p, m, module, stage, n_microbatches));
+    out->beside = x->most * (flow.held - flow.beside_guests);
     out->host += out->away_host;
     out->params += out->wire;
     out->broker = row->messages * x->messages + batches(&s, out->in_flight, n_microbatches);
