@@ -38,6 +38,7 @@ struct dt_memory_lane { /* a stage, and the block that is looked at */
     int deferred;                /* microbatches whose weight gradients are put off, at most */
     double stash;                /* what a split backward leaves for the weight gradients */
     struct dt_memory_memo *memo; /* NULL: nothing is remembered */
+    const uint16_t *run; /* then [n_blocks]: the first of the equal layers that a block ends */
 };
 
 struct dt_memory_row {
