@@ -134,22 +134,36 @@ static enum rival rival_of(const struct dt_search_state *s, int m)
     return s->alone && dt_orch_asked_again(s) ? SAFE : SHALLOW;
 }
 
-/* A layout that fits and is no larger, with neither more warm-up nor a longer interval; NULL: there is none. */
-static const struct dt_orch_option *beats(const struct dt_orch_options *l,
-                                          const struct dt_orch_option *o, enum rival rival)
+/* Is it no larger, with neither more warm-up nor a longer interval? */
+static bool beats(const struct dt_orch_option *x, const struct dt_orch_option *o, enum rival rival)
 {
-    for (size_t i = rival == NONE ? 0 : l->n; i-- > 0;) {
-        const struct dt_orch_option *x = &l->o[i];
+    if (x->gpus > o->gpus || x->warm > o->warm || x->interval > o->interval ||
+        (rival != ANY && x->of.pp > o->of.pp))
+        return false;
+    return rival != SAFE || x->sure || (x->of.pp == o->of.pp && x->of.recompute >= o->of.recompute);
+}
 
-        if (x->gpus > o->gpus || x->warm > o->warm || x->interval > o->interval ||
-            (rival != ANY && x->of.pp > o->of.pp))
-            continue;
-        if (rival == SAFE && !x->sure &&
-            (x->of.pp != o->of.pp || x->of.recompute < o->of.recompute))
-            continue;
-        return x;
-    }
+/* A layout that fits and beats it; NULL: there is none. */
+static const struct dt_orch_option *better_than(const struct dt_orch_options *l,
+                                                const struct dt_orch_option *o, enum rival rival)
+{
+    for (size_t i = rival == NONE ? 0 : l->n; i-- > 0;)
+        if (beats(&l->o[i], o, rival))
+            return &l->o[i];
     return NULL;
+}
+
+/* The same among the raw ones, where any will do: nearly always the one that beat another a moment ago. */
+static bool is_beaten(struct dt_search_state *s, const struct dt_orch_option *o, enum rival rival)
+{
+    const struct dt_orch_option *better = NULL;
+
+    if (rival != NONE && s->beater < s->raw.n && beats(&s->raw.o[s->beater], o, rival))
+        return true;
+    better = better_than(&s->raw, o, rival);
+    if (better)
+        s->beater = (size_t)(better - s->raw.o);
+    return better != NULL;
 }
 
 /* With what its ZeRO exchanges, which takes a while to find out; false: then it is of no use. */
@@ -164,7 +178,7 @@ static bool add_exchange(struct dt_search_state *s, int m, const struct dt_orch_
     if (each <= o->interval)
         return true;
     o->interval = each;
-    return of_use(s, lim, o->gpus, o->warm, o->interval) && !beats(&s->raw, o, rival);
+    return of_use(s, lim, o->gpus, o->warm, o->interval) && !is_beaten(s, o, rival);
 }
 
 /* One lane, dp, depth and level of ZeRO: every recomputation that fits and is not beaten.  Memory is asked last, it
@@ -177,8 +191,8 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
 
     *fit = FITS;
     for (int r = 0; r < modes->n_recompute; r++) {
-        struct dt_orch_times *x = dt_orch_times_of(s->t, m, of->lane, r, 0, s->pipe->split);
-        const struct dt_orch_stage_entry *e = x ? dt_orch_stage_of(s->t, m, x, of->pp, 1) : NULL;
+        struct dt_orch_times *x = s->times[r];
+        const struct dt_orch_stage_entry *e = dt_orch_stage_of(s->t, m, x, of->pp, 1);
         struct dt_orch_option o = {.of = *of};
         const struct dt_orch_option *better;
         enum fit answer;
@@ -199,11 +213,10 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
             *done |= fastest; /* deeper ones take more GPUs and are no faster */
             continue;
         }
-        better = beats(&s->raw, &o, rival);
-        if (better) {
-            *done |= fastest && better->sure; /* deeper ones with more GPUs are beaten, too */
+        better = fastest ? better_than(&s->raw, &o, rival) : NULL;
+        *done |= better && better->sure; /* deeper ones with more GPUs are beaten, too */
+        if (better || (!fastest && is_beaten(s, &o, rival)))
             continue;
-        }
         if (!add_exchange(s, m, lim, rival, &o))
             continue;
         answer = fits(s, m, &o.of);
@@ -271,6 +284,11 @@ static bool list_lane(struct dt_search_state *s, int m, int lane, const struct d
 {
     int64_t dp = lim->gpus_max / dt_orch_lane_gpus(&s->t->space.of[m].lane[lane]);
 
+    for (int r = 0; r < s->t->space.of[m].n_recompute; r++) {
+        s->times[r] = dt_orch_times_of(s->t, m, lane, r, 0, s->pipe->split);
+        if (!s->times[r])
+            return false;
+    }
     if (dp > s->slot)
         dp = s->slot;
     for (; dp > 0; dp--) {
@@ -328,7 +346,7 @@ bool dt_orch_front_build(struct dt_search_state *s, int m, const struct dt_orch_
     if (s->raw.n > 1)
         qsort(s->raw.o, s->raw.n, sizeof(*s->raw.o), by_gpus);
     for (size_t i = 0; i < s->raw.n; i++)
-        if (!beats(&f->l, &s->raw.o[i], rival))
+        if (!better_than(&f->l, &s->raw.o[i], rival))
             front_add(f, &s->raw.o[i]);
     return f->l.n > 0;
 }
