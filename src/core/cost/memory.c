@@ -468,6 +468,8 @@ static enum dt_status check_gpu(const struct dt_plan *p, const struct dt_cluster
     *most = fmax(*most, sum);
     if (sum <= dt_memory_limit(c))
         return DT_OK;
+    if (!err) /* the search asks for thousands */
+        return DT_ERR_INFEASIBLE;
     names_on(p, share, gpu, names, sizeof(names));
     return dt_error_set(err, DT_ERR_INFEASIBLE,
                         "colocated modules need %.2f GiB of %s %d, cluster %s has %.2f GiB: %s%s; "
