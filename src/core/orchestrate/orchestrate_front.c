@@ -53,14 +53,7 @@ static bool push(struct dt_search_state *s, const struct dt_orch_option *o)
     return true;
 }
 
-/* What memory says of a layout. */
-enum fit {
-    FITS,
-    REFUSED,
-    HOPELESS, /* refused, and so is every recomputation and level of ZeRO of its lane, dp and depth */
-};
-
-static enum fit fits(struct dt_search_state *s, int m, const struct dt_orch_choice *of)
+static bool fits(struct dt_search_state *s, int m, const struct dt_orch_choice *of)
 {
     const struct dt_orch_question q = {.m = m,
                                        .of = *of,
@@ -72,9 +65,7 @@ static enum fit fits(struct dt_search_state *s, int m, const struct dt_orch_choi
                                        .behind = s->behind[m],
                                        .alone = s->alone};
 
-    if (dt_orch_table_fits(s->t, &q))
-        return FITS;
-    return dt_orch_table_hopeless(s->t, &q) ? HOPELESS : REFUSED;
+    return dt_orch_table_fits(s->t, &q);
 }
 
 /* A generator that fits alone: does it behind the deepest LLM of use and beside the deepest generator? */
@@ -182,28 +173,23 @@ static bool add_exchange(struct dt_search_state *s, int m, const struct dt_orch_
 }
 
 /* One lane, dp, depth and level of ZeRO: every recomputation that fits and is not beaten.  Memory is asked last, it
- * takes longest.  *done: nothing deeper is of use; *fit: what memory says of those that are, at worst. */
+ * takes longest.  *done: nothing deeper is of use; *refused: memory refused one that is. */
 static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choice *of,
-                           const struct dt_orch_limits *lim, bool *done, enum fit *fit)
+                           const struct dt_orch_limits *lim, bool *done, bool *refused)
 {
     const struct dt_orch_modes *modes = &s->t->space.of[m];
     enum rival rival = rival_of(s, m);
 
-    *fit = FITS;
     for (int r = 0; r < modes->n_recompute; r++) {
         struct dt_orch_times *x = s->times[r];
         const struct dt_orch_stage_entry *e = dt_orch_stage_of(s->t, m, x, of->pp, 1);
         struct dt_orch_option o = {.of = *of};
         const struct dt_orch_option *better;
-        enum fit answer;
         bool fastest;
 
         if (!e)
             return false;
         s->stats->candidates++;
-        if (*fit ==
-            HOPELESS) /* those with more recomputation are no faster: they change no `done` */
-            continue;
         o.of.recompute = (uint8_t)r;
         o.gpus = dt_orch_lane_gpus(&modes->lane[of->lane]) * of->pp * of->dp;
         cost_option(s, x->sample_s, e->max_s, &o);
@@ -219,10 +205,10 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
             continue;
         if (!add_exchange(s, m, lim, rival, &o))
             continue;
-        answer = fits(s, m, &o.of);
-        *fit = answer > *fit ? answer : *fit;
-        if (answer != FITS)
+        if (!fits(s, m, &o.of)) {
+            *refused = true;
             continue;
+        }
         o.sure = rival != SAFE || fits_surely(s, m, &o.of);
         if (!push(s, &o))
             return false;
@@ -236,20 +222,15 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
 static bool list_zero(struct dt_search_state *s, int m, struct dt_orch_choice *of,
                       const struct dt_orch_limits *lim, bool *done)
 {
-    const struct dt_orch_modes *modes = &s->t->space.of[m];
-    bool exchange = dt_orch_counts_exchange(s, m);
     size_t before = s->raw.n;
-    enum fit fit = REFUSED; /* FITS: another level of ZeRO is of no use, either */
+    bool refused = true; /* else another level of ZeRO is of no use, either */
 
-    for (int z = 0; z < modes->n_zero && fit != FITS && !*done; z++) {
-        if (s->raw.n > before && !exchange)
+    for (int z = 0; z < s->t->space.of[m].n_zero && refused && !*done; z++) {
+        if (s->raw.n > before && !dt_orch_counts_exchange(s, m))
             break;
-        if (fit == HOPELESS && !exchange) { /* the other levels are as slow as this one */
-            s->stats->candidates += modes->n_recompute;
-            continue;
-        }
         of->zero = (uint8_t)z;
-        if (!list_recompute(s, m, of, lim, done, &fit))
+        refused = false;
+        if (!list_recompute(s, m, of, lim, done, &refused))
             return false;
     }
     return true;
