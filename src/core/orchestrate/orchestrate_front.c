@@ -172,14 +172,35 @@ static bool add_exchange(struct dt_search_state *s, int m, const struct dt_orch_
     return of_use(s, lim, o->gpus, o->warm, o->interval) && !is_beaten(s, o, rival);
 }
 
-/* One lane, dp, depth and level of ZeRO: every recomputation that fits and is not beaten.  Memory is asked last, it
- * takes longest.  *done: nothing deeper is of use; *refused: memory refused one that is. */
+/* Is anything deeper no faster? */
+static bool is_fastest(const struct dt_orch_limits *lim, const struct dt_orch_option *o)
+{
+    return o->of.recompute == 0 && o->interval <= lim->interval_min;
+}
+
+/* A layout that is of use and not beaten, where it fits; memory is asked last, it takes longest. */
+static bool list_one(struct dt_search_state *s, int m, const struct dt_orch_limits *lim,
+                     enum rival rival, struct dt_orch_option *o, bool *done)
+{
+    if (!fits(s, m, &o->of)) {
+        s->unfit[s->n_unfit++] = *o;
+        return true;
+    }
+    o->sure = rival != SAFE || fits_surely(s, m, &o->of);
+    if (!push(s, o))
+        return false;
+    *done |= is_fastest(lim, o) && o->sure && rival != NONE;
+    return true;
+}
+
+/* One lane, dp, depth and level of ZeRO: every recomputation that fits and is not beaten.  *done: nothing deeper is of use. */
 static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choice *of,
-                           const struct dt_orch_limits *lim, bool *done, bool *refused)
+                           const struct dt_orch_limits *lim, bool *done)
 {
     const struct dt_orch_modes *modes = &s->t->space.of[m];
     enum rival rival = rival_of(s, m);
 
+    s->n_unfit = 0;
     for (int r = 0; r < modes->n_recompute; r++) {
         struct dt_orch_times *x = s->times[r];
         const struct dt_orch_stage_entry *e = dt_orch_stage_of(s->t, m, x, of->pp, 1);
@@ -194,7 +215,7 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
         o.gpus = dt_orch_lane_gpus(&modes->lane[of->lane]) * of->pp * of->dp;
         cost_option(s, x->sample_s, e->max_s, &o);
         o.interval = fmax(o.interval, lim->interval_min); /* being faster is worth nothing */
-        fastest = r == 0 && o.interval <= lim->interval_min;
+        fastest = is_fastest(lim, &o);
         if (!of_use(s, lim, o.gpus, o.warm, o.interval)) {
             *done |= fastest; /* deeper ones take more GPUs and are no faster */
             continue;
@@ -203,16 +224,30 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
         *done |= better && better->sure; /* deeper ones with more GPUs are beaten, too */
         if (better || (!fastest && is_beaten(s, &o, rival)))
             continue;
-        if (!add_exchange(s, m, lim, rival, &o))
-            continue;
-        if (!fits(s, m, &o.of)) {
-            *refused = true;
-            continue;
-        }
-        o.sure = rival != SAFE || fits_surely(s, m, &o.of);
-        if (!push(s, &o))
+        if (add_exchange(s, m, lim, rival, &o) && !list_one(s, m, lim, rival, &o, done))
             return false;
-        *done |= fastest && o.sure && rival != NONE;
+    }
+    return !s->t->nomem;
+}
+
+/* Another level of ZeRO of those that memory refused, where it is as fast: of the others none is of use then, either. */
+static bool list_unfit(struct dt_search_state *s, int m, int zero, const struct dt_orch_limits *lim,
+                       bool *done)
+{
+    enum rival rival = rival_of(s, m);
+    size_t before = s->raw.n;
+    int n = s->n_unfit;
+
+    s->stats->candidates += s->t->space.of[m].n_recompute;
+    s->n_unfit = 0;
+    for (int i = 0; i < n; i++) {
+        struct dt_orch_option o = s->unfit[i];
+
+        o.of.zero = (uint8_t)zero;
+        if (s->raw.n > before && is_beaten(s, &o, rival))
+            continue;
+        if (!list_one(s, m, lim, rival, &o, done))
+            return false;
     }
     return !s->t->nomem;
 }
@@ -222,15 +257,18 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
 static bool list_zero(struct dt_search_state *s, int m, struct dt_orch_choice *of,
                       const struct dt_orch_limits *lim, bool *done)
 {
+    bool exchange = dt_orch_counts_exchange(s, m);
     size_t before = s->raw.n;
-    bool refused = true; /* else another level of ZeRO is of no use, either */
 
-    for (int z = 0; z < s->t->space.of[m].n_zero && refused && !*done; z++) {
-        if (s->raw.n > before && !dt_orch_counts_exchange(s, m))
+    of->zero = 0;
+    if (!list_recompute(s, m, of, lim, done))
+        return false;
+    /* where memory refused none, another level of ZeRO is of no use, either */
+    for (int z = 1; z < s->t->space.of[m].n_zero && s->n_unfit > 0 && !*done; z++) {
+        if (s->raw.n > before && !exchange)
             break;
         of->zero = (uint8_t)z;
-        refused = false;
-        if (!list_recompute(s, m, of, lim, done, &refused))
+        if (!(exchange ? list_recompute(s, m, of, lim, done) : list_unfit(s, m, z, lim, done)))
             return false;
     }
     return true;
