@@ -25,7 +25,9 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#define SPAN ((size_t)1 << 40)
+#define SPAN (mem.span)
+#define SPAN_MOST ((size_t)1 << 40)
+#define SPAN_LEAST ((size_t)1 << 34) /* what valgrind has room for, and enough for each test */
 enum { ALIGN = 64, FRAMES = 24, SITES = 512, PIECE = 1 << 24 };
 
 struct dt_fake_block {
@@ -48,7 +50,8 @@ static const char magic[8] = "fakehead";
 
 static struct {
     pthread_mutex_t lock;
-    char *base; /* callers' */
+    char *base;  /* callers' */
+    size_t span; /* bytes of each mapping */
     int fd;
     size_t next, end, page;       /* where the next block comes; behind all that there is */
     struct dt_fake_piece *pieces; /* by address */
@@ -269,6 +272,18 @@ static void on_trap(int sig, siginfo_t *info, void *context)
 
 /* ---- blocks ---- */
 
+/* As many addresses as there are. */
+static void *reserve(void)
+{
+    void *base = MAP_FAILED;
+
+    for (mem.span = SPAN_MOST; base == MAP_FAILED && mem.span >= SPAN_LEAST; mem.span /= 2)
+        base =
+            mmap(NULL, 2 * mem.span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    mem.span *= 2; /* the last that was tried */
+    return base;
+}
+
 /* Locked. */
 static bool open_memory(void)
 {
@@ -280,10 +295,8 @@ static bool open_memory(void)
         return true;
     mem.page = (size_t)sysconf(_SC_PAGESIZE);
     mem.fd = memfd_create("fake device", MFD_CLOEXEC);
-    if (mem.fd < 0 || ftruncate(mem.fd, (off_t)SPAN) != 0)
-        return false;
-    base = mmap(NULL, 2 * SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED)
+    base = mem.fd >= 0 ? reserve() : MAP_FAILED;
+    if (base == MAP_FAILED || ftruncate(mem.fd, (off_t)SPAN) != 0)
         return false;
     for (int k = 0; k < 2; k++)
         if (mmap((char *)base + (size_t)k * SPAN, SPAN, PROT_NONE,

@@ -173,9 +173,15 @@ static void tell_all(struct pack *w)
         const struct dt_sched_turns_node *x = &g->node[i];
         const uint32_t *next = w->back ? g->pred + x->pred_first : g->succ + x->succ_first;
         const uint32_t *last = w->back ? g->pred + x[1].pred_first : g->succ + x[1].succ_first;
-        int64_t *end = w->end_ns[w->back];
+        int64_t *end = w->end_ns[w->back], *other = w->end_ns[!w->back];
+        ptrdiff_t ahead = w->back ? -DT_SCHED_TURNS_AHEAD : DT_SCHED_TURNS_AHEAD;
 
+        DT_SCHED_TURNS_ASK(x, ahead);
+        DT_SCHED_TURNS_ASK(next, 2 * ahead);
         for (; next < last; next++) {
+            DT_SCHED_TURNS_ASK(&g->node[*next], ahead);
+            DT_SCHED_TURNS_ASK(&end[*next], ahead);
+            DT_SCHED_TURNS_ASK(&other[*next], ahead);
             end[*next] = dt_sched_turns_most(end[*next], end[i]);
             if (--g->node[*next].waits == 0)
                 make_ready(w, *next);

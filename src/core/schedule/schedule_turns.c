@@ -121,6 +121,7 @@ static void make_ready(struct dt_sched_turns_runs *g, uint32_t i)
         l->ready = i;
         l->behind = x->behind;
         l->age = g->rule.longest ? 0 : age_of(g, i);
+        DT_SCHED_TURNS_ASK(&g->p->ops[i], DT_SCHED_TURNS_AHEAD);
         g->island[l->island].ready++;
         stir(g, l->island);
         break;
@@ -143,6 +144,8 @@ static void tell(struct dt_sched_turns_runs *g, uint32_t i)
     const struct dt_sched_turns_node *x = &g->node[i];
     const uint32_t *s = &g->succ[x->succ_first], *last = &g->succ[x[1].succ_first];
 
+    DT_SCHED_TURNS_ASK(x, DT_SCHED_TURNS_AHEAD);
+    DT_SCHED_TURNS_ASK(s, 2 * DT_SCHED_TURNS_AHEAD);
     if (dt_sched_turns_class_of(x) == DT_SCHED_TURNS_COMPUTE) {
         const struct dt_sched_turns_lane *l = &g->lane[dt_sched_turns_of(x)];
 
@@ -151,9 +154,11 @@ static void tell(struct dt_sched_turns_runs *g, uint32_t i)
         g->island[l->island].free += l->gpus;
         stir(g, l->island);
     }
-    for (; s < last; s++)
+    for (; s < last; s++) {
+        DT_SCHED_TURNS_ASK(&g->node[*s], DT_SCHED_TURNS_AHEAD);
         if (--g->node[*s].waits == 0)
             make_ready(g, *s);
+    }
 }
 
 /* What takes no time, such as a RECV, ends with what it waited for, and never lies in the heap. */
@@ -482,6 +487,10 @@ enum dt_status dt_sched_turns_follow(struct dt_sched_turns_runs *g, bool silent,
     for (uint32_t at = 0; at < g->p->n_ops; at++) {
         uint32_t i = t->order[at];
         enum dt_sched_turns_class class = dt_sched_turns_class_of(&g->node[i]);
+
+        DT_SCHED_TURNS_ASK(&g->node[i], DT_SCHED_TURNS_AHEAD);
+        DT_SCHED_TURNS_ASK(&end_ns[i], DT_SCHED_TURNS_AHEAD);
+        DT_SCHED_TURNS_ASK(&g->pred[g->node[i].pred_first], 2 * DT_SCHED_TURNS_AHEAD);
 
         if (class == DT_SCHED_TURNS_COMPUTE)
             DT_TRY(follow_all(g, i, end_ns, err));

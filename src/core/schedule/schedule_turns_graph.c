@@ -215,9 +215,12 @@ static void settle(struct dt_sched_turns_runs *g, uint32_t i, int64_t behind)
     const uint32_t *pred = g->pred + x->pred_first, *last = g->pred + x[1].pred_first;
 
     x->behind = behind + x->ns;
+    DT_SCHED_TURNS_ASK(x, -DT_SCHED_TURNS_AHEAD);
+    DT_SCHED_TURNS_ASK(pred, -2 * DT_SCHED_TURNS_AHEAD);
     for (; pred < last; pred++) {
         struct dt_sched_turns_node *d = &g->node[*pred];
 
+        DT_SCHED_TURNS_ASK(d, -DT_SCHED_TURNS_AHEAD);
         d->behind = dt_sched_turns_most(d->behind, x->behind);
         if (--d->waits == 0)
             g->over[g->n_over++] = *pred;

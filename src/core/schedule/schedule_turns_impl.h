@@ -80,6 +80,12 @@ struct dt_sched_turns_runs {
     bool given_up;
 };
 
+/* Walks come to an op's neighbours soon, as lanes keep their orders, but go from lane to lane meanwhile: what lies n ops
+ * behind *p, or before it, is asked for when *p is looked at.  It need not be there. */
+#define DT_SCHED_TURNS_ASK(p, n)                                                                   \
+    __builtin_prefetch((const void *)((uintptr_t)(p) + (uintptr_t)(n) * sizeof(*(p))))
+enum { DT_SCHED_TURNS_AHEAD = 8 };
+
 static inline enum dt_sched_turns_class dt_sched_turns_class_of(const struct dt_sched_turns_node *x)
 {
     return (enum dt_sched_turns_class)(x->of >> DT_SCHED_TURNS_SHIFT);
