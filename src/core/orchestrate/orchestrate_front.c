@@ -172,7 +172,7 @@ static bool add_exchange(struct dt_search_state *s, int m, const struct dt_orch_
     return of_use(s, lim, o->gpus, o->warm, o->interval) && !is_beaten(s, o, rival);
 }
 
-/* Is anything deeper no faster? */
+/* Nothing deeper is faster. */
 static bool is_fastest(const struct dt_orch_limits *lim, const struct dt_orch_option *o)
 {
     return o->of.recompute == 0 && o->interval <= lim->interval_min;
