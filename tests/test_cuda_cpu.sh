@@ -114,4 +114,11 @@ for what in beyond touched; do # the guard behind a block, and what the host may
     check "$what is found" '[ $rc -gt 2 ]'
 done
 fault large "launched with a grid of 1 x 1 x 1 blocks of 2048"
+
+# the object that nvcc makes of X.cu is X.cu.o, of which make's own rules would link X.cu, the source
+: >"$builddir/none.cu.o"
+(cd "$builddir" && unset MAKEFLAGS MAKELEVEL && make -n none.cu) >out 2>&1
+rc=$?
+rm -f "$builddir/none.cu.o"
+check "no source is made of an object" '[ $rc -ne 0 ] && grep -q "No rule to make target .none.cu" out'
 totals

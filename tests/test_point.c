@@ -327,7 +327,7 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("point");
-    TCase *c = dt_test_case(s, "point", 120);
+    TCase *c = dt_test_case(s, "point", 600);
 
     tcase_add_test(c, a_point_is_what_simulate_says);
     tcase_add_test(c, equal_plans_are_simulated_once);

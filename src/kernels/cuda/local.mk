@@ -58,6 +58,9 @@ $(CUDA_BASE:.c=.pic.o): src/base/mem.h src/base/status.h
 	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS) $(AM_CFLAGS) \
 	    $(CFLAGS) -fPIC -fvisibility=hidden -c $(srcdir)/$(@:.pic.o=.c) -o $@
 
+# No program is linked from X.cu.o: make's own rule would make X.cu so, the source, once there is the object.
+%: %.o
+
 if BUILD_CUDA
 moduledir = $(pkglibexecdir)
 module_DATA = disttrain-cuda.so
