@@ -312,6 +312,20 @@ START_TEST(test_monotone_property)
 }
 END_TEST
 
+/* One of the boundaries of a module's stages, if there are any, with a block or more on either side. */
+static void move_boundary(struct dt_plan *p, int module, struct dt_rng *rng)
+{
+    const struct dt_plan_layout *l = &p->modules[module].layout;
+    uint16_t *split = p->modules[module].split;
+    int n = l->pp * l->vpp, v;
+
+    if (n < 2)
+        return;
+    v = 1 + (int)dt_rng_below(rng, (uint64_t)n - 1);
+    split[v] = (uint16_t)(split[v - 1] + 1 +
+                          dt_rng_below(rng, (uint64_t)(split[v + 1] - split[v - 1] - 1)));
+}
+
 /* One thing of the plan that memory depends on. */
 static void change_one(struct rig *r, struct dt_rng *rng)
 {
@@ -320,7 +334,14 @@ static void change_one(struct rig *r, struct dt_rng *rng)
     struct dt_plan_module *mp = &r->p.modules[m];
     bool flip = dt_rng_below(rng, 2);
 
-    switch (dt_rng_below(rng, 16)) {
+    switch (dt_rng_below(rng, 18)) {
+    case 17:
+        r->p.modules[r->vit].layout.pp = 1 + flip;
+        even_split(&r->p, &r->f.model, r->vit);
+        break;
+    case 16:
+        move_boundary(&r->p, flip ? r->llm : r->vit, rng);
+        break;
     case 15:
         y->cp_comm = flip ? DT_CP_COMM_RING : DT_CP_COMM_GATHER;
         break;
@@ -377,15 +398,16 @@ static void change_one(struct rig *r, struct dt_rng *rng)
 /* What is remembered of a stage is what it holds, whatever has changed since. */
 START_TEST(test_remembered)
 {
-    struct dt_memory_memo *memo = dt_memory_memo_new();
+    struct dt_memory_memo *memo;
     uint64_t seed = dt_test_seed();
     struct dt_rng rng;
     struct rig r;
 
     printf("seed %" PRIu64 "\n", seed);
-    ck_assert_ptr_nonnull(memo);
     dt_rng_init(&rng, seed, 9);
     rig_open(&r, 8, 4, 4);
+    memo = dt_memory_memo_new(&r.f.model);
+    ck_assert_ptr_nonnull(memo);
     for (int round = 0; round < 4000; round++) {
         change_one(&r, &rng);
         for (int m = 0; m < 3; m++)

@@ -118,6 +118,8 @@ libdtcore_a_SOURCES = \
 	src/core/orchestrate/orchestrate_offload.c \
 	src/core/orchestrate/orchestrate_front.c \
 	src/core/orchestrate/orchestrate_group.c \
+	src/core/orchestrate/orchestrate_guests.c \
+	src/core/orchestrate/orchestrate_guests.h \
 	src/core/orchestrate/orchestrate_hosted.c \
 	src/core/orchestrate/orchestrate_hosted_chunks.c \
 	src/core/orchestrate/orchestrate_hosted_moves.c \

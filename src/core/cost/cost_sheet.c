@@ -26,7 +26,7 @@ struct
     uint64_t a, b; /* what it is of: no two share both; 0, 0: free */
     struct addend of;
 };
-enum { SUMS = 1 << 15 }; /* of a search on a thousand GPUs some twenty thousand differ */
+enum { SUMS = 1 << 16 }; /* of a search on a thousand GPUs some thirty thousand differ */
 struct sheet {           /* a kind of block */
     int class_;
     bool made, whole; /* whole: measured as one, so there are no kernels */
@@ -278,11 +278,13 @@ static bool find_runs(struct batch *q, int first, int n, const unsigned char *tr
         if (k == q->n_sheets)
             class_[q->n_sheets++] = of;
     }
-    q->sheet = DT_ARENA_NEW(&q->arena, struct sheet, q->n_sheets);
+    q->sheet = dt_arena_alloc_raw(&q->arena, (size_t)q->n_sheets, sizeof(*q->sheet)); /* large */
     if (!q->sheet)
         return false;
     for (int k = 0; k < q->n_sheets; k++) {
         q->sheet[k].class_ = class_[k];
+        q->sheet[k].made = q->sheet[k].whole = false;
+        memset(&q->sheet[k].t, 0, sizeof(q->sheet[k].t));
         q->sheet[k].by_items =
             dt_block_by_items(&q->c->model->modules[q->module].blocks[class_[k]]);
         q->by_items |= q->sheet[k].by_items;

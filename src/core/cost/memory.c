@@ -16,19 +16,25 @@
 static int behind(const struct dt_plan *p, const struct dt_model *m, int module, bool stages);
 static int chunks_held(const struct dt_plan *p, const struct dt_model *m, int module, int stage);
 
+/* Microbatches under way behind a module's last stage: the same for all of its stages. */
+static int under_way(const struct dt_plan *p, const struct dt_model *m, int module)
+{
+    return dt_pipe_of(p->policy.schedule)->bounded ? behind(p, m, module, false) : 0;
+}
+
+static struct dt_pipe_lane lane_of(const struct dt_plan *p, int module, int stage, int64_t n,
+                                   int after)
+{
+    const struct dt_plan_layout *l = &p->modules[module].layout;
+
+    return (struct dt_pipe_lane){
+        .pp = l->pp, .vpp = l->vpp, .stage = stage, .behind = after, .n = n};
+}
+
 struct dt_pipe_lane dt_memory_pipe_lane(const struct dt_plan *p, const struct dt_model *m,
                                         int module, int stage, int64_t n)
 {
-    const struct dt_plan_layout *l = &p->modules[module].layout;
-    bool bounded = dt_pipe_of(p->policy.schedule)->bounded;
-
-    return (struct dt_pipe_lane){
-        .pp = l->pp,
-        .vpp = l->vpp,
-        .stage = stage,
-        .behind = bounded ? behind(p, m, module, false) : 0,
-        .n = n,
-    };
+    return lane_of(p, module, stage, n, under_way(p, m, module));
 }
 
 /* The largest of the schedule's depths (or of the number of stages) over the paths that leave the module. */
@@ -67,12 +73,13 @@ static int64_t windows_of(int64_t slots, int64_t window)
     return slots > 0 ? (slots - 1 + window - 1) / window + 1 : 0;
 }
 
-int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
-                        int64_t n_microbatches)
+/* `after`: under_way() of the module. */
+static int in_flight(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                     int64_t n_microbatches, int after)
 {
     int64_t window = dt_plan_window(p, m->llm, module), want;
     struct dt_pipe_lane l =
-        dt_memory_pipe_lane(p, m, module, stage, n_microbatches * (window > 0 ? window : 1));
+        lane_of(p, module, stage, n_microbatches * (window > 0 ? window : 1), after);
 
     l.behind += p->modules[module].ahead[stage];
     if (p->modules[module].phases)
@@ -86,6 +93,12 @@ int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int m
     if (dt_plan_defers(p, m, module) && want < n_microbatches)
         want++;
     return want > INT32_MAX ? INT32_MAX : (int)want;
+}
+
+int dt_memory_in_flight(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                        int64_t n_microbatches)
+{
+    return in_flight(p, m, module, stage, n_microbatches, under_way(p, m, module));
 }
 
 /* ---- weight gradients that are put off ---- */
@@ -112,8 +125,8 @@ static int before(const struct dt_plan *p, const struct dt_model *m, int module,
     return most + n;
 }
 
-int dt_memory_deferred(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
-                       int64_t n_microbatches)
+static int deferred(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                    int64_t n_microbatches, int after)
 {
     const struct dt_pipe *pipe = dt_pipe_of(p->policy.schedule);
     struct dt_pipe_lane l;
@@ -121,37 +134,47 @@ int dt_memory_deferred(const struct dt_plan *p, const struct dt_model *m, int mo
 
     if (!pipe->put_off || !dt_plan_splits_backward(p, m, module, stage))
         return 0;
-    l = dt_memory_pipe_lane(p, m, module, stage, n_microbatches);
+    l = lane_of(p, module, stage, n_microbatches, after);
     l.before = before(p, m, module, stage);
     want = (int64_t)pipe->put_off(&l) + 1;
     return (int)(want < n_microbatches ? want : n_microbatches);
 }
 
-int dt_memory_held_beside(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
-                          int64_t n_microbatches, int deferred)
+int dt_memory_deferred(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                       int64_t n_microbatches)
 {
-    int held = dt_memory_in_flight(p, m, module, stage, n_microbatches);
+    return deferred(p, m, module, stage, n_microbatches, under_way(p, m, module));
+}
 
-    if (deferred == 0)
-        return held;
+/* `here` in flight, and what is put off beside them. */
+static int held_beside(const struct dt_plan *p, const struct dt_model *m, int module, int here,
+                       int64_t n_microbatches, int put_off)
+{
+    if (put_off == 0)
+        return here;
     /* one part of a position may wait for its weight gradient, and the other for its backward */
-    held += dt_plan_defers(p, m, module);
-    return held + deferred - 1 < n_microbatches ? held + deferred - 1 : (int)n_microbatches;
+    here += dt_plan_defers(p, m, module);
+    return here + put_off - 1 < n_microbatches ? here + put_off - 1 : (int)n_microbatches;
 }
 
 int dt_memory_held(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
                    int64_t n_microbatches)
 {
-    return dt_memory_held_beside(p, m, module, stage, n_microbatches,
-                                 dt_memory_deferred(p, m, module, stage, n_microbatches));
+    int after = under_way(p, m, module);
+
+    return held_beside(p, m, module, in_flight(p, m, module, stage, n_microbatches, after),
+                       n_microbatches, deferred(p, m, module, stage, n_microbatches, after));
+}
+
+static int beside_guests(const struct dt_plan *p, int module, int held)
+{
+    return dt_plan_hosts_offload(p, module) ? held / 2 : held;
 }
 
 int dt_memory_beside_guests(const struct dt_plan *p, const struct dt_model *m, int module,
                             int stage, int64_t n_microbatches)
 {
-    int held = dt_memory_held(p, m, module, stage, n_microbatches);
-
-    return dt_plan_hosts_offload(p, module) ? held / 2 : held;
+    return beside_guests(p, module, dt_memory_held(p, m, module, stage, n_microbatches));
 }
 
 /* ---- messages that wait at a stage ----
@@ -184,11 +207,11 @@ bool dt_memory_forward_only(const struct dt_plan *p, const struct dt_model *m, i
     return chunks_held(p, m, module, stage) == 0;
 }
 
-/* Messages of (u, stage) that may wait at a consumer that holds `here` microbatches. */
+/* Messages of (u, stage), behind which `after` are under way, that may wait at a consumer that holds `here` microbatches. */
 static int waiting(const struct dt_plan *p, const struct dt_model *m, int u, int stage, bool last,
-                   int64_t n, int here)
+                   int64_t n, int after, int here)
 {
-    int held = chunks_held(p, m, u, stage), bound = dt_memory_in_flight(p, m, u, stage, n);
+    int held = chunks_held(p, m, u, stage), bound = in_flight(p, m, u, stage, n, after);
 
     if (held == 0)
         return bound;
@@ -206,16 +229,15 @@ static int waiting_of_windows(const struct dt_plan *p, const struct dt_model *m,
     return (int)((slots < n ? slots : n) - here);
 }
 
-int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
-                    int64_t n_microbatches)
+/* Of a stage with `here` in flight. */
+static int queue_of(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                    int64_t n_microbatches, int after, int here)
 {
     const struct dt_plan_layout *l = &p->modules[module].layout;
-    int here = dt_memory_in_flight(p, m, module, stage, n_microbatches), most = DT_MEMORY_BUFFERS,
-        w;
-    int held = chunks_held(p, m, module, stage);
+    int held = chunks_held(p, m, module, stage), most = DT_MEMORY_BUFFERS, w;
 
     if (l->pp > 1 && (stage > 0 || l->vpp > 1)) {
-        w = waiting(p, m, module, (stage + l->pp - 1) % l->pp, false, n_microbatches,
+        w = waiting(p, m, module, (stage + l->pp - 1) % l->pp, false, n_microbatches, after,
                     held > 0 ? here : 0);
         most = w > most ? w : most;
     }
@@ -227,11 +249,33 @@ int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int modul
         w = dt_plan_window(p, m->llm, u) > 0
                 ? waiting_of_windows(p, m, u, n_microbatches, held > 0 ? here / held : 0)
                 : waiting(p, m, u, p->modules[u].layout.pp - 1, true, n_microbatches,
-                          held > 0 ? here / held : 0) +
+                          under_way(p, m, u), held > 0 ? here / held : 0) +
                       dt_plan_defers(p, m, u); /* what is deferred waits a slot longer */
         most = w > most ? w : most;
     }
     return most;
+}
+
+int dt_memory_queue(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
+                    int64_t n_microbatches)
+{
+    int after = under_way(p, m, module);
+
+    return queue_of(p, m, module, stage, n_microbatches, after,
+                    in_flight(p, m, module, stage, n_microbatches, after));
+}
+
+struct dt_memory_flow dt_memory_flow_of(const struct dt_plan *p, const struct dt_model *m,
+                                        int module, int stage, int64_t n_microbatches)
+{
+    int after = under_way(p, m, module);
+    int here = in_flight(p, m, module, stage, n_microbatches, after);
+    struct dt_memory_flow f = {.queue = queue_of(p, m, module, stage, n_microbatches, after, here),
+                               .deferred = deferred(p, m, module, stage, n_microbatches, after)};
+
+    f.held = held_beside(p, m, module, here, n_microbatches, f.deferred);
+    f.beside_guests = beside_guests(p, module, f.held);
+    return f;
 }
 
 double dt_memory_limit(const struct dt_cluster *c)
@@ -424,6 +468,8 @@ static enum dt_status check_gpu(const struct dt_plan *p, const struct dt_cluster
     *most = fmax(*most, sum);
     if (sum <= dt_memory_limit(c))
         return DT_OK;
+    if (!err) /* the search asks for thousands */
+        return DT_ERR_INFEASIBLE;
     names_on(p, share, gpu, names, sizeof(names));
     return dt_error_set(err, DT_ERR_INFEASIBLE,
                         "colocated modules need %.2f GiB of %s %d, cluster %s has %.2f GiB: %s%s; "

@@ -74,7 +74,7 @@ void dt_memory_ahead(struct dt_plan *p, const struct dt_model *m, const struct d
                      const struct dt_work *work /*[modules]*/);
 /* The same for a caller who asks for very many stages of one model: what was computed of its blocks is remembered. */
 struct dt_memory_memo;
-struct dt_memory_memo *dt_memory_memo_new(void); /* NULL: out of memory */
+struct dt_memory_memo *dt_memory_memo_new(const struct dt_model *m); /* NULL: out of memory */
 void dt_memory_memo_free(struct dt_memory_memo *memo);
 void dt_memory_stage_again(struct dt_memory_memo *memo, const struct dt_plan *p,
                            const struct dt_model *m, const struct dt_cluster *c, int module,

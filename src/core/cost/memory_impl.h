@@ -8,9 +8,13 @@
 
 enum { DT_MEMORY_BUFFERS = 2 /* of a message: one in use, one in transfer */ };
 
-/* dt_memory_held with what is put off at hand. */
-int dt_memory_held_beside(const struct dt_plan *p, const struct dt_model *m, int module, int stage,
-                          int64_t n_microbatches, int deferred);
+/* What dt_memory_queue(), _deferred(), _held() and _beside_guests() say of a stage, for which what lies behind its module is
+ * looked at once. */
+struct dt_memory_flow {
+    int queue, deferred, held, beside_guests;
+};
+struct dt_memory_flow dt_memory_flow_of(const struct dt_plan *p, const struct dt_model *m,
+                                        int module, int stage, int64_t n_microbatches);
 
 struct dt_memory_lane { /* a stage, and the block that is looked at */
     const struct dt_plan *p;
@@ -34,6 +38,7 @@ struct dt_memory_lane { /* a stage, and the block that is looked at */
     int deferred;                /* microbatches whose weight gradients are put off, at most */
     double stash;                /* what a split backward leaves for the weight gradients */
     struct dt_memory_memo *memo; /* NULL: nothing is remembered */
+    const uint16_t *run; /* then [n_blocks]: the first of the equal layers that a block ends */
 };
 
 struct dt_memory_row {

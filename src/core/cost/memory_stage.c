@@ -36,6 +36,7 @@
 #include "core/model/block_ops.h"
 #include "core/model/boundary.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -109,19 +110,45 @@ struct sums {
     double most, workspace, messages, stash;
     struct dt_memory of;
 };
-enum { MEMO_BITS = 13, SUMS_BITS = 12 };
+enum { MEMO_BITS = 13, SUMS_BITS = 15 };
 struct dt_memory_memo { /* a newcomer takes the place of the one that was there */
+    const struct dt_model *model;
+    uint16_t *run[DT_MAX_MODULES]; /* [n_blocks]: the first of the equal layers that a block ends */
     struct acts of[1 << MEMO_BITS];
     struct sums sums[1 << SUMS_BITS];
 };
 
-struct dt_memory_memo *dt_memory_memo_new(void)
+/* Layers behind which there is nothing but their own output (core/model/boundary.c). */
+static bool continues(const struct dt_module *mod, int b)
 {
-    return dt_calloc(1, sizeof(struct dt_memory_memo));
+    return b > 0 && mod->role != DT_ROLE_GENERATOR && mod->blocks[b].kind == DT_BLOCK_TRANSFORMER &&
+           memcmp(&mod->blocks[b], &mod->blocks[b - 1], sizeof(mod->blocks[b])) == 0;
+}
+
+struct dt_memory_memo *dt_memory_memo_new(const struct dt_model *m)
+{
+    struct dt_memory_memo *memo = dt_calloc(1, sizeof(*memo));
+
+    for (int i = 0; memo && i < m->n_modules; i++) {
+        const struct dt_module *mod = &m->modules[i];
+        uint16_t *run = memo->run[i] = dt_calloc((size_t)mod->n_blocks + 1, sizeof(*run));
+
+        if (!run) {
+            dt_memory_memo_free(memo);
+            return NULL;
+        }
+        for (int b = 0; b < mod->n_blocks; b++)
+            run[b] = continues(mod, b) ? run[b - 1] : (uint16_t)b;
+    }
+    if (memo)
+        memo->model = m;
+    return memo;
 }
 
 void dt_memory_memo_free(struct dt_memory_memo *memo)
 {
+    for (int i = 0; memo && i < DT_MAX_MODULES; i++)
+        dt_free(memo->run[i]);
     dt_free(memo);
 }
 
@@ -153,8 +180,12 @@ static void measure(const struct dt_memory_lane *s, const struct dt_block *b, in
 static void look_at_acts(struct dt_memory_lane *s, const struct dt_block *b)
 {
     int elem = s->row->act_elem > 0 ? s->row->act_elem : (int)s->elem;
-    struct acts own, *a = s->memo ? place_of(s, b) : &own;
+    struct acts own, *a = &own;
 
+    if (s->memo) {
+        b = &s->mod->blocks[s->run[b - s->mod->blocks]];
+        a = place_of(s, b);
+    }
     if (a == &own || a->b != b || a->elem != elem || !same_shard(&a->shard, &s->shard) ||
         memcmp(&a->work, s->work, sizeof(a->work)) != 0)
         measure(s, b, elem, a);
@@ -406,9 +437,18 @@ static void mix(struct sums *x, uint64_t word)
     x->b = dt_hash_spread(x->b ^ word);
 }
 
+/* Of all chunks with as many blocks of a run of equal layers, none of which begins or ends the run, the first. */
+static int like(const struct dt_memory_lane *s, int first, int last)
+{
+    bool within = first > 0 && first < last && last < s->mod->n_blocks &&
+                  s->run[first - 1] == s->run[last - 1];
+
+    return within ? s->run[first - 1] + 1 : first;
+}
+
 /* The place of a stage's sums on a GPU, and in *of what they depend on. */
-static struct sums *sums_of(const struct dt_memory_lane *s, const struct dt_model *m, int module,
-                            int stage, int queue, struct sums *of)
+static struct sums *sums_of(const struct dt_memory_lane *s, int module, int stage, int queue,
+                            struct sums *of)
 {
     const struct dt_plan_policy *y = &s->p->policy;
     const struct dt_plan_layout *l = &s->mp->layout;
@@ -417,7 +457,6 @@ static struct sums *sums_of(const struct dt_memory_lane *s, const struct dt_mode
     for (int i = 0; i < s->p->n_modules; i++)
         frozen |= (uint64_t)s->p->modules[i].frozen << i;
     *of = (struct sums){.a = 1, .b = 2};
-    mix(of, (uint64_t)(uintptr_t)m);
     mix(of, (uint64_t)module | (uint64_t)(s->deferred > 0) << 8 | (uint64_t)y->bf16_grads << 9 |
                 (uint64_t)y->cp_comm << 24 | (uint64_t)y->overlap_grad << 10 |
                 (uint64_t)y->overlap_param << 11 | (uint64_t)s->zero << 12 |
@@ -430,8 +469,11 @@ static struct sums *sums_of(const struct dt_memory_lane *s, const struct dt_mode
     mix(of, (uint64_t)s->work->tokens);
     mix(of, (uint64_t)s->work->tokens_sq);
     mix(of, (uint64_t)s->work->tokens_max);
-    for (int v = stage; v < l->pp * l->vpp; v += l->pp)
-        mix(of, (uint64_t)s->mp->split[v] << 32 | s->mp->split[v + 1]);
+    for (int v = stage; v < l->pp * l->vpp; v += l->pp) {
+        int first = s->mp->split[v], last = s->mp->split[v + 1];
+
+        mix(of, (uint64_t)like(s, first, last) << 32 | (uint64_t)(last - first));
+    }
     return &s->memo->sums[dt_hash_finish(of->a) >> (64 - SUMS_BITS)];
 }
 
@@ -447,26 +489,31 @@ static void stage_on(enum dt_memory_device device, struct dt_memory_memo *memo,
                                                            &dt_memory_row_executor,
                                                        [DT_MEMORY_CARD] = &dt_memory_row_card};
     const struct dt_memory_row *row = rows[device];
-    struct dt_memory_lane s = {.p = p, .mp = mp, .row = row, .work = work, .memo = memo};
-    int queue = dt_memory_queue(p, m, module, stage, n_microbatches);
+    struct dt_memory_lane s = {.p = p,
+                               .mp = mp,
+                               .row = row,
+                               .work = work,
+                               .memo = memo,
+                               .run = memo ? memo->run[module] : NULL};
+    struct dt_memory_flow flow = dt_memory_flow_of(p, m, module, stage, n_microbatches);
     struct sums own = {0}, *x = &own;
 
+    assert(!memo || memo->model == m);
     open_lane(&s, stage, m, module);
-    s.deferred = dt_memory_deferred(p, m, module, stage, n_microbatches);
+    s.deferred = flow.deferred;
     if (memo && device == DT_MEMORY_GPU)
-        x = sums_of(&s, m, module, stage, queue, &own);
+        x = sums_of(&s, module, stage, flow.queue, &own);
     if (x == &own || x->a != own.a || x->b != own.b) {
         *x = own;
-        sum_up(&s, m, module, stage, queue, x);
+        sum_up(&s, m, module, stage, flow.queue, x);
     }
     *out = x->of;
     out->reserve = row->reserve ? c->mem_reserve_bytes : 0;
-    out->in_flight = dt_memory_held_beside(p, m, module, stage, n_microbatches, s.deferred);
+    out->in_flight = flow.held;
     /* chunks differ by at most a block or so: every chunk-microbatch in flight is charged as the
      * largest one */
     out->activations = x->most * out->in_flight + x->stash * s.deferred + x->workspace;
-    out->beside =
-        x->most * (out->in_flight - dt_memory_beside_guests(p, m, module, stage, n_microbatches));
+    out->beside = x->most * (flow.held - flow.beside_guests);
     out->host += out->away_host;
     out->params += out->wire;
     out->broker = row->messages * x->messages + batches(&s, out->in_flight, n_microbatches);

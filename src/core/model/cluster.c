@@ -313,7 +313,10 @@ static enum dt_status check(struct dt_node node, struct dt_cluster *c, struct dt
 
 bool dt_cluster_is_cpu(const struct dt_cluster *c)
 {
-    return c->cores_per_node > 0 || strncasecmp(c->device, "cpu", 3) == 0;
+    bool may_be =
+        c->device[0] == 'c' || c->device[0] == 'C'; /* asked for every stage of a search */
+
+    return c->cores_per_node > 0 || (may_be && strncasecmp(c->device, "cpu", 3) == 0);
 }
 
 enum dt_status dt_cluster_read(struct dt_node node, struct dt_error *err, struct dt_cluster *out)

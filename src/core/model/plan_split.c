@@ -18,13 +18,15 @@ static int stages_needed(const double *cost, int n, double limit, double *most, 
     *most = 0;
     *next = HUGE_VAL;
     for (int b = n - 1; b >= 0; b--) {
-        if (sum + cost[b] > limit) {
-            *next = fmin(*next, sum + cost[b]);
+        double with = sum + cost[b];
+
+        if (with > limit) {
+            *next = with < *next ? with : *next;
             stages++;
-            sum = 0;
+            with = cost[b];
         }
-        sum += cost[b];
-        *most = fmax(*most, sum);
+        sum = with;
+        *most = sum > *most ? sum : *most;
     }
     return stages;
 }
@@ -37,7 +39,7 @@ static double least_limit(const double *cost, int n, int v)
 
     for (int b = 0; b < n; b++) {
         hi += cost[b];
-        lo = fmax(lo, cost[b]);
+        lo = cost[b] > lo ? cost[b] : lo;
     }
     lo = fmax(lo, hi / v * (1 - 1e-12));
     hi *= 1 + 1e-12; /* sums from the end round differently */

@@ -65,26 +65,23 @@ static void module_times(const struct dt_search_input *in, const struct dt_plan 
     const struct dt_plan_layout *l = &mp->layout;
     const struct dt_block_shard shard = dt_plan_shard(mp);
     struct dt_orch_block_timer timer;
+    double stage_s[DT_MAX_VSTAGES] = {0};
 
     memset(out, 0, sizeof(*out));
     dt_orch_block_timer_init(&timer, in, p, m, &shard, stats);
-    for (int b = 0; b < in->model->modules[m].n_blocks; b++) {
-        double later;
+    for (int v = 0; v < l->pp * l->vpp; v++)
+        for (int b = mp->split[v]; b < mp->split[v + 1]; b++) {
+            double later, s = dt_orch_block_timer_s(&timer, b, &later);
 
-        out->sample_s += dt_orch_block_timer_s(&timer, b, &later);
-        out->later_s += later;
-    }
-    for (int s = 0; s < l->pp; s++) {
-        double sum = 0;
-
-        for (int v = s; v < l->pp * l->vpp; v += l->pp)
-            for (int b = mp->split[v]; b < mp->split[v + 1]; b++)
-                sum += dt_orch_block_timer_s(&timer, b, NULL);
-        if (sum > out->slowest_s) {
-            out->slowest_s = sum;
+            out->sample_s += s;
+            out->later_s += later;
+            stage_s[v % l->pp] += s;
+        }
+    for (int s = 0; s < l->pp; s++)
+        if (stage_s[s] > out->slowest_s) {
+            out->slowest_s = stage_s[s];
             out->slowest = s;
         }
-    }
 }
 
 /* Samples per slot of the fullest replica; a module with more replicas than samples of a slot sees

@@ -21,8 +21,8 @@
 
 struct convex {
     int n_modules, llm;
-    double k[DT_MAX_MODULES];  /* K_m */
-    double lo[DT_MAX_MODULES]; /* lower bounds of x_m */
+    double k[DT_MAX_MODULES], root[DT_MAX_MODULES]; /* K_m, and its square root */
+    double lo[DT_MAX_MODULES];                      /* lower bounds of x_m */
     double n_total, steps, base;
     double x[DT_MAX_MODULES]; /* the inner solution of the last evaluation */
 };
@@ -46,17 +46,17 @@ static double water_fill(struct convex *c, const double *floor_x, double gpus)
             if (fixed[m])
                 left -= floor_x[m];
             else
-                roots += sqrt(c->k[m]);
+                roots += c->root[m];
         }
         mu = roots > 0 ? left / roots : 0;
         for (int m = 0; m < c->n_modules; m++)
-            if (m != c->llm && !fixed[m] && sqrt(c->k[m]) * mu < floor_x[m])
+            if (m != c->llm && !fixed[m] && c->root[m] * mu < floor_x[m])
                 fixed[m] = again = true;
     }
     for (int m = 0; m < c->n_modules; m++) {
         if (m == c->llm)
             continue;
-        c->x[m] = fixed[m] ? floor_x[m] : sqrt(c->k[m]) * mu;
+        c->x[m] = fixed[m] ? floor_x[m] : c->root[m] * mu;
         if (c->k[m] > 0)
             warm += c->k[m] / c->x[m];
     }
@@ -161,6 +161,7 @@ double dt_orch_convex_solve_k(int n_modules, int llm, const double *k, double st
 
     for (int m = 0; m < n_modules; m++) {
         p.k[m] = k[m];
+        p.root[m] = sqrt(k[m]);
         p.lo[m] = min_x ? min_x[m] : 0;
         need += p.lo[m];
     }

@@ -125,22 +125,36 @@ static enum rival rival_of(const struct dt_search_state *s, int m)
     return s->alone && dt_orch_asked_again(s) ? SAFE : SHALLOW;
 }
 
-/* A layout that fits and is no larger, with neither more warm-up nor a longer interval; NULL: there is none. */
-static const struct dt_orch_option *beats(const struct dt_orch_options *l,
-                                          const struct dt_orch_option *o, enum rival rival)
+/* Is it no larger, with neither more warm-up nor a longer interval? */
+static bool beats(const struct dt_orch_option *x, const struct dt_orch_option *o, enum rival rival)
 {
-    for (size_t i = rival == NONE ? 0 : l->n; i-- > 0;) {
-        const struct dt_orch_option *x = &l->o[i];
+    if (x->gpus > o->gpus || x->warm > o->warm || x->interval > o->interval ||
+        (rival != ANY && x->of.pp > o->of.pp))
+        return false;
+    return rival != SAFE || x->sure || (x->of.pp == o->of.pp && x->of.recompute >= o->of.recompute);
+}
 
-        if (x->gpus > o->gpus || x->warm > o->warm || x->interval > o->interval ||
-            (rival != ANY && x->of.pp > o->of.pp))
-            continue;
-        if (rival == SAFE && !x->sure &&
-            (x->of.pp != o->of.pp || x->of.recompute < o->of.recompute))
-            continue;
-        return x;
-    }
+/* A layout that fits and beats it; NULL: there is none. */
+static const struct dt_orch_option *better_than(const struct dt_orch_options *l,
+                                                const struct dt_orch_option *o, enum rival rival)
+{
+    for (size_t i = rival == NONE ? 0 : l->n; i-- > 0;)
+        if (beats(&l->o[i], o, rival))
+            return &l->o[i];
     return NULL;
+}
+
+/* The same among the raw ones, where any will do: nearly always the one that beat another a moment ago. */
+static bool is_beaten(struct dt_search_state *s, const struct dt_orch_option *o, enum rival rival)
+{
+    const struct dt_orch_option *better = NULL;
+
+    if (rival != NONE && s->beater < s->raw.n && beats(&s->raw.o[s->beater], o, rival))
+        return true;
+    better = better_than(&s->raw, o, rival);
+    if (better)
+        s->beater = (size_t)(better - s->raw.o);
+    return better != NULL;
 }
 
 /* With what its ZeRO exchanges, which takes a while to find out; false: then it is of no use. */
@@ -155,20 +169,41 @@ static bool add_exchange(struct dt_search_state *s, int m, const struct dt_orch_
     if (each <= o->interval)
         return true;
     o->interval = each;
-    return of_use(s, lim, o->gpus, o->warm, o->interval) && !beats(&s->raw, o, rival);
+    return of_use(s, lim, o->gpus, o->warm, o->interval) && !is_beaten(s, o, rival);
 }
 
-/* One lane, dp, depth and level of ZeRO: every recomputation that fits and is not beaten.  Memory is asked last, it
- * takes longest.  *done: nothing deeper is of use; *refused: memory refused one that is. */
+/* Nothing deeper is faster. */
+static bool is_fastest(const struct dt_orch_limits *lim, const struct dt_orch_option *o)
+{
+    return o->of.recompute == 0 && o->interval <= lim->interval_min;
+}
+
+/* A layout that is of use and not beaten, where it fits; memory is asked last, it takes longest. */
+static bool list_one(struct dt_search_state *s, int m, const struct dt_orch_limits *lim,
+                     enum rival rival, struct dt_orch_option *o, bool *done)
+{
+    if (!fits(s, m, &o->of)) {
+        s->unfit[s->n_unfit++] = *o;
+        return true;
+    }
+    o->sure = rival != SAFE || fits_surely(s, m, &o->of);
+    if (!push(s, o))
+        return false;
+    *done |= is_fastest(lim, o) && o->sure && rival != NONE;
+    return true;
+}
+
+/* One lane, dp, depth and level of ZeRO: every recomputation that fits and is not beaten.  *done: nothing deeper is of use. */
 static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choice *of,
-                           const struct dt_orch_limits *lim, bool *done, bool *refused)
+                           const struct dt_orch_limits *lim, bool *done)
 {
     const struct dt_orch_modes *modes = &s->t->space.of[m];
     enum rival rival = rival_of(s, m);
 
+    s->n_unfit = 0;
     for (int r = 0; r < modes->n_recompute; r++) {
-        struct dt_orch_times *x = dt_orch_times_of(s->t, m, of->lane, r, 0, s->pipe->split);
-        const struct dt_orch_stage_entry *e = x ? dt_orch_stage_of(s->t, m, x, of->pp, 1) : NULL;
+        struct dt_orch_times *x = s->times[r];
+        const struct dt_orch_stage_entry *e = dt_orch_stage_of(s->t, m, x, of->pp, 1);
         struct dt_orch_option o = {.of = *of};
         const struct dt_orch_option *better;
         bool fastest;
@@ -180,26 +215,39 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
         o.gpus = dt_orch_lane_gpus(&modes->lane[of->lane]) * of->pp * of->dp;
         cost_option(s, x->sample_s, e->max_s, &o);
         o.interval = fmax(o.interval, lim->interval_min); /* being faster is worth nothing */
-        fastest = r == 0 && o.interval <= lim->interval_min;
+        fastest = is_fastest(lim, &o);
         if (!of_use(s, lim, o.gpus, o.warm, o.interval)) {
             *done |= fastest; /* deeper ones take more GPUs and are no faster */
             continue;
         }
-        better = beats(&s->raw, &o, rival);
-        if (better) {
-            *done |= fastest && better->sure; /* deeper ones with more GPUs are beaten, too */
+        better = fastest ? better_than(&s->raw, &o, rival) : NULL;
+        *done |= better && better->sure; /* deeper ones with more GPUs are beaten, too */
+        if (better || (!fastest && is_beaten(s, &o, rival)))
             continue;
-        }
-        if (!add_exchange(s, m, lim, rival, &o))
-            continue;
-        if (!fits(s, m, &o.of)) {
-            *refused = true;
-            continue;
-        }
-        o.sure = rival != SAFE || fits_surely(s, m, &o.of);
-        if (!push(s, &o))
+        if (add_exchange(s, m, lim, rival, &o) && !list_one(s, m, lim, rival, &o, done))
             return false;
-        *done |= fastest && o.sure && rival != NONE;
+    }
+    return !s->t->nomem;
+}
+
+/* Another level of ZeRO of those that memory refused, where it is as fast: of the others none is of use then, either. */
+static bool list_unfit(struct dt_search_state *s, int m, int zero, const struct dt_orch_limits *lim,
+                       bool *done)
+{
+    enum rival rival = rival_of(s, m);
+    size_t before = s->raw.n;
+    int n = s->n_unfit;
+
+    s->stats->candidates += s->t->space.of[m].n_recompute;
+    s->n_unfit = 0;
+    for (int i = 0; i < n; i++) {
+        struct dt_orch_option o = s->unfit[i];
+
+        o.of.zero = (uint8_t)zero;
+        if (s->raw.n > before && is_beaten(s, &o, rival))
+            continue;
+        if (!list_one(s, m, lim, rival, &o, done))
+            return false;
     }
     return !s->t->nomem;
 }
@@ -209,15 +257,18 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
 static bool list_zero(struct dt_search_state *s, int m, struct dt_orch_choice *of,
                       const struct dt_orch_limits *lim, bool *done)
 {
+    bool exchange = dt_orch_counts_exchange(s, m);
     size_t before = s->raw.n;
-    bool refused = true; /* else another level of ZeRO is of no use, either */
 
-    for (int z = 0; z < s->t->space.of[m].n_zero && refused && !*done; z++) {
-        if (s->raw.n > before && !dt_orch_counts_exchange(s, m))
+    of->zero = 0;
+    if (!list_recompute(s, m, of, lim, done))
+        return false;
+    /* where memory refused none, another level of ZeRO is of no use, either */
+    for (int z = 1; z < s->t->space.of[m].n_zero && s->n_unfit > 0 && !*done; z++) {
+        if (s->raw.n > before && !exchange)
             break;
         of->zero = (uint8_t)z;
-        refused = false;
-        if (!list_recompute(s, m, of, lim, done, &refused))
+        if (!(exchange ? list_recompute(s, m, of, lim, done) : list_unfit(s, m, z, lim, done)))
             return false;
     }
     return true;
@@ -252,6 +303,11 @@ static bool list_lane(struct dt_search_state *s, int m, int lane, const struct d
 {
     int64_t dp = lim->gpus_max / dt_orch_lane_gpus(&s->t->space.of[m].lane[lane]);
 
+    for (int r = 0; r < s->t->space.of[m].n_recompute; r++) {
+        s->times[r] = dt_orch_times_of(s->t, m, lane, r, 0, s->pipe->split);
+        if (!s->times[r])
+            return false;
+    }
     if (dp > s->slot)
         dp = s->slot;
     for (; dp > 0; dp--) {
@@ -309,7 +365,7 @@ bool dt_orch_front_build(struct dt_search_state *s, int m, const struct dt_orch_
     if (s->raw.n > 1)
         qsort(s->raw.o, s->raw.n, sizeof(*s->raw.o), by_gpus);
     for (size_t i = 0; i < s->raw.n; i++)
-        if (!beats(&f->l, &s->raw.o[i], rival))
+        if (!better_than(&f->l, &s->raw.o[i], rival))
             front_add(f, &s->raw.o[i]);
     return f->l.n > 0;
 }

@@ -152,6 +152,7 @@ struct dt_orch_table {
     bool uneven;   /* nothing fits otherwise: splits that do are looked for all over the space */
     double sigmas; /* spread that the largest microbatch is taken to have */
     double *load[DT_MAX_MODULES]; /* [batch], orchestrate_group.c: a sample's FLOPs to their mean */
+    int *next_even; /* [gpus + 1]: the least number above each one that divides the batch */
     /* [n_near] plans that descents came by, by timelines of all replicas, best first */
     struct dt_plan *near;
     int n_near;

@@ -55,8 +55,11 @@ static bool try_depth(struct own *o, int lane, int recompute, int pp)
 
         if (score > o->best || (score == o->best && of.dp * gpus >= o->gpus))
             return true; /* fewer replicas take longer */
-        if (!fits(o, &of))
+        if (!fits(o, &of)) {
+            /* nor do fewer replicas, which hold no less each; but for one alone, which exchanges nothing */
+            k = of.dp > 1 && k < slot ? slot - 1 : k;
             continue;
+        }
         o->best = score;
         o->gpus = of.dp * gpus;
         o->c->of[o->m] = of;

@@ -51,7 +51,11 @@ struct dt_search_state {
     const struct dt_orch_choice *only;            /* no other LLM than this; NULL: any */
     bool lean; /* find the fewest GPUs with total <= limit beside it, not the least total */
     double limit;
-    struct dt_orch_options raw; /* unsorted layouts of one module */
+    struct dt_orch_options raw;                       /* unsorted layouts of one module */
+    size_t beater;                                    /* of them the one that beat another last */
+    struct dt_orch_option unfit[DT_ORCH_RECOMPUTE_N]; /* of a lane, dp and depth, by memory alone */
+    int n_unfit;
+    struct dt_orch_times *times[DT_ORCH_RECOMPUTE_N]; /* of its lane at hand */
     /* the cell at hand */
     const struct dt_orch_cell *c;
     const struct dt_orch_pipe *pipe;

@@ -248,7 +248,7 @@ enum dt_status dt_orch_table_new(const struct dt_search_input *in, struct dt_err
     t = dt_calloc(1, sizeof(*t));
     if (!t)
         return dt_error_nomem(err, "planner tables");
-    t->acts = dt_memory_memo_new();
+    t->acts = dt_memory_memo_new(in->model);
     if (!t->acts) {
         dt_free(t);
         return dt_error_nomem(err, "planner tables");

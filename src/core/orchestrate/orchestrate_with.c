@@ -15,8 +15,7 @@
  * and the timelines of the best of them, until their bounds reach the best timeline or the budget is spent.  The
  * formula only says what is looked at first. */
 #include "base/mem.h"
-#include "base/number.h"
-#include "core/orchestrate/orchestrate_internal.h"
+#include "core/orchestrate/orchestrate_guests.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,8 +26,6 @@
 enum {
     /* of a schedule: layouts of the LLM that are worth a plan on few GPUs, and at most */
     FEW_HOSTS_MAX = 96,
-    OPTIONS_MAX = 24, /* layouts of one guest */
-    COMBOS_MAX = 48,  /* layouts of all guests of a host whose memory may be asked for */
     QUICK_COMBOS = 6, /* the same at quick effort */
     SWIFT_SLOTS = 8,
     SETS_MAX = 32,
@@ -36,7 +33,6 @@ enum {
     LISTS = HOST_LISTS * DT_SCHED_N * DT_ORCH_RECOMPUTE_N,
     PLANS_MAX = 480, /* half of them with more ZeRO than the LLM alone needs */
     FEW_PLANS_MAX = 1200,
-    FEW_GPUS = 16,        /* on so few every number of replicas is tried */
     LONG_PROGRAM = 40000, /* ops of 256 samples: such plans would take the time of many others */
 };
 
@@ -53,12 +49,6 @@ struct host {
     bool on_host;       /* the masters and moments of LLM and guests, where they may be */
     bool legal;         /* such a host is of the space */
     uint8_t least_zero; /* with which the LLM alone fits */
-};
-
-struct option { /* one layout of a guest */
-    struct dt_orch_choice of;
-    double load; /* seconds of an iteration that a GPU works for it, and its first microbatch */
-    double pass; /* seconds of a microbatch, forward and backward */
 };
 
 struct placing {
@@ -352,116 +342,6 @@ static void find_hosts(struct placing *w)
 
 /* ---- guests ---- */
 
-/* Seconds of an iteration that a GPU of the guest works, and what its first microbatch takes. */
-static double load_of(int64_t batch, int64_t slot, int64_t dp, double sample_s)
-{
-    int64_t mbs = dp > slot ? (batch + dp - 1) / dp : batch / slot * ((slot + dp - 1) / dp);
-    int64_t first = dp > slot ? 1 : (slot + dp - 1) / dp;
-
-    return (double)(mbs + first) * sample_s;
-}
-
-/* The least loaded options; each comes once. */
-static void keep_option(struct option *o, int *n, const struct option *x)
-{
-    int at = *n;
-
-    if (at == OPTIONS_MAX && o[--at].load <= x->load)
-        return;
-    for (; at > 0 && o[at - 1].load > x->load; at--)
-        o[at] = o[at - 1];
-    o[at] = *x;
-    *n += *n < OPTIONS_MAX;
-}
-
-/* Numbers of replicas worth a try on `most` lanes: on few all; else the most, the most that share the batch evenly, the
- * most that share slots evenly, those that fill whole stages of the host, and those of a slot. */
-static void replicas_of(const struct placing *w, int most, int64_t slot, int stages,
-                        struct option *x, double sample_s, struct option *o, int *n)
-{
-    int64_t batch = w->in->policy.global_batch;
-    uint32_t all = (uint32_t)batch,
-             stage; /* batches are below 2^24; divisions of 64 bits are slow */
-
-    most = most < batch ? most : (int)batch;
-    stage = (uint32_t)(most /
-                       dt_number_gcd(most, stages)); /* replicas that fill stages to the last GPU */
-    for (int dp = 1; dp <= most; dp++) {
-        bool even = all % (uint32_t)dp == 0, whole = (uint32_t)dp % stage == 0;
-        bool slots = even && (dp > slot ? dp % slot == 0 : slot % dp == 0);
-
-        if (most > FEW_GPUS && dp != most && !(even && (slots || 4 * dp > 3 * most)) && !whole)
-            continue;
-        x->of.dp = dp;
-        x->load = load_of(batch, slot, dp, sample_s);
-        x->pass = (double)(dp > slot ? 1 : (slot + dp - 1) / dp) * sample_s;
-        keep_option(o, n, x);
-    }
-}
-
-static int options_of(struct placing *w, const struct host *h, int m, struct option *o)
-{
-    const struct dt_orch_choice *llm = &h->c.of[w->llm];
-    const struct dt_orch_space *s = &w->t->space;
-    int64_t slot = (int64_t)llm->dp * s->microbatch[h->c.microbatch];
-    int n = 0;
-
-    for (int l = 0; l < s->of[m].n_lanes; l++)
-        for (int r = 0; r < s->of[m].n_recompute; r++) {
-            struct dt_orch_times *x = dt_orch_times_of(w->t, m, l, r, 0, s->pipe[h->c.pipe].split);
-            int pp = h->deep ? llm->pp : 1;
-            int most = h->c.gpus / (dt_orch_lane_gpus(&s->of[m].lane[l]) * pp);
-            int z = dt_orch_state_of(&s->of[m], h->on_host);
-            struct option y = {.of = {.lane = (uint8_t)l,
-                                      .recompute = (uint8_t)r,
-                                      .zero = (uint8_t)(z > 0 ? z : 0),
-                                      .pp = (int16_t)pp}};
-
-            if (x && most > 0 && pp <= w->in->model->modules[m].n_blocks)
-                replicas_of(w, most, slot, llm->pp / pp, &y, x->sample_s / pp, o, &n);
-        }
-    return n;
-}
-
-struct combo { /* an option of each guest */
-    double load;
-    uint8_t of[DT_MAX_MODULES];
-};
-
-static void keep_combo(struct combo *out, int *n, const struct combo *c)
-{
-    int at = *n;
-
-    if (at == COMBOS_MAX && out[--at].load <= c->load)
-        return;
-    for (; at > 0 && out[at - 1].load > c->load; at--)
-        out[at] = out[at - 1];
-    out[at] = *c;
-    *n += *n < COMBOS_MAX;
-}
-
-/* Combinations of the guests' options, the least loaded first. */
-static int list_combos(struct option (*o)[OPTIONS_MAX], const int *n, int guests, double slots,
-                       struct combo *out)
-{
-    static const int cap_of[] = {0, OPTIONS_MAX, OPTIONS_MAX, 8, 4}; /* a few hundred in all */
-    int cap = guests < 5 ? cap_of[guests] : 2, n_out = 0, g = 0;
-    uint8_t at[DT_MAX_MODULES] = {0};
-
-    while (g < guests) {
-        struct combo c = {0};
-
-        for (int i = 0; i < guests; i++) {
-            c.load += o[i][at[i]].load + slots * o[i][at[i]].pass;
-            c.of[i] = at[i];
-        }
-        keep_combo(out, &n_out, &c);
-        for (g = 0; g < guests && ++at[g] >= (n[g] < cap ? n[g] : cap); g++)
-            at[g] = 0;
-    }
-    return n_out;
-}
-
 /* Replicas that exchange something at every microbatch work in step, so none of the others is without a sample in a slot
  * (dt_plan_validate). */
 static bool are_in_step(const struct placing *w, const struct host *h)
@@ -481,8 +361,8 @@ static bool are_in_step(const struct placing *w, const struct host *h)
 static enum dt_status next_plan(struct placing *w, struct host *h, struct dt_error *err,
                                 struct dt_plan *out, bool *found)
 {
-    struct option o[DT_MAX_MODULES][OPTIONS_MAX];
-    struct combo combo[COMBOS_MAX];
+    struct dt_orch_guest o[DT_MAX_MODULES][DT_ORCH_GUEST_LAYOUTS];
+    struct dt_orch_guest_combo combo[DT_ORCH_GUEST_COMBOS];
     int n[DT_MAX_MODULES], module[DT_MAX_MODULES], guests = 0, left = w->t->gpus - h->c.gpus;
     int n_combos, later = 0; /* GPUs that modules still to come need at least */
     bool even = false;
@@ -493,7 +373,7 @@ static enum dt_status next_plan(struct placing *w, struct host *h, struct dt_err
     for (int m = 0; m < w->in->model->n_modules; m++) {
         if (h->set >> m & 1) {
             module[guests] = m;
-            n[guests] = options_of(w, h, m, o[guests]);
+            n[guests] = dt_orch_guest_layouts(w->t, &h->c, m, h->deep, h->on_host, o[guests]);
             if (n[guests++] == 0)
                 return DT_OK;
         } else if (m != w->llm) {
@@ -506,7 +386,7 @@ static enum dt_status next_plan(struct placing *w, struct host *h, struct dt_err
             left -= gpus;
         }
     }
-    n_combos = list_combos(o, n, guests, h->swift ? SWIFT_SLOTS : 0, combo);
+    n_combos = dt_orch_guest_combos(o, n, guests, h->swift ? SWIFT_SLOTS : 0, combo);
     for (int k = h->tried[h->swift]; k < n_combos && !even; k++) {
         struct dt_plan p;
         enum dt_status st;
@@ -579,7 +459,9 @@ static enum dt_status list_plans(struct placing *w, bool deep, enum way way, str
                                  struct dt_plan *plans, int *n)
 {
     int most = w->thorough && way == LEAST_ZERO ? w->plans_max / 2 : w->plans_max;
-    int rounds = !w->few ? 2 : dt_orch_effort_of(w->in)->coarse ? QUICK_COMBOS : COMBOS_MAX;
+    int rounds = !w->few                            ? 2
+                 : dt_orch_effort_of(w->in)->coarse ? QUICK_COMBOS
+                                                    : DT_ORCH_GUEST_COMBOS;
 
     for (int k = 0; k < rounds; k++)
         for (int i = 0; i < w->hosts_max * LISTS; i++) {
@@ -669,7 +551,7 @@ enum dt_status dt_orch_place_guests(struct dt_orch_table *t, enum dt_plan_strate
 {
     const struct dt_search_options *o = &t->in->opt;
     const struct dt_orch_effort *effort = dt_orch_effort_of(t->in);
-    bool few = t->gpus <= FEW_GPUS;
+    bool few = t->gpus <= DT_ORCH_GUEST_FEW;
     struct placing *w;
     struct dt_plan *plans;
     enum dt_status st;
