@@ -34,7 +34,7 @@ void dt_orch_rejects_text(const struct dt_orch_table *t, char *out, size_t size)
     if (r->memory > 0) {
         double over_mib = r->memory_least_over_bytes / (1024.0 * 1024);
         bool little = over_mib < 100; /* 0.00 GiB would say nothing */
-        add(&x, "memory: %lld layouts, the closest over by %.*f %s: %s (%.1f GiB per %s)",
+        add(&x, "memory: %lld refusals, the closest over by %.*f %s: %s (%.1f GiB per %s)",
             (long long)r->memory, little ? 1 : 2, little ? over_mib : over_mib / 1024,
             little ? "MiB" : "GiB", r->memory_least,
             dt_memory_limit(t->in->cluster) / (1024.0 * 1024 * 1024),

@@ -115,7 +115,8 @@ struct dt_orch_least {
 
 /* Rejections, per constraint, for the infeasible message. */
 struct dt_orch_rejects {
-    int64_t memory, gpus, heads, nodes;
+    int64_t memory; /* answers: one that was forgotten is given, and counted, once more */
+    int64_t gpus, heads, nodes;
     int64_t assigned; /* plans that fit by estimate but not with the microbatches assigned */
     int64_t hosts;    /* plans whose hosts have too little memory for what is offloaded, instead */
     double hosts_least_bytes; /* of a node */
