@@ -238,6 +238,7 @@ static bool list_unfit(struct dt_search_state *s, int m, int zero, const struct 
     size_t before = s->raw.n;
     int n = s->n_unfit;
 
+    /* all are counted, as budgets of searches count: their times are those that they have at the level before */
     s->stats->candidates += s->t->space.of[m].n_recompute;
     s->n_unfit = 0;
     for (int i = 0; i < n; i++) {

@@ -21,7 +21,7 @@ struct dt_cpu {
     void *engine;                       /* of the product library */
     const struct dt_cpu_bf16_ops *bf16; /* attention's products of bf16; NULL = in fp32 */
     _Atomic int64_t now_bytes, max_bytes;
-    struct dt_device_memory_owner scratch; /* of its queues */
+    struct dt_device_memory_owner scratch; /* of its queues; tests of memory look at it, too */
 };
 
 struct dt_device_queue {
