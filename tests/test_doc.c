@@ -178,6 +178,10 @@ START_TEST(limits)
         p += sprintf(p, "d%d: &d%d [[[[[[[[*d%d]]]]]]]]\n", i, i, i - 1);
     ck_assert_int_eq(dt_doc_parse("t.yaml", text, (size_t)(p - text), &err, &doc), DT_ERR_INPUT);
     dt_assert_has(err.message, "nested too deeply");
+    p = text; /* empty values have no place of their own */
+    for (int i = 0; i < 257; i++)
+        p += sprintf(p, "k%d: &a\n", i);
+    refuse(text, (size_t)(p - text), 257, 1, "too many anchors");
     free(text);
 }
 END_TEST

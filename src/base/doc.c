@@ -164,8 +164,6 @@ static enum dt_status new_value(struct builder *b, enum dt_value_kind kind, stru
     v = DT_ARENA_NEW(b->arena, struct dt_value, 1);
     if (!v)
         return dt_error_nomem(b->err, "a document");
-    if (at.line == 0) /* an empty value has no token of its own */
-        at = enclosing_place(b);
     v->kind = kind;
     v->at = at;
     v->weight = 1;
@@ -297,6 +295,8 @@ static enum dt_status on_event(struct builder *b, struct fy_event *e)
 
     if (at.line > 0)
         b->last = at;
+    else /* an empty value has no token of its own */
+        at = enclosing_place(b);
     switch ((int)e->type) { /* not ours: a later libfyaml may have more */
     case FYET_DOCUMENT_START:
         if (++b->documents > 1)
