@@ -49,6 +49,7 @@ START_TEST(only_the_token_opens)
     ck_assert_int_eq(get("/page.js"), 403);
     ck_assert_int_eq(get("/" TOKEN "0/"), 403);
     ck_assert_int_eq(get("/?" TOKEN "/"), 403);
+    ck_assert_int_eq(get(TOKEN "/"), 403);
     for (size_t i = 0; i < sizeof(TOKEN) - 1;
          i++) { /* each character counts, and so does their number */
         char target[] = "/" TOKEN "/";

@@ -121,7 +121,9 @@ int dt_serve_admit(const struct dt_serve_gate *gate, const struct dt_serve_head 
         return refuse(err, 403, "this server does not go by that name (header Host)");
     if (is_foreign(head))
         return refuse(err, 403, "another site may not ask (headers Origin, Sec-Fetch-Site)");
-    token = head->target[0] == '/' ? head->target + 1 : head->target;
+    if (head->target[0] != '/')
+        return refuse(err, 403, "the path of an address begins with '/'");
+    token = head->target + 1;
     len = strcspn(token, "/?");
     if (!same_token(gate->token, token, len))
         return refuse(err, 403,
