@@ -43,16 +43,23 @@ struct choice { /* an op that waits for nothing but GPUs */
     int64_t key;
     uint32_t op;
 };
+struct timed { /* an op by one of its times */
+    int64_t ns;
+    uint32_t op;
+};
 struct pack {
     struct dt_sched_turns_runs *g;
     /* Per op, in two passes: counted from the begin of the iteration when it ends, and from its end when it begins. */
     int64_t *end_ns[2];
-    bool back;        /* the pass from the end of the iteration */
-    uint32_t *placed; /* [ops] of the pass from the begin, in the order in which they came */
-    int64_t *at_ns;   /* per group */
-    struct gpu *gpu;  /* [n_gpus] */
+    bool back; /* the pass from the end of the iteration */
+    uint32_t *
+        placed; /* [ops] of the pass from the begin, in the order in which they came; NULL: is not asked */
+    int64_t *at_ns;  /* per group */
+    struct gpu *gpu; /* [n_gpus] */
     struct choice *heap;
-    uint32_t n_heap, n_placed;
+    struct timed *sorted; /* computation in the order of its turns, and as much room again */
+    bool by_heap; /* turns come from the heap of what is ready, else they are sorted before */
+    uint32_t n_compute, n_heap, n_placed;
     int64_t last_ns;
     bool instants; /* is there computation that takes no time? */
 };
@@ -118,6 +125,62 @@ static int64_t place_on_gpus(struct pack *w, const struct dt_sched_turns_node *x
     return at;
 }
 
+/* ---- sorting ---- */
+
+#define DIGIT 12 /* bits of a time that are looked at together: three passes for 68 seconds */
+
+/* Ops by one digit of their times, those with the same one as they came. */
+static void sort_digit(const struct timed *x, uint32_t n, int shift, struct timed *out)
+{
+    uint32_t first[1 << DIGIT] = {0}, sum = 0;
+    const uint64_t mask = (1 << DIGIT) - 1;
+
+    for (uint32_t i = 0; i < n; i++)
+        first[(uint64_t)x[i].ns >> shift & mask]++;
+    for (uint32_t d = 0; d < 1 << DIGIT; d++) {
+        uint32_t with_it = first[d];
+
+        first[d] = sum;
+        sum += with_it;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        out[first[(uint64_t)x[i].ns >> shift & mask]++] = x[i];
+}
+
+/* The earliest first, of times from 0 to last_ns; ops at the same one as they came.  `x` has room for twice as many. */
+static void sort_times(struct timed *x, uint32_t n, int64_t last_ns)
+{
+    struct timed *from = x, *to = x + n;
+
+    for (int shift = 0; shift < 63 && last_ns >> shift > 0; shift += DIGIT) {
+        struct timed *sorted = to;
+
+        sort_digit(from, n, shift, to);
+        to = from;
+        from = sorted;
+    }
+    if (from != x)
+        memcpy(x, from, n * sizeof(*x));
+}
+
+/* The turns of a pass, where all computation takes time: by when it was in the last one, so that what it waits for comes before it
+ * and no heap of what is ready is needed. */
+static void sort_turns(struct pack *w)
+{
+    const int64_t *key = w->end_ns[!w->back];
+    int64_t last = 0;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < w->g->p->n_ops; i++)
+        if (dt_sched_turns_class_of(&w->g->node[i]) == DT_SCHED_TURNS_COMPUTE) {
+            w->sorted[n++] = (struct timed){key[i], i};
+            last = dt_sched_turns_most(last, key[i]);
+        }
+    for (uint32_t k = 0; k < n; k++)
+        w->sorted[k].ns = last - w->sorted[k].ns;
+    sort_times(w->sorted, n, last);
+}
+
 /* ---- a pass ---- */
 
 #define SOONER(ctx, a, b) ((a).key != (b).key ? (a).key > (b).key : (a).op < (b).op)
@@ -127,7 +190,7 @@ static void ends(struct pack *w, uint32_t i, int64_t at)
 {
     w->end_ns[w->back][i] = at;
     w->last_ns = dt_sched_turns_most(w->last_ns, at);
-    if (!w->back)
+    if (!w->back && w->placed)
         w->placed[w->n_placed++] = i;
     w->g->over[w->g->n_over++] = i;
 }
@@ -153,7 +216,8 @@ static void make_ready(struct pack *w, uint32_t i)
 
     switch (dt_sched_turns_class_of(x)) {
     case DT_SCHED_TURNS_COMPUTE:
-        choices_push(NULL, w->heap, w->n_heap++, (struct choice){w->end_ns[!w->back][i], i});
+        if (w->by_heap)
+            choices_push(NULL, w->heap, w->n_heap++, (struct choice){w->end_ns[!w->back][i], i});
         break;
     case DT_SCHED_TURNS_MEMBER:
         join(w, i, at);
@@ -210,25 +274,53 @@ static void rewind_all(struct pack *w)
     }
 }
 
-/* How long the iteration takes by it. */
-static int64_t pass(struct pack *w, bool back)
+static void place(struct pack *w, uint32_t i)
+{
+    const struct dt_sched_turns_node *x = &w->g->node[i];
+
+    ends(w, i, place_on_gpus(w, x, w->end_ns[w->back][i]) + length_ns(x));
+    tell_all(w);
+}
+
+/* What is placed k ops from now, and the gap where that may be, are asked of memory now. */
+static void ask(const struct pack *w, uint32_t k)
+{
+    const struct dt_sched_turns_node *x;
+    const struct gpu *gpu;
+
+    if (k + DT_SCHED_TURNS_AHEAD < w->n_compute) {
+        DT_SCHED_TURNS_ASK(&w->g->node[w->sorted[k + DT_SCHED_TURNS_AHEAD].op], 0);
+        DT_SCHED_TURNS_ASK(&w->end_ns[w->back][w->sorted[k + DT_SCHED_TURNS_AHEAD].op], 0);
+    }
+    if (k >= w->n_compute)
+        return;
+    x = &w->g->node[w->sorted[k].op];
+    gpu = &w->gpu[w->g->lane[dt_sched_turns_of(x)].first_gpu];
+    DT_SCHED_TURNS_ASK(gpu->busy + gpu->n, 0);
+    DT_SCHED_TURNS_ASK(gpu->busy + gpu->n, -1);
+}
+
+/* How long the iteration takes by it.  by_heap: keys are no times of a pass, or some computation takes no time. */
+static int64_t pass(struct pack *w, bool back, bool by_heap)
 {
     struct dt_sched_turns_runs *g = w->g;
 
     w->back = back;
+    w->by_heap = by_heap;
     rewind_all(w);
     for (uint32_t i = 0; i < g->p->n_ops; i++)
         if (back ? g->node[i].succ_first == g->node[i + 1].succ_first
                  : g->node[i].pred_first == g->node[i + 1].pred_first)
             make_ready(w, i);
     tell_all(w);
-    while (w->n_heap > 0) {
-        uint32_t i = choices_pop(NULL, w->heap, w->n_heap--).op;
-        const struct dt_sched_turns_node *x = &g->node[i];
-
-        ends(w, i, place_on_gpus(w, x, w->end_ns[back][i]) + length_ns(x));
-        tell_all(w);
+    if (!by_heap)
+        sort_turns(w);
+    for (uint32_t k = 0; !by_heap && k < w->n_compute; k++) {
+        ask(w, k + DT_SCHED_TURNS_AHEAD);
+        place(w, w->sorted[k].op);
     }
+    while (w->n_heap > 0)
+        place(w, choices_pop(NULL, w->heap, w->n_heap--).op);
     return w->last_ns;
 }
 
@@ -244,11 +336,9 @@ static int pack_init(struct pack *w, struct dt_sched_turns_runs *g)
     *w = (struct pack){.g = g};
     w->end_ns[0] = dt_arena_alloc_raw(a, n, sizeof(int64_t));
     w->end_ns[1] = dt_arena_alloc_raw(a, n, sizeof(int64_t));
-    w->placed = dt_arena_alloc_raw(a, n, sizeof(*w->placed));
-    w->heap = dt_arena_alloc_raw(a, n, sizeof(*w->heap));
     w->at_ns = DT_ARENA_NEW(a, int64_t, (size_t)p->n_groups + 1);
     w->gpu = DT_ARENA_NEW(a, struct gpu, (size_t)g->n_gpus + 1);
-    if (!w->end_ns[0] || !w->end_ns[1] || !w->placed || !w->heap || !w->at_ns || !w->gpu)
+    if (!w->end_ns[0] || !w->end_ns[1] || !w->at_ns || !w->gpu)
         return -1;
     for (uint32_t i = 0; i < p->n_ops; i++)
         if (dt_sched_turns_class_of(&g->node[i]) == DT_SCHED_TURNS_COMPUTE) {
@@ -257,10 +347,13 @@ static int pack_init(struct pack *w, struct dt_sched_turns_runs *g)
             for (uint32_t k = l->first_gpu; k < l->first_gpu + l->gpus; k++)
                 w->gpu[k].n++;
             all += l->gpus;
+            w->n_compute++;
             w->instants |= g->node[i].ns == 0;
         }
     busy = dt_arena_alloc_raw(a, all + 1, sizeof(*busy));
-    if (!busy)
+    w->sorted = dt_arena_alloc_raw(a, 2 * (size_t)w->n_compute + 1, sizeof(*w->sorted));
+    w->heap = dt_arena_alloc_raw(a, (size_t)w->n_compute + 1, sizeof(*w->heap));
+    if (!busy || !w->sorted || !w->heap)
         return -1;
     for (uint32_t k = 0; k < g->n_gpus; k++) {
         w->gpu[k].busy = busy;
@@ -271,54 +364,23 @@ static int pack_init(struct pack *w, struct dt_sched_turns_runs *g)
 
 /* ---- the order of an iteration ---- */
 
-struct placed {
-    int64_t begin_ns;
-    uint32_t op;
-};
-#define DIGIT 12 /* bits of a time that are looked at together: three passes for 68 seconds */
-
-/* Ops by one digit of their times, those with the same one as they came. */
-static void sort_digit(const struct placed *x, uint32_t n, int shift, struct placed *out)
-{
-    uint32_t first[1 << DIGIT] = {0}, sum = 0;
-    const uint64_t mask = (1 << DIGIT) - 1;
-
-    for (uint32_t i = 0; i < n; i++)
-        first[(uint64_t)x[i].begin_ns >> shift & mask]++;
-    for (uint32_t d = 0; d < 1 << DIGIT; d++) {
-        uint32_t with_it = first[d];
-
-        first[d] = sum;
-        sum += with_it;
-    }
-    for (uint32_t i = 0; i < n; i++)
-        out[first[(uint64_t)x[i].begin_ns >> shift & mask]++] = x[i];
-}
-
 /* The ops of the pass from the begin as they begin; members of a group side by side, as they were placed. */
 static enum dt_status write_order(const struct pack *w, struct dt_error *err, uint32_t *order)
 {
     const uint32_t n = w->g->p->n_ops;
-    struct placed *both = dt_malloc(2 * ((size_t)n + 1) * sizeof(*both)), *x = both;
-    struct placed *other = both + n;
+    struct timed *x = dt_malloc(2 * ((size_t)n + 1) * sizeof(*x));
 
-    if (!both)
+    if (!x)
         return dt_error_nomem(err, "bubbles of a program");
     for (uint32_t k = 0; k < n; k++) {
         uint32_t i = w->placed[k];
 
-        x[k] = (struct placed){w->end_ns[0][i] - length_ns(&w->g->node[i]), i};
+        x[k] = (struct timed){w->end_ns[0][i] - length_ns(&w->g->node[i]), i};
     }
-    for (int shift = 0; shift < 63 && w->last_ns >> shift > 0; shift += DIGIT) {
-        struct placed *from = x;
-
-        sort_digit(from, n, shift, other);
-        x = other;
-        other = from;
-    }
+    sort_times(x, n, w->last_ns);
     for (uint32_t k = 0; k < n; k++)
         order[k] = x[k].op;
-    dt_free(both);
+    dt_free(x);
     return DT_OK;
 }
 
@@ -368,9 +430,9 @@ static enum dt_status run_rounds(struct pack *w, int64_t ns, struct dt_error *er
     for (int k = 0; k < rounds; k++) {
         int64_t before = ns;
 
-        if (pass(w, true) >= before && k > 0)
+        if (pass(w, true, w->instants) >= before && k > 0)
             break;
-        ns = pass(w, false);
+        ns = pass(w, false, w->instants);
         if (ns < best->ns) {
             best->ns = ns;
             best->any = true;
@@ -389,7 +451,7 @@ static enum dt_status run_starts(struct pack *w, struct dt_error *err, struct fo
     DT_TRY(run_rounds(w, best->ns, err, best));
     for (int hosts = 0; hosts < 2 && w->g->p->n_ops <= SMALL; hosts++) {
         key_by_behind(w, hosts);
-        DT_TRY(run_rounds(w, pass(w, false), err, best));
+        DT_TRY(run_rounds(w, pass(w, false, true), err, best));
     }
     return DT_OK;
 }
@@ -412,7 +474,7 @@ static enum dt_status fill_turns(struct pack *w, bool silent, struct dt_error *e
     struct found best;
     enum dt_status st;
 
-    DT_TRY(dt_sched_turns_new(w->g->p, err, &other));
+    DT_TRY(dt_sched_turns_new(w->g->p, silent, err, &other));
     best = (struct found){.ns = t->end_ns, .order = other.order};
     st = run_starts(w, err, &best);
     if (st == DT_OK && best.any)
@@ -435,5 +497,8 @@ enum dt_status dt_sched_bubbles_fill(struct dt_sched_turns_runs *g, bool silent,
     if (pack_init(&w, g) != 0)
         return dt_error_nomem(err, "bubbles of a program");
     DT_TRY(dt_sched_turns_follow(g, true, w.end_ns[0], err, t)); /* for the times of its ops */
-    return silent && !w.instants ? fill_time(&w, err, t) : fill_turns(&w, silent, err, t);
+    if (silent && !w.instants)
+        return fill_time(&w, err, t);
+    w.placed = dt_arena_alloc_raw(&g->s->arena, (size_t)g->p->n_ops + 1, sizeof(*w.placed));
+    return w.placed ? fill_turns(&w, silent, err, t) : dt_error_nomem(err, "bubbles of a program");
 }

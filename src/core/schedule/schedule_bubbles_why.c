@@ -161,7 +161,7 @@ static enum dt_status find_free(struct dt_sched_turns_runs *g, const struct dt_s
     if (!other)
         return dt_error_nomem(err, "bubbles of a program");
     dt_sched_turns_find_behind(other);
-    DT_TRY(dt_sched_turns_new(&p, err, &free));
+    DT_TRY(dt_sched_turns_new(&p, true, err, &free));
     memcpy(free.order, t->order, p.n_ops * sizeof(*free.order));
     st = dt_sched_bubbles_fill(other, true, err, &free);
     *free_ns = free.end_ns;

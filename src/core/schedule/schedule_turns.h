@@ -9,13 +9,14 @@
 
 /* What ops wait for so that lanes take turns, and when the run that it comes from has ended. */
 struct dt_sched_turns {
-    uint32_t *before_n;    /* per op: entries of `before` */
+    uint32_t *before_n;    /* per op: entries of `before`; NULL: none are noted */
     uint32_t (*before)[2]; /* (op, what it waits for), those of an op side by side */
     uint32_t n, cap;
     int64_t end_ns;           /* INT64_MAX: there was no run, or it was given up */
     uint32_t *order, n_order; /* ops as they ended, members of a group side by side */
 };
-enum dt_status dt_sched_turns_new(const struct dt_program *p, struct dt_error *err,
+/* silent: only for runs that are. */
+enum dt_status dt_sched_turns_new(const struct dt_program *p, bool silent, struct dt_error *err,
                                   struct dt_sched_turns *out);
 void dt_sched_turns_free(struct dt_sched_turns *t);
 
