@@ -53,7 +53,8 @@ static bool push(struct dt_search_state *s, const struct dt_orch_option *o)
     return true;
 }
 
-static bool fits(struct dt_search_state *s, int m, const struct dt_orch_choice *of)
+/* *hopeless: it does not, nor does any recomputation and level of ZeRO of its lane, dp and depth. */
+static bool fits(struct dt_search_state *s, int m, const struct dt_orch_choice *of, bool *hopeless)
 {
     const struct dt_orch_question q = {.m = m,
                                        .of = *of,
@@ -65,7 +66,10 @@ static bool fits(struct dt_search_state *s, int m, const struct dt_orch_choice *
                                        .behind = s->behind[m],
                                        .alone = s->alone};
 
-    return dt_orch_table_fits(s->t, &q);
+    if (dt_orch_table_fits(s->t, &q))
+        return true;
+    *hopeless |= dt_orch_table_hopeless(s->t, &q);
+    return false;
 }
 
 /* A generator that fits alone: does it behind the deepest LLM of use and beside the deepest generator? */
@@ -180,9 +184,9 @@ static bool is_fastest(const struct dt_orch_limits *lim, const struct dt_orch_op
 
 /* A layout that is of use and not beaten, where it fits; memory is asked last, it takes longest. */
 static bool list_one(struct dt_search_state *s, int m, const struct dt_orch_limits *lim,
-                     enum rival rival, struct dt_orch_option *o, bool *done)
+                     enum rival rival, struct dt_orch_option *o, bool *done, bool *hopeless)
 {
-    if (!fits(s, m, &o->of)) {
+    if (!fits(s, m, &o->of, hopeless)) {
         s->unfit[s->n_unfit++] = *o;
         return true;
     }
@@ -193,9 +197,10 @@ static bool list_one(struct dt_search_state *s, int m, const struct dt_orch_limi
     return true;
 }
 
-/* One lane, dp, depth and level of ZeRO: every recomputation that fits and is not beaten.  *done: nothing deeper is of use. */
+/* One lane, dp, depth and level of ZeRO: every recomputation that fits and is not beaten.  *done: nothing deeper is of use;
+ * *hopeless: no other level of ZeRO fits. */
 static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choice *of,
-                           const struct dt_orch_limits *lim, bool *done)
+                           const struct dt_orch_limits *lim, bool *done, bool *hopeless)
 {
     const struct dt_orch_modes *modes = &s->t->space.of[m];
     enum rival rival = rival_of(s, m);
@@ -211,6 +216,8 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
         if (!e)
             return false;
         s->stats->candidates++;
+        if (*hopeless) /* those with more recomputation are no faster, so they are no reason to be done */
+            continue;
         o.of.recompute = (uint8_t)r;
         o.gpus = dt_orch_lane_gpus(&modes->lane[of->lane]) * of->pp * of->dp;
         cost_option(s, x->sample_s, e->max_s, &o);
@@ -224,7 +231,7 @@ static bool list_recompute(struct dt_search_state *s, int m, struct dt_orch_choi
         *done |= better && better->sure; /* deeper ones with more GPUs are beaten, too */
         if (better || (!fastest && is_beaten(s, &o, rival)))
             continue;
-        if (add_exchange(s, m, lim, rival, &o) && !list_one(s, m, lim, rival, &o, done))
+        if (add_exchange(s, m, lim, rival, &o) && !list_one(s, m, lim, rival, &o, done, hopeless))
             return false;
     }
     return !s->t->nomem;
@@ -237,6 +244,7 @@ static bool list_unfit(struct dt_search_state *s, int m, int zero, const struct 
     enum rival rival = rival_of(s, m);
     size_t before = s->raw.n;
     int n = s->n_unfit;
+    bool hopeless = false; /* or list_zero would not have asked */
 
     /* all are counted, as budgets of searches count: their times are those that they have at the level before */
     s->stats->candidates += s->t->space.of[m].n_recompute;
@@ -247,7 +255,7 @@ static bool list_unfit(struct dt_search_state *s, int m, int zero, const struct 
         o.of.zero = (uint8_t)zero;
         if (s->raw.n > before && is_beaten(s, &o, rival))
             continue;
-        if (!list_one(s, m, lim, rival, &o, done))
+        if (!list_one(s, m, lim, rival, &o, done, &hopeless))
             return false;
     }
     return !s->t->nomem;
@@ -258,18 +266,25 @@ static bool list_unfit(struct dt_search_state *s, int m, int zero, const struct 
 static bool list_zero(struct dt_search_state *s, int m, struct dt_orch_choice *of,
                       const struct dt_orch_limits *lim, bool *done)
 {
-    bool exchange = dt_orch_counts_exchange(s, m);
+    const struct dt_orch_modes *modes = &s->t->space.of[m];
+    bool exchange = dt_orch_counts_exchange(s, m), hopeless = false;
     size_t before = s->raw.n;
 
     of->zero = 0;
-    if (!list_recompute(s, m, of, lim, done))
+    if (!list_recompute(s, m, of, lim, done, &hopeless))
         return false;
+    if (hopeless && !*done) { /* counted as those that are asked about are */
+        s->stats->candidates += (int64_t)modes->n_recompute * (modes->n_zero - 1);
+        return true;
+    }
     /* where memory refused none, another level of ZeRO is of no use, either */
-    for (int z = 1; z < s->t->space.of[m].n_zero && s->n_unfit > 0 && !*done; z++) {
+    for (int z = 1; z < modes->n_zero && s->n_unfit > 0 && !*done; z++) {
+        hopeless = false;
         if (s->raw.n > before && !exchange)
             break;
         of->zero = (uint8_t)z;
-        if (!(exchange ? list_recompute(s, m, of, lim, done) : list_unfit(s, m, z, lim, done)))
+        if (!(exchange ? list_recompute(s, m, of, lim, done, &hopeless)
+                       : list_unfit(s, m, z, lim, done)))
             return false;
     }
     return true;

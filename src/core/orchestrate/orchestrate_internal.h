@@ -258,6 +258,8 @@ struct dt_orch_question {
 /* Microbatches under way behind a module, as the schedules of those modules have it. */
 int dt_orch_behind(struct dt_orch_table *t, const struct dt_orch_question *q);
 bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *q);
+/* Of one that does not: is it known that it does not with any more recomputation or ZeRO, either? */
+bool dt_orch_table_hopeless(struct dt_orch_table *t, const struct dt_orch_question *q);
 /* What that question does not know of a whole candidate: what waits for generators behind an interleaved LLM or beside a
  * deeper one, and what stages behind deep encoders put off where backwards are split. */
 bool dt_orch_cand_fits(struct dt_orch_table *t, const struct dt_orch_cand *c);

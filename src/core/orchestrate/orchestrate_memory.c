@@ -341,8 +341,10 @@ static void note_share(struct dt_orch_mem_entry *e, uint32_t dp, bool fits)
 
 static bool table_fits(struct dt_orch_table *t, const struct dt_orch_question *q);
 
-/* The layout with the recomputation and the level of ZeRO that hold least: where it does not fit, none does. */
-static bool leanest_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
+/* The question of the same layout with the recomputation and the level of ZeRO that hold least: where it does not fit, none
+ * does. */
+static struct dt_orch_question leanest(const struct dt_orch_table *t,
+                                       const struct dt_orch_question *q)
 {
     const struct dt_orch_modes *modes = &t->space.of[q->m];
     struct dt_orch_question lean = *q;
@@ -351,6 +353,13 @@ static bool leanest_fits(struct dt_orch_table *t, const struct dt_orch_question 
     lean.of.zero = (uint8_t)(modes->n_zero - 1);
     while (lean.of.zero > q->of.zero && refused(t, &lean))
         lean.of.zero--;
+    return lean;
+}
+
+static bool leanest_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
+{
+    struct dt_orch_question lean = leanest(t, q);
+
     if (lean.of.recompute == q->of.recompute && lean.of.zero == q->of.zero)
         return true; /* it is the question */
     return table_fits(t, &lean);
@@ -472,31 +481,53 @@ static void keep_answer(struct dt_orch_region *r, const struct situation *at, bo
     r->n[fits] = kept;
 }
 
-static bool table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
-{
-    uint64_t key[2], share[2], region[2];
-    struct dt_orch_region *r;
+/* Where a question lies. */
+struct asked {
+    uint64_t share[2], region[2];
     struct situation at;
-    bool fits;
+};
+
+static struct asked place(const struct dt_orch_table *t, const struct dt_orch_question *q)
+{
+    uint64_t key[2];
+    struct asked a;
 
     make_key(t, q, key);
-    make_share_key(t, q, key, share);
-    place_in_region(t, q, key, share, region, &at);
-    r = region_of(t, region);
+    make_share_key(t, q, key, a.share);
+    place_in_region(t, q, key, a.share, a.region, &a.at);
+    return a;
+}
+
+static bool table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
+{
+    struct asked a = place(t, q);
+    struct dt_orch_region *r = region_of(t, a.region);
+    bool fits;
+
     if (!r)
         return false;
-    if (follows(r, &at, &fits))
+    if (follows(r, &a.at, &fits))
         return fits;
-    fits = fits_of_share(t, q, share);
-    r = t->nomem ? NULL : region_of(t, region); /* the table may have moved */
+    fits = fits_of_share(t, q, a.share);
+    r = t->nomem ? NULL : region_of(t, a.region); /* the table may have moved */
     if (r)
-        keep_answer(r, &at, fits);
+        keep_answer(r, &a.at, fits);
     return r && fits;
 }
 
 bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
 {
     return !refused(t, q) && table_fits(t, q);
+}
+
+bool dt_orch_table_hopeless(struct dt_orch_table *t, const struct dt_orch_question *q)
+{
+    struct dt_orch_question lean = leanest(t, q);
+    struct asked a = place(t, &lean);
+    struct dt_orch_region *r = region_of(t, a.region);
+    bool fits = true;
+
+    return r && follows(r, &a.at, &fits) && !fits;
 }
 
 bool dt_orch_cand_fits(struct dt_orch_table *t, const struct dt_orch_cand *c)

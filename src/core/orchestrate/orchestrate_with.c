@@ -45,9 +45,14 @@ struct host {
      * for them.  Of each order, combinations that have had their turn. */
     bool swift;
     int tried[2];
-    bool deep;          /* guests have as many stages as the LLM */
-    bool on_host;       /* the masters and moments of LLM and guests, where they may be */
-    bool legal;         /* such a host is of the space */
+    bool deep;    /* guests have as many stages as the LLM */
+    bool on_host; /* the masters and moments of LLM and guests, where they may be */
+    bool legal;   /* such a host is of the space */
+    enum {
+        UNKNOWN,
+        CHOSEN, /* the layouts of the modules that are no guests are in c */
+        NONE    /* they do not fit */
+    } others;
     uint8_t least_zero; /* with which the LLM alone fits */
 };
 
@@ -356,6 +361,32 @@ static bool are_in_step(const struct placing *w, const struct host *h)
     return true;
 }
 
+/* Layouts of the modules that are no guests, once for each host; false: they do not fit. */
+static bool choose_others(struct placing *w, struct host *h)
+{
+    int left = w->t->gpus - h->c.gpus,
+        later = 0; /* GPUs that modules still to come need at least */
+
+    if (h->others != UNKNOWN)
+        return h->others == CHOSEN;
+    h->others = NONE;
+    for (int m = 0; m < w->in->model->n_modules; m++)
+        later += m == w->llm || (h->set >> m & 1) ? 0 : w->t->least[m][0].lane_gpus;
+    for (int m = 0; m < w->in->model->n_modules; m++) {
+        int gpus;
+
+        if (m == w->llm || (h->set >> m & 1))
+            continue;
+        later -= w->t->least[m][0].lane_gpus;
+        gpus = dt_orch_choose_own(w->t, &h->c, m, left - later, h->interval, 1);
+        if (gpus == 0)
+            return false;
+        left -= gpus;
+    }
+    h->others = CHOSEN;
+    return true;
+}
+
 /* The next plan of a host that fits; *found = false: there are no more.  Guests that leave the LLM so little memory that it has to
  * have uneven stages may cost more than they save: of these and the next that do not, those that are faster by the formula. */
 static enum dt_status next_plan(struct placing *w, struct host *h, struct dt_error *err,
@@ -363,28 +394,19 @@ static enum dt_status next_plan(struct placing *w, struct host *h, struct dt_err
 {
     struct dt_orch_guest o[DT_MAX_MODULES][DT_ORCH_GUEST_LAYOUTS];
     struct dt_orch_guest_combo combo[DT_ORCH_GUEST_COMBOS];
-    int n[DT_MAX_MODULES], module[DT_MAX_MODULES], guests = 0, left = w->t->gpus - h->c.gpus;
-    int n_combos, later = 0; /* GPUs that modules still to come need at least */
+    int n[DT_MAX_MODULES], module[DT_MAX_MODULES], guests = 0, n_combos;
     bool even = false;
 
     *found = false;
-    for (int m = 0; m < w->in->model->n_modules; m++)
-        later += m == w->llm || (h->set >> m & 1) ? 0 : w->t->least[m][0].lane_gpus;
+    if (!choose_others(w, h))
+        return DT_OK;
     for (int m = 0; m < w->in->model->n_modules; m++) {
-        if (h->set >> m & 1) {
-            module[guests] = m;
-            n[guests] = dt_orch_guest_layouts(w->t, &h->c, m, h->deep, h->on_host, o[guests]);
-            if (n[guests++] == 0)
-                return DT_OK;
-        } else if (m != w->llm) {
-            int gpus;
-
-            later -= w->t->least[m][0].lane_gpus;
-            gpus = dt_orch_choose_own(w->t, &h->c, m, left - later, h->interval, 1);
-            if (gpus == 0)
-                return DT_OK;
-            left -= gpus;
-        }
+        if (!(h->set >> m & 1))
+            continue;
+        module[guests] = m;
+        n[guests] = dt_orch_guest_layouts(w->t, &h->c, m, h->deep, h->on_host, o[guests]);
+        if (n[guests++] == 0)
+            return DT_OK;
     }
     n_combos = dt_orch_guest_combos(o, n, guests, h->swift ? SWIFT_SLOTS : 0, combo);
     for (int k = h->tried[h->swift]; k < n_combos && !even; k++) {
