@@ -19,6 +19,9 @@
 #include <gsl/gsl_min.h>
 #include <math.h>
 
+enum { STILL = 8 }; /* steps without less than that share of the minimum */
+#define LEAST 1e-13
+
 struct convex {
     int n_modules, llm;
     double k[DT_MAX_MODULES], root[DT_MAX_MODULES]; /* K_m, and its square root */
@@ -111,7 +114,8 @@ static double least_interval(const struct convex *c)
     return t;
 }
 
-/* Brent between lo and hi; the state lives on the stack, so nothing can fail. */
+/* Brent between lo and hi; the state lives on the stack, so nothing can fail.  Near the minimum the interval shrinks from one side
+ * alone, so what tells the end is that the minimum has not become less for some steps. */
 static double brent(struct convex *c, double lo, double mid, double hi, double f_lo, double f_mid,
                     double f_hi)
 {
@@ -121,11 +125,12 @@ static double brent(struct convex *c, double lo, double mid, double hi, double f
 
     assert(gsl_min_fminimizer_brent->size <= sizeof(state));
     gsl_min_fminimizer_set_with_values(&s, &f, mid, f_mid, lo, f_lo, hi, f_hi);
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0, still = 0; i < 100 && still < STILL; i++) {
+        double before = s.f_minimum;
+
         if (gsl_min_fminimizer_iterate(&s) != GSL_SUCCESS)
             break;
-        if (gsl_min_test_interval(s.x_lower, s.x_upper, 0, 1e-9) == GSL_SUCCESS)
-            break;
+        still = s.f_minimum < before * (1 - LEAST) ? 0 : still + 1;
     }
     return s.x_minimum;
 }
