@@ -386,9 +386,8 @@ static enum dt_status write_order(const struct pack *w, struct dt_error *err, ui
 
 void dt_sched_bubbles_bounds(const struct dt_sched_turns_runs *g, struct dt_sched_bubbles *out)
 {
-    out->chain_ns = out->work_ns = 0;
-    for (uint32_t i = 0; i < g->p->n_ops; i++)
-        out->chain_ns = dt_sched_turns_most(out->chain_ns, g->node[i].behind);
+    out->chain_ns = g->chain_ns;
+    out->work_ns = 0;
     for (uint32_t k = 0; k < g->n_gpus; k++)
         if (g->gpu[k].work_ns > 0)
             out->work_ns = dt_sched_turns_most(out->work_ns, g->gpu[k].work_ns + g->gpu[k].tail_ns);

@@ -95,7 +95,8 @@ struct dt_sched {
     int64_t first_ns; /* when these end; 0: there was no such run */
     bool
         rules_alone; /* turns of guests are those of a rule: their work is not placed into bubbles (schedule_bubbles.c) */
-    bool bubbles_left;               /* out, then: that might have made the iteration shorter */
+    bool
+        bubbles_left; /* out: those, or a first rule without the limit, might have made it another makespan */
     bool tells;                      /* what became of guests' turns is asked: all of */
     struct dt_sched_bubbles bubbles; /* out */
     /* out, of plans with guests whose turns were timed: how long each op takes, and an order of all ops, each behind

@@ -227,9 +227,10 @@ static void settle(struct dt_sched_turns_runs *g, uint32_t i, int64_t behind)
     }
 }
 
-/* What every GPU has to do. */
+/* What every GPU has to do, and the longest chain. */
 static void find_work(struct dt_sched_turns_runs *g)
 {
+    g->chain_ns = 0;
     for (uint32_t k = 0; k < g->n_gpus; k++) {
         g->gpu[k].work_ns = 0;
         g->gpu[k].tail_ns = INT64_MAX;
@@ -238,6 +239,7 @@ static void find_work(struct dt_sched_turns_runs *g)
         const struct dt_sched_turns_node *x = &g->node[i];
         const struct dt_sched_turns_lane *l;
 
+        g->chain_ns = dt_sched_turns_most(g->chain_ns, x->behind);
         if (dt_sched_turns_class_of(x) != DT_SCHED_TURNS_COMPUTE)
             continue;
         l = &g->lane[dt_sched_turns_of(x)];

@@ -65,6 +65,7 @@ struct dt_sched_turns_runs {
     struct dt_program_partners partners; /* ops that expert groups run together */
     uint32_t *lanes_of;
     uint32_t n_gpus, n_islands;
+    int64_t chain_ns; /* of the longest chain of ops that wait for each other */
     /* a run */
     struct dt_sched_turns_rule rule;
     struct dt_sched_turns *turns;
