@@ -195,7 +195,7 @@ static void receive_early(struct dt_transport_xfer *x, struct dt_transport_xfer 
 {
     x->wrong = e->bytes != x->bytes;
     x->other_bytes = e->bytes;
-    if (!x->wrong)
+    if (!x->wrong && x->bytes > 0) /* an empty message may have no buffer */
         memcpy(x->buf, e->buf, x->bytes);
     x->done = true;
     drop(e);
@@ -276,7 +276,8 @@ static enum dt_status send_here(struct dt_tcp *s, struct dt_transport_xfer *x, s
             return dt_error_nomem(err, "a message to oneself");
         append(&p->early, r);
     } else if (r->bytes == x->bytes) {
-        memcpy(r->buf, x->buf, x->bytes);
+        if (x->bytes > 0)
+            memcpy(r->buf, x->buf, x->bytes);
         r->done = true;
     } else {
         r->other_bytes = x->bytes;
