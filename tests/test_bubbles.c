@@ -139,6 +139,51 @@ START_TEST(never_slower_and_never_beyond_memory)
 }
 END_TEST
 
+/* The same where a second rule is only tried if bounds leave something open for it. */
+START_TEST(long_programs)
+{
+    enum { ROUNDS = 250, TIMES = 24, LONG = 4096 };
+    uint64_t seed = dt_test_seed();
+    int near = 0, open = 0;
+
+    printf("seed %" PRIu64 "\n", seed);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct timed rules, all;
+        struct dt_cost *cost;
+        int64_t batch;
+
+        sf_random(&s, seed, 4000 + round, false);
+        batch = s.plan.policy.global_batch * TIMES;
+        s.plan.policy.global_batch = batch;
+        if (!dt_plan_shares(&s.plan) || s.plan.policy.assignment == DT_ASSIGNMENT_ENTRAIN ||
+            batch > SF_SAMPLES_MAX ||
+            dt_plan_validate(&s.plan, &s.f.model, &s.f.cluster, &s.err) != DT_OK) {
+            sf_free(&s);
+            continue;
+        }
+        sf_samples(&s, batch, 2, 2, true, seed + (uint64_t)round);
+        cost = new_cost();
+        sf_assign(&s);
+        if (compile(cost, true, &rules) == DT_OK) {
+            int64_t least = rules.x.chain_ns > rules.x.work_ns ? rules.x.chain_ns : rules.x.work_ns;
+
+            dt_assert_ok(compile(cost, false, &all), s.err);
+            printf("round %d: %u ops\n", round, all.p->n_ops);
+            check_turns(&rules, &all, cost);
+            near += all.p->n_ops > LONG && rules.x.rules_ns <= least + least / 50;
+            open += all.p->n_ops > LONG && rules.x.rules_ns > least + least / 50;
+            timed_free(&rules);
+            timed_free(&all);
+        }
+        dt_cost_free(cost);
+        sf_free(&s);
+    }
+    printf("%d long programs near their bounds, %d further off\n", near, open);
+    ck_assert_int_gt(near, 0);
+    ck_assert_int_gt(open, 0);
+}
+END_TEST
+
 /* ---- the best turns of tiny programs ---- */
 
 enum { OPS_MAX = 512, LANES_MAX = 16, NODES_MAX = 400000 };
@@ -465,6 +510,7 @@ int main(void)
     TCase *tc = dt_test_case(suite, "bubbles", 120);
 
     tcase_add_test(tc, never_slower_and_never_beyond_memory);
+    tcase_add_test(tc, long_programs);
     tcase_add_test(tc, near_the_best_turns);
     tcase_add_test(tc, an_encoder_in_the_warm_up);
     return dt_test_run(suite);
