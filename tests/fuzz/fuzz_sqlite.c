@@ -33,7 +33,7 @@ static void write_file(const uint8_t *data, size_t size)
     int fd;
 
     if (!path[0]) {
-        snprintf(path, sizeof(path), "/tmp/dt-fuzz-XXXXXX");
+        snprintf(path, sizeof(path), "/dev/shm/dt-fuzz-XXXXXX");
         fd = mkstemp(path);
         atexit(remove_file);
     } else {

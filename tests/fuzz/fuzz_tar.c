@@ -56,7 +56,7 @@ static void as_file(const uint8_t *data, size_t size)
     struct dt_shard_index *ix;
     struct dt_error err;
     if (fd < 0) {
-        strcpy(path, "/tmp/dt-fuzz-tar-XXXXXX");
+        strcpy(path, "/dev/shm/dt-fuzz-tar-XXXXXX");
         fd = mkstemp(path);
         if (fd < 0)
             return;
