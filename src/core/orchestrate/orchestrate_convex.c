@@ -19,7 +19,8 @@
 #include <gsl/gsl_min.h>
 #include <math.h>
 
-enum { STILL = 8 }; /* steps without less than that share of the minimum */
+/* Brent's method ends behind so many steps none of which has made the minimum less by that share of it. */
+enum { STILL = 8 };
 #define LEAST 1e-13
 
 struct convex {

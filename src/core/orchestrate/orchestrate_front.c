@@ -244,7 +244,7 @@ static bool list_unfit(struct dt_search_state *s, int m, int zero, const struct 
     enum rival rival = rival_of(s, m);
     size_t before = s->raw.n;
     int n = s->n_unfit;
-    bool hopeless = false; /* or list_zero would not have asked */
+    bool hopeless = false; /* is not asked here: what is left is these few */
 
     /* all are counted, as budgets of searches count: their times are those that they have at the level before */
     s->stats->candidates += s->t->space.of[m].n_recompute;
