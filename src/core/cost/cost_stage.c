@@ -172,6 +172,7 @@ struct dt_cost_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int firs
                                          bool upstream)
 {
     struct dt_cost_stage_key key;
+    struct dt_cost_stage_ns ns;
     struct dt_cost_stage full;
     struct dt_cost_stage_entry *e;
     uint64_t h;
@@ -183,8 +184,11 @@ struct dt_cost_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int firs
     e = dt_cost_stage_entry_of(c, &key, &h);
     if (dt_cost_stage_known(e, &key, h))
         return e->ns;
-    dt_cost_stage(c, module, first, n, shard, work, trainable, upstream, &full);
-    *e = (struct dt_cost_stage_entry){
-        h, key, {full.fwd.ns, full.dgrad.ns + full.wgrad.ns, full.later_ns, full.again_ns}};
-    return e->ns;
+    if (!dt_cost_stages_ns(c, module, first, n, shard, work, 1, trainable, upstream, &ns)) {
+        /* no memory for sheets */
+        dt_cost_stage(c, module, first, n, shard, work, trainable, upstream, &full);
+        ns = (struct dt_cost_stage_ns){full.fwd.ns, full.dgrad.ns + full.wgrad.ns, full.later_ns,
+                                       full.again_ns};
+    }
+    return ns;
 }

@@ -396,10 +396,13 @@ struct situation {
     uint32_t samples, slots, behind, dp;
 };
 
-struct dt_orch_region { /* of one module in one mode and depth, in all situations */
-    uint64_t key[2];
+struct region {                      /* of one module in one mode and depth, in all situations */
     uint32_t n[2], next;             /* answers kept; the one that gives way to a newcomer */
     struct situation at[2][ANSWERS]; /* where it did not fit, and where it did */
+};
+struct region_entry { /* regions are large, and this moves when its table grows */
+    uint64_t key[2];
+    struct region *region;
 };
 
 static bool is_harder(const struct situation *a, const struct situation *b)
@@ -408,13 +411,15 @@ static bool is_harder(const struct situation *a, const struct situation *b)
            a->dp <= b->dp;
 }
 
-/* The region of the key; NULL when out of memory.  Valid until the next call. */
-static struct dt_orch_region *region_of(struct dt_orch_table *t, const uint64_t key[2])
+/* The region of the key; NULL when out of memory. */
+static struct region *region_of(struct dt_orch_table *t, const uint64_t key[2])
 {
-    struct dt_orch_region *r = dt_hash_table_of(&t->regions, sizeof(*r), REGIONS_LEAST, key, NULL);
+    struct region_entry *e = dt_hash_table_of(&t->regions, sizeof(*e), REGIONS_LEAST, key, NULL);
 
-    t->nomem |= !r;
-    return r;
+    if (e && !e->region)
+        e->region = DT_ARENA_NEW(&t->region_arena, struct region, 1);
+    t->nomem |= !e || !e->region;
+    return e ? e->region : NULL;
 }
 
 /* Messages of an LLM of this depth that may wait for a generator, beyond those that the generator holds itself
@@ -450,7 +455,7 @@ static void place_in_region(const struct dt_orch_table *t, const struct dt_orch_
     at->slots = at->slots < most ? at->slots : most;
 }
 
-static bool follows(const struct dt_orch_region *r, const struct situation *at, bool *fits)
+static bool follows(const struct region *r, const struct situation *at, bool *fits)
 {
     for (uint32_t i = 0; i < r->n[0]; i++)
         if (is_harder(at, &r->at[0][i])) {
@@ -466,7 +471,7 @@ static bool follows(const struct dt_orch_region *r, const struct situation *at, 
 }
 
 /* Keeps an answer in place of those that follow from it. */
-static void keep_answer(struct dt_orch_region *r, const struct situation *at, bool fits)
+static void keep_answer(struct region *r, const struct situation *at, bool fits)
 {
     struct situation *x = r->at[fits];
     uint32_t kept = 0;
@@ -501,7 +506,7 @@ static struct asked place(const struct dt_orch_table *t, const struct dt_orch_qu
 static bool table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
 {
     struct asked a = place(t, q);
-    struct dt_orch_region *r = region_of(t, a.region);
+    struct region *r = region_of(t, a.region);
     bool fits;
 
     if (!r)
@@ -509,10 +514,10 @@ static bool table_fits(struct dt_orch_table *t, const struct dt_orch_question *q
     if (follows(r, &a.at, &fits))
         return fits;
     fits = fits_of_share(t, q, a.share);
-    r = t->nomem ? NULL : region_of(t, a.region); /* the table may have moved */
-    if (r)
-        keep_answer(r, &a.at, fits);
-    return r && fits;
+    if (t->nomem)
+        return false;
+    keep_answer(r, &a.at, fits);
+    return fits;
 }
 
 bool dt_orch_table_fits(struct dt_orch_table *t, const struct dt_orch_question *q)
@@ -524,7 +529,7 @@ bool dt_orch_table_hopeless(struct dt_orch_table *t, const struct dt_orch_questi
 {
     struct dt_orch_question lean = leanest(t, q);
     struct asked a = place(t, &lean);
-    struct dt_orch_region *r = region_of(t, a.region);
+    struct region *r = region_of(t, a.region);
     bool fits = true;
 
     return r && follows(r, &a.at, &fits) && !fits;
@@ -560,5 +565,6 @@ void dt_orch_table_forget(struct dt_orch_table *t)
 {
     dt_hash_table_free(&t->mem);
     dt_hash_table_free(&t->regions);
+    dt_arena_free(&t->region_arena);
     dt_hash_table_free(&t->refused);
 }

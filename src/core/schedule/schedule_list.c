@@ -437,42 +437,63 @@ static bool has_credit(const struct list *l, struct list_lane *x)
     return done < x->cap + x->credit_at;
 }
 
+/* May forwards begin as far as memory goes? */
+struct room {
+    bool oldest; /* of the lane's first microbatch with any to run */
+    bool others; /* of one behind it, for which places that the first still needs stay free */
+};
+
+static struct room room_of(const struct list_lane *x, int vpp)
+{
+    return (struct room){x->held < x->cap,
+                         x->held + 1 + open_chunks(x, vpp, x->first_open) <= x->cap};
+}
+
 /* May the lane run the next forward of this chunk as far as memory goes? */
 static bool within_bound(const struct list *l, const struct list_lane *x,
-                         const struct dt_sched_module *m, int chunk)
+                         const struct dt_sched_module *m, const struct room *room, int chunk)
 {
     uint32_t mb = x->next_f[chunk];
 
-    if (!x->backward ||
-        (mb < x->n && is_deferred(l, x->module, x->first_mb + mb))) /* its position is held */
+    if (!x->backward || is_deferred(l, x->module, x->first_mb + mb)) /* its position is held */
         return true;
     if (!m->v[chunk * m->pp + x->stage].backward) /* holds nothing, but must not run away */
         return mb < x->first_open + x->cap;
-    if (mb == x->first_open)
-        return x->held < x->cap;
-    return x->held + 1 + open_chunks(x, m->vpp, x->first_open) <= x->cap;
+    return mb == x->first_open ? room->oldest : room->others;
+}
+
+/* Of the chunks whose next forward can run the last, or by groups the one that comes first; DT_NONE. */
+static uint32_t forward_of(const struct list *l, const struct list_lane *x)
+{
+    const struct dt_sched_module *m = &l->s->m[x->module];
+    const struct room room = room_of(x, m->vpp);
+    const uint32_t *waits = l->waits + task_of(l, x->module, x->first_mb, x->stage, 0);
+    uint32_t best = DT_NONE, rank = DT_NONE, group = group_size(l, x);
+
+    for (int c = m->vpp - 1; c >= 0; c--) {
+        uint32_t mb = x->next_f[c], at;
+
+        if (mb >= x->n || waits[2 * ((size_t)mb * m->n_v + c * m->pp)] > 0 ||
+            !within_bound(l, x, m, &room, c))
+            continue;
+        if (l->rule == DEEPEST)
+            return DT_CODE(mb, c, DT_CODE_FORWARD);
+        at = (mb / group * (uint32_t)m->vpp + (uint32_t)c) * group + mb % group;
+        if (at < rank) {
+            best = DT_CODE(mb, c, DT_CODE_FORWARD);
+            rank = at;
+        }
+    }
+    return best;
 }
 
 static uint32_t choose_forward(struct list *l, struct list_lane *x)
 {
     const struct dt_sched_module *m = &l->s->m[x->module];
-    uint32_t best = DT_NONE, rank = DT_NONE, group = group_size(l, x);
-    bool deepest = l->rule == DEEPEST;
+    uint32_t best;
 
-    if (!x->backward && !has_credit(l, x))
+    if ((!x->backward && !has_credit(l, x)) || (best = forward_of(l, x)) == DT_NONE)
         return DT_NONE;
-    for (int c = m->vpp - 1; c >= 0 && (!deepest || best == DT_NONE); c--) {
-        uint32_t mb = x->next_f[c];
-        uint32_t at = (mb / group * (uint32_t)m->vpp + (uint32_t)c) * group + mb % group;
-
-        if (mb < x->n && at < rank && within_bound(l, x, m, c) &&
-            l->waits[task_of(l, x->module, x->first_mb + mb, c * m->pp + x->stage, 0)] == 0) {
-            best = DT_CODE(mb, c, DT_CODE_FORWARD);
-            rank = at;
-        }
-    }
-    if (best == DT_NONE)
-        return best;
     x->next_f[DT_CODE_CHUNK(best)]++;
     x->held += m->v[(int)DT_CODE_CHUNK(best) * m->pp + x->stage].backward &&
                !is_deferred(l, x->module, x->first_mb + DT_CODE_MB(best));
@@ -507,7 +528,6 @@ static uint32_t choose(struct list *l, struct list_lane *x)
 
 static void start_touched(struct list *l)
 {
-    /* Lanes in ascending order, whatever woke them. */
     for (uint32_t i = 0; i < l->n_touched; i++) {
         struct list_lane *x = &l->lanes[l->touched[i]];
         uint32_t code;
