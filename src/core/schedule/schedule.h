@@ -48,7 +48,8 @@ enum dt_status dt_sched_makespan(const struct dt_plan *plan, const struct dt_mod
  * seems best without guests.  *exact: no other comes near, so that it is what dt_sched_makespan() says; else that may be less.
  * A plan that takes longer than limit_ns (0: none) may be given up as soon as that is certain: *ns is INT64_MAX then.  Of one that
  * takes longer than rough_ns (0: none) by the first rule of its guests' turns, which is *first_ns, the other is not tried; 0:
- * there are no guests, or GPUs stand idle for so long by that rule that the other is tried anyway. */
+ * there are no guests, or whether it is tried does not depend on rough_ns (GPUs stand idle for so long by the first rule that it is,
+ * or bounds leave so little to gain that it is not). */
 enum dt_status dt_sched_glance(const struct dt_plan *plan, const struct dt_model *model,
                                const struct dt_cluster *cluster, const struct dt_assignment *a,
                                struct dt_cost *cost, int64_t limit_ns, int64_t rough_ns,

@@ -163,9 +163,10 @@ static enum dt_status run_rules(struct dt_sched_turns_runs *g, const struct dt_p
 
     dt_sched_turns_find_behind(g);
     DT_TRY(dt_sched_turns_run(g, &rule, err, best));
+    if (!binds && is_near_bounds(g, p, best->end_ns))
+        return DT_OK;
     s->first_ns = !binds && dt_sched_turns_are_dense(g, best->end_ns) ? best->end_ns : 0;
-    if ((s->rough_ns > 0 && s->first_ns > s->rough_ns) ||
-        (!binds && is_near_bounds(g, p, best->end_ns)))
+    if (s->rough_ns > 0 && s->first_ns > s->rough_ns)
         return DT_OK;
     given_up = best->end_ns == INT64_MAX;
     rule.longest = false;
