@@ -87,25 +87,29 @@ struct memory_case {
     const char *model;
     bool offload;       /* of all modules */
     const char *frozen; /* of each: 'f' */
+    int chunks;         /* of StepCCL; 0: none */
+    bool large;         /* all sequences in one microbatch */
 };
 static const struct memory_case cases[] = {
-    {"fp32", DT_F32, DT_RECOMPUTE_NONE, 1, 1, WIDE, false, NULL},
-    {"bf16", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WIDE, false, NULL},
-    {"bf16, full recompute", DT_BF16, DT_RECOMPUTE_FULL, 1, 1, WIDE, false, NULL},
-    {"bf16, two replicas with ZeRO-1", DT_BF16, DT_RECOMPUTE_NONE, 2, 1, WIDE, false, NULL},
-    {"bf16, merged patches", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, MERGED, false, NULL},
-    {"bf16, merged patches, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, MERGED, false, NULL},
-    {"bf16, means of patches", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, MEANS, false, NULL},
-    {"bf16, means of patches, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, MEANS, false, NULL},
-    {"bf16, windows", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WINDOWS, false, NULL},
-    {"bf16, windows, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, WINDOWS, false, NULL},
-    {"fp32, offloaded", DT_F32, DT_RECOMPUTE_NONE, 1, 1, WIDE, true, "ttt"},
-    {"bf16, offloaded", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WIDE, true, "ttt"},
+    {"fp32", DT_F32, DT_RECOMPUTE_NONE, 1, 1, WIDE, false, NULL, 0, false},
+    {"bf16", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WIDE, false, NULL, 0, false},
+    {"bf16, full recompute", DT_BF16, DT_RECOMPUTE_FULL, 1, 1, WIDE, false, NULL, 0, false},
+    {"bf16, two replicas with ZeRO-1", DT_BF16, DT_RECOMPUTE_NONE, 2, 1, WIDE, false, NULL, 0,
+     false},
+    {"bf16, merged patches", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, MERGED, false, NULL, 0, false},
+    {"bf16, merged patches, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, MERGED, false, NULL, 0, false},
+    {"bf16, means of patches", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, MEANS, false, NULL, 0, false},
+    {"bf16, means of patches, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, MEANS, false, NULL, 0,
+     false},
+    {"bf16, windows", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WINDOWS, false, NULL, 0, false},
+    {"bf16, windows, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, WINDOWS, false, NULL, 0, false},
+    {"fp32, offloaded", DT_F32, DT_RECOMPUTE_NONE, 1, 1, WIDE, true, "ttt", 0, false},
+    {"bf16, offloaded", DT_BF16, DT_RECOMPUTE_NONE, 1, 1, WIDE, true, "ttt", 0, false},
     {"bf16, offloaded, two replicas with ZeRO-1", DT_BF16, DT_RECOMPUTE_NONE, 2, 1, WIDE, true,
-     "ttt"},
-    {"bf16, offloaded, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, WIDE, true, "ttt"},
+     "ttt", 0, false},
+    {"bf16, offloaded, tp 2", DT_BF16, DT_RECOMPUTE_NONE, 2, 2, WIDE, true, "ttt", 0, false},
     {"bf16, offloaded, frozen encoder, two replicas", DT_BF16, DT_RECOMPUTE_NONE, 2, 1, WIDE, true,
-     "ftt"},
+     "ftt", 0, false},
 };
 enum { CASES = sizeof(cases) / sizeof(cases[0]) };
 
@@ -136,9 +140,11 @@ static void *run_rank(void *arg)
     f->dev = &k->dev;
     f->dtype = r->c->dtype;
     f->transport = r->t;
-    ef_seqs(f, 8, 5);
-    ef_plan(f, 2, l, true, DT_SCHED_1F1B);
+    ef_seqs(f, r->c->large ? EF_SEQS_MAX : 8, 5);
+    ef_plan(f, r->c->large ? EF_SEQS_MAX : 2, l, true, DT_SCHED_1F1B);
     f->plan.policy.fp32 = r->c->dtype == DT_F32;
+    f->plan.policy.stepccl = r->c->chunks > 0;
+    f->plan.policy.stepccl_chunks = r->c->chunks;
     fx_modes(&f->plan, r->c->recompute, 1);
     for (int m = 0; m < 3; m++) {
         f->plan.modules[m].layout.tp = r->c->tp;
@@ -160,24 +166,29 @@ static void *run_rank(void *arg)
     return NULL;
 }
 
-START_TEST(what_a_gpu_keeps)
+static void run_case(const struct memory_case *c, struct rank ranks[2])
 {
-    struct rank ranks[2] = {{.c = &cases[_i]}, {.c = &cases[_i]}};
     struct dt_transport *t[2] = {NULL, NULL};
     struct dt_error err;
     pthread_t id[2];
-    int n = cases[_i].ranks;
 
     memset(keepers, 0, sizeof(keepers));
-    if (n > 1)
-        dt_assert_ok(dt_transport_open_threads(n, &err, t), err);
-    for (int r = 0; r < n; r++) {
-        ranks[r].t = t[r];
-        ranks[r].keeper = &keepers[r];
+    if (c->ranks > 1)
+        dt_assert_ok(dt_transport_open_threads(c->ranks, &err, t), err);
+    for (int r = 0; r < c->ranks; r++) {
+        ranks[r] = (struct rank){.c = c, .t = t[r], .keeper = &keepers[r]};
         ck_assert_int_eq(pthread_create(&id[r], NULL, run_rank, &ranks[r]), 0);
     }
-    for (int r = 0; r < n; r++)
+    for (int r = 0; r < c->ranks; r++)
         pthread_join(id[r], NULL);
+}
+
+START_TEST(what_a_gpu_keeps)
+{
+    struct rank ranks[2];
+    int n = cases[_i].ranks;
+
+    run_case(&cases[_i], ranks);
     for (int r = 0; r < n; r++) {
         printf("%s, rank %d: predicted %.2f MiB, allocated %.2f MiB\n", cases[_i].name, r,
                ranks[r].predicted / 0x1p20, ranks[r].measured / 0x1p20);
@@ -195,11 +206,41 @@ START_TEST(what_a_gpu_keeps)
 }
 END_TEST
 
+/* StepCCL needs rooms for its chunks: what is allocated beside the same step in one piece. */
+START_TEST(rooms_of_chunks)
+{
+    static const char *const models[] = {WIDE, MERGED};
+    struct rank whole[2], cut[2];
+
+    for (int m = 0; m < 2; m++)
+        for (int chunks = 2; chunks <= 4; chunks += 2) {
+            struct memory_case c = {.name = "bf16, tp 2, in chunks",
+                                    .dtype = DT_BF16,
+                                    .ranks = 2,
+                                    .tp = 2,
+                                    .model = models[m],
+                                    .large = true};
+            double had, said;
+
+            run_case(&c, whole);
+            c.chunks = chunks;
+            run_case(&c, cut);
+            had = cut[0].measured - whole[0].measured;
+            said = cut[0].predicted - whole[0].predicted;
+            printf("model %d in %d chunks: %.1f KiB more, predicted %.1f\n", m, chunks, had / 1024,
+                   said / 1024);
+            ck_assert_double_gt(had, 0);
+            ck_assert_double_lt(fabs(said / had - 1), 0.1);
+        }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("memory_device");
     TCase *c = dt_test_case(s, "memory", 240);
 
     tcase_add_loop_test(c, what_a_gpu_keeps, 0, CASES);
+    tcase_add_test(c, rooms_of_chunks);
     return dt_test_run(s);
 }

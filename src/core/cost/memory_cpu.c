@@ -10,7 +10,7 @@
  *              4 B of the rest; in fp32 they are gathered where they lie
  *   working    the temporaries of a block: gradients inside it, and what recompute or no backward
  *              keeps out of the activations
- *   beside     of a stage: two tensors between blocks, gradients of skips and of conditioning states
+ *   beside     of a stage: two tensors between blocks, gradients of skips and of conditioning states; rooms of StepCCL's chunks
  *   states     conditioning states and time embeddings, kept with the activations
  *   batch      ids, targets, pixels and noise of a microbatch
  *   scratch    of kernels: logits of a chunk of rows and their gradient, or the gathered rows and
@@ -199,7 +199,32 @@ static double working(const struct dt_memory_lane *s, int i, bool above)
     return above ? s->whole - s->kept + temporaries(s, i) : s->whole;
 }
 
-/* Two tensors between blocks, gradients of skips and of conditioning states. */
+/* StepCCL: rooms of a chunk of rows of what the members have shares of, and of all rows of what they sum
+ * (exec/modules/tp_chunks.c). */
+static double chunk_rooms(const struct dt_memory_lane *s, int first, int last)
+{
+    const struct dt_plan_policy *y = &s->p->policy;
+    double share = 0, whole = 0;
+
+    if (!y->stepccl || y->stepccl_chunks < 2 || tp(s) < 2)
+        return 0;
+    for (int i = 0; i < s->mod->n_blocks; i++) /* a module without sequence parallelism */
+        if (s->mod->blocks[i].no_seqpar || s->mod->blocks[i].kind == DT_BLOCK_CONV)
+            return 0;
+    for (int i = first; i < last; i++) {
+        const struct dt_block_row *row = dt_block_row_of(&s->mod->blocks[i]);
+        struct dt_block_dealt d = {0, 0};
+
+        if (row->dealt)
+            d = row->dealt(&s->mod->blocks[i], tp(s));
+        share = fmax(share, d.share);
+        whole = fmax(whole, d.whole);
+    }
+    return s->elem *
+           ((floor(s->tokens / y->stepccl_chunks) + 2 * tp(s)) * share + s->tokens * whole);
+}
+
+/* Two tensors between blocks, gradients of skips and of conditioning states, rooms of chunks. */
 static double beside(const struct dt_memory_lane *s, int module, const struct dt_model *m,
                      int first, int last)
 {
@@ -211,7 +236,7 @@ static double beside(const struct dt_memory_lane *s, int module, const struct dt
         flow = fmax(flow, flow_bytes(s, i));
         skips += above ? s->elem * level_tokens(s, &s->mod->blocks[i]) * skip_channels(s, i) : 0;
     }
-    return 2 * flow + skips + states_bytes(s, first, last);
+    return 2 * flow + skips + states_bytes(s, first, last) + chunk_rooms(s, first, last);
 }
 
 /* All parameters once more, rounded; in fp32 products read the master itself. */

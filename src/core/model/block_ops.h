@@ -103,6 +103,9 @@ struct dt_block_cpu {
     bool last;     /* of its module */
 };
 
+struct dt_block_dealt {
+    double share, whole;
+};
 struct dt_block_row {
     bool (*by_items)(const struct dt_block *b); /* see dt_block_by_items */
     bool whole; /* its parameters are whole on every rank of tensor parallelism */
@@ -119,6 +122,9 @@ struct dt_block_row {
     double (*cpu_temporaries)(const struct dt_block *b, const struct dt_block_cpu *c);
     double (*cpu_packed)(const struct dt_block *b, const struct dt_block_cpu *c);
     double (*cpu_scratch)(const struct dt_block *b, const struct dt_block_cpu *c);
+    /* Products that tensor parallelism deals, the widest: columns of a member's share, and of the whole of those whose inputs are
+     * dealt; NULL: there are none beside sequence parallelism. */
+    struct dt_block_dealt (*dealt)(const struct dt_block *b, double tp);
 };
 #define DECLARE(id, name, kind) extern const struct dt_block_row dt_block_##kind;
 DT_BLOCK_KINDS(DECLARE)

@@ -110,6 +110,14 @@ static double temporaries(const struct dt_block *b, const struct dt_block_cpu *c
     return c->e * (rows * (ceil(b->mid_dim / c->tp) + whole) + own * inner);
 }
 
+/* The middle, and what becomes of it; or a single layer's outputs. */
+static struct dt_block_dealt dealt(const struct dt_block *b, double tp)
+{
+    if (b->mid_dim > 0)
+        return (struct dt_block_dealt){ceil(b->mid_dim / tp), b->out_dim};
+    return (struct dt_block_dealt){ceil(b->out_dim / tp), 0};
+}
+
 const struct dt_block_row dt_block_projector = {
     .by_items = by_items,
     .params = params,
@@ -120,4 +128,5 @@ const struct dt_block_row dt_block_projector = {
     .cpu_temporaries = temporaries,
     .cpu_packed = dt_block_cpu_all,
     .cpu_scratch = dt_block_cpu_none,
+    .dealt = dealt,
 };

@@ -98,6 +98,15 @@ static double temporaries(const struct dt_block *b, const struct dt_block_cpu *c
     return c->e * (c->tokens * width + 2 * c->own * b->hidden);
 }
 
+/* qkv and its output; the way up of an MLP or of experts, and down. */
+static struct dt_block_dealt dealt(const struct dt_block *b, double tp)
+{
+    double qkv = (ceil(b->heads / tp) + 2 * ceil(b->kv_heads / tp)) * b->head_dim;
+    double up = (b->gated ? 2 : 1) * ceil(fmax(b->ffn, b->n_experts > 0 ? b->shared_ffn : 0) / tp);
+
+    return (struct dt_block_dealt){fmax(qkv, up), b->hidden};
+}
+
 const struct dt_block_row dt_block_transformer = {
     .by_items = dt_block_never,
     .params = params,
@@ -108,4 +117,5 @@ const struct dt_block_row dt_block_transformer = {
     .cpu_temporaries = temporaries,
     .cpu_packed = dt_block_cpu_all,
     .cpu_scratch = dt_block_cpu_none,
+    .dealt = dealt,
 };
