@@ -68,6 +68,17 @@ sed -e 's/^(\([0-9]*\),1,1000000,0,0,0,0,40,.*\([,;]\)$/(\1,1,210000,0,0,0,0,1,2
 sim --json mllm-9b-96 "$two, profile: $PWD/half.sql}"
 holds "the profile's rates are used" "$(value core_s) / $assumed > 1.9999 && $(value core_s) / $assumed < 2.0001"
 check "and are said to be measured" 'grep -q "\"measured\": true" out'
+# a node that falls behind a little in each iteration, and so much ahead that it takes hundreds to show
+sed -e 's/^(\([0-9]*\),\([123]\),1000000,0,0,0,0,40,.*\([,;]\)$/(\1,\2,1000000,0,0,0,0,1,4e7,4e7,4e7)\3/' cpu.sql >slow.sql
+behind="profile: $PWD/slow.sql, mode: colocated, cores_per_node: 1"
+sim --json mllm-9b-96 "$p={$behind, prefetch: 64}"
+check "what has not come to repeat is said" 'grep -q "\"settled\": false" out'
+far=$(value exposed_s)
+sim mllm-9b-96 "$p={$behind, prefetch: 64}"
+check "in the report, too" 'grep -q "^ *iterations had not begun to repeat yet: they may still change" out'
+sim --json mllm-9b-96 "$p={$behind, prefetch: 2}"
+check "with little made ahead it has" 'grep -q "\"settled\": true" out'
+holds "and the time is the same" "$far > 0.1 && $far - $(value exposed_s) < 1e-6 && $far - $(value exposed_s) > -1e-6"
 grep -v '^([0-9]*,1,1000000' cpu.sql | sed "s/'points','3'/'points','2'/" >lacks.sql
 expect 2 "no row of cpu_prep 1 (decode)" "$DISTTRAIN" simulate --no-runs mllm-9b-96 "$two, profile: $PWD/lacks.sql}"
 
