@@ -113,6 +113,9 @@ refused "mode: disaggregated, cpu_nodes: 2" 24 "mode disaggregated needs cores_p
 refused "mode: colocated, cores_per_node: 0" 58 "cores_per_node"
 refused "mode: colocated, cores_per_node: 2, cpu_nodes: 4" 72 "cpu_nodes counts with mode: disaggregated; the mode is colocated"
 refused "reads: slot" 32 "reads counts with mode: colocated"
+refused "prefetch: 4" 35 "prefetch counts with mode: colocated or disaggregated; the mode is none"
+refused "profile: absent.sql, mode: none" 34 "absent.sql"
+refused "mode: none, prefetch: 4" 47 "prefetch counts with mode"
 refused "rpc_bandwidth: 1 GB" 40 "rpc_bandwidth"
 refused "mode: colocated, cores_per_node: 2, prefetch: 65" 71 "prefetch"
 refused "cores: 2" 25 'unknown key "cores"'

@@ -140,6 +140,7 @@ expect 0 "simulate.slow_gpu.factor makes no difference to any of these points" "
     --vary cluster.nodes=6,8 --vary simulate.slow_gpu.factor=1.1,1.5 --vary train.global_batch=64,96 --no-runs
 check "other keys do" '[ "$(grep -c "makes no difference" out)" = 1 ]'
 expect 0 '"idle": \[\]' "$DISTTRAIN" whatif $job --vary cluster.nodes=6,8 --no-runs --json
+expect 2 "gpus: 3 is not a multiple of the 8 GPUs of a node; use 8\$" "$DISTTRAIN" plan $job cluster.gpus=3
 expect 0 "gpus: 100 is not a multiple of the 8 GPUs of a node; use 96 or 104" "$DISTTRAIN" whatif $job --gpus 96,100 --no-runs --csv -
 expect 0 "3 points over cluster.gpus" "$DISTTRAIN" whatif $job --gpus 20..40 --no-runs --csv whole.csv
 check "a range of GPUs is one of whole nodes" '[ "$(column cluster.gpus whole.csv | tr "\n" " ")" = "24 32 40 " ]'

@@ -95,6 +95,7 @@ static const struct {
     {"rpc_latency", DT_SCHED_SUPPLY_DISAGGREGATED, false},
     {"rpc_bandwidth", DT_SCHED_SUPPLY_DISAGGREGATED, false},
 };
+static const char *const of_any[] = {"prefetch", "profile"}; /* keys of both */
 
 static enum dt_status check_mode(struct dt_node n, const struct dt_sched_supply *s,
                                  struct dt_error *err)
@@ -111,6 +112,12 @@ static enum dt_status check_mode(struct dt_node n, const struct dt_sched_supply 
         if (!there && its && of_mode[k].needed)
             return dt_node_error(n, err, "preprocess: mode %s needs %s", mode, of_mode[k].name);
     }
+    for (size_t k = 0; k < sizeof of_any / sizeof of_any[0]; k++)
+        if (s->mode == DT_SCHED_SUPPLY_NONE && dt_node_present(dt_map_get(n, of_any[k])))
+            return dt_node_error(dt_map_get(n, of_any[k]), err,
+                                 "%s counts with mode: %s or %s; the mode is %s", of_any[k],
+                                 dt_sched_supply_names[DT_SCHED_SUPPLY_COLOCATED],
+                                 dt_sched_supply_names[DT_SCHED_SUPPLY_DISAGGREGATED], mode);
     return DT_OK;
 }
 

@@ -22,14 +22,16 @@ static enum dt_status read_gpus(struct dt_node n, const struct dt_key *key, void
     DT_TRY(dt_get_i32(n, key->name, (int)key->min, (int)key->max, &gpus, err));
     if (dt_node_present(dt_map_get(n, "nodes")))
         return dt_node_error(dt_map_get(n, "gpus"), err, "state either nodes or gpus, not both");
-    if (c->gpus_per_node > 0 && gpus % c->gpus_per_node != 0)
+    if (c->gpus_per_node > 0 && gpus % c->gpus_per_node != 0) {
+        int below = gpus / c->gpus_per_node * c->gpus_per_node;
+        char less[24] = "";
+
+        if (below > 0)
+            snprintf(less, sizeof(less), "%d or ", below);
         return dt_node_error(dt_map_get(n, "gpus"), err,
-                             "gpus: %d is not a multiple of the %d GPUs of a node; use %d or %d",
-                             gpus, c->gpus_per_node,
-                             gpus / c->gpus_per_node * c->gpus_per_node > 0
-                                 ? gpus / c->gpus_per_node * c->gpus_per_node
-                                 : c->gpus_per_node,
-                             (gpus / c->gpus_per_node + 1) * c->gpus_per_node);
+                             "gpus: %d is not a multiple of the %d GPUs of a node; use %s%d", gpus,
+                             c->gpus_per_node, less, below + c->gpus_per_node);
+    }
     if (c->gpus_per_node > 0)
         c->nodes = gpus / c->gpus_per_node;
     return DT_OK;
