@@ -230,19 +230,25 @@ START_TEST(activations_of_experts)
 }
 END_TEST
 
+#define NONE "layers: 2, hidden: 64, ffn: 200, heads: 4"
 static const struct {
     const char *keys, *message;
 } refused[] = {
-    {"layers: 2, hidden: 64, ffn: 200, heads: 4, shared_ffn: 4", "shared_ffn: a dense LLM"},
-    {"layers: 2, hidden: 64, ffn: 200, heads: 4, expert_ffn: 4", "expert_ffn: a dense LLM"},
-    {"layers: 2, hidden: 64, ffn: 200, heads: 4, dense_first: 1",
-     "dense_first: a dense LLM has no experts"},
-    {"layers: 2, hidden: 64, ffn: 200, heads: 4, moe_every: 2",
-     "moe_every: a dense LLM has no experts"},
-    {"layers: 2, hidden: 64, ffn: 200, heads: 4, expert_capacity: 1.25",
-     "expert_capacity: a dense LLM has no experts"},
-    {"layers: 2, hidden: 64, ffn: 200, heads: 4, expert_imbalance: 1.5",
-     "expert_imbalance: a dense LLM has no experts"},
+    {NONE ", shared_ffn: 4", "shared_ffn: a dense LLM"},
+    {NONE ", expert_ffn: 4", "expert_ffn: a dense LLM"},
+    {NONE ", dense_first: 1", "dense_first: a dense LLM has no experts"},
+    {NONE ", moe_every: 2", "moe_every: a dense LLM has no experts"},
+    {NONE ", expert_capacity: 1.25", "expert_capacity: a dense LLM has no experts"},
+    {NONE ", expert_imbalance: 1.5", "expert_imbalance: a dense LLM has no experts"},
+    {NONE ", top_k: 2", "top_k counts with experts"},
+    {NONE ", expert_norm: none", "expert_norm counts with experts"},
+    {NONE ", expert_names: mixtral", "expert_names counts with experts"},
+    {NONE ", balance_loss: 0.01", "balance_loss counts with experts"},
+    {NONE ", window_every: 2", "window_every counts with window"},
+    {NONE ", positions: 64, rope: {theta: 500000}", "rope counts with positions: 0"},
+    {NONE ", rope: {factor: 2}", "factor counts with scaling: linear or llama3; the scaling is"},
+    {NONE ", rope: {scaling: linear, factor: 2, high_freq_factor: 4}",
+     "high_freq_factor counts with scaling: llama3; the scaling is linear"},
     {MOE ", expert_imbalance: 0.5", "expert_imbalance"},
     {MOE ", expert_capacity: 1.5, expert_imbalance: 1.5", "state one of the two"},
     {MOE ", norms: 3", "norms: 2"},

@@ -113,10 +113,10 @@ static int64_t makespan(void)
     for (uint32_t i = 0; i < s.p->n_ops; i++) {
         const struct dt_op *op = &s.p->ops[i];
         const struct dt_assignment_module *a = &s.a->m[op->module];
-        int64_t tokens = a->work[a->mb_first[op->replica] + op->mb].tokens;
 
-        if (op->kind == DT_OP_FORWARD || op->kind == DT_OP_BACKWARD)
-            ns[i] = tokens * (op->kind == DT_OP_BACKWARD ? 2 : 1) / op->parts;
+        if (op->kind == DT_OP_FORWARD || op->kind == DT_OP_BACKWARD) /* others may have no mb */
+            ns[i] = a->work[a->mb_first[op->replica] + op->mb].tokens *
+                    (op->kind == DT_OP_BACKWARD ? 2 : 1) / op->parts;
     }
     span = sf_makespan(&s, ns);
     free(ns);

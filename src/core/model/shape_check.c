@@ -13,6 +13,25 @@ static enum dt_status need(struct dt_node node, const char *what, const char *ke
     return dt_node_error(node, err, "%s: key \"%s\" is missing (a positive integer)", what, key);
 }
 
+/* Keys of the map at hand that count only beside others. */
+struct beside {
+    const char *key;
+    bool counts;
+    const char *with;
+};
+
+static enum dt_status refuse_idle(struct dt_node map, const struct beside *keys, size_t n,
+                                  struct dt_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct dt_node value = dt_map_get(map, keys[i].key);
+
+        if (!keys[i].counts && dt_node_present(value))
+            return dt_node_error(value, err, "%s counts with %s", keys[i].key, keys[i].with);
+    }
+    return DT_OK;
+}
+
 static enum dt_status check_transformer(struct dt_node node, const char *what, struct dt_shape *s,
                                         struct dt_error *err)
 {
@@ -92,6 +111,16 @@ static const char *of_experts(const struct dt_shape *s)
 
 static enum dt_status check_llm(struct dt_node node, struct dt_shape *s, struct dt_error *err)
 {
+    const bool experts = s->n_experts > 0;
+    const struct beside keys[] = {
+        {"top_k", experts, "experts, of which a dense LLM has none"},
+        {"expert_norm", experts, "experts, of which a dense LLM has none"},
+        {"expert_names", experts, "experts, of which a dense LLM has none"},
+        {"balance_loss", experts, "experts, of which a dense LLM has none"},
+        {"window_every", s->window > 0, "window, the tokens that a token attends to"},
+        {"rope", s->positions == 0, "positions: 0; those of this LLM are learned"},
+    };
+
     DT_TRY(check_transformer(node, "llm", s, err));
     DT_TRY(need(node, "llm", "vocab", s->vocab, err));
     if (s->modality != DT_MODALITY_TEXT)
@@ -105,6 +134,7 @@ static enum dt_status check_llm(struct dt_node node, struct dt_shape *s, struct 
         return dt_node_error(node, err,
                              "%s: a dense LLM has no experts; state experts and top_k too",
                              of_experts(s));
+    DT_TRY(refuse_idle(node, keys, sizeof(keys) / sizeof(keys[0]), err));
     if (s->n_experts > 0 && s->shared_gate && s->shared_ffn == 0)
         return dt_node_error(node, err,
                              "shared_gate: it is of experts that all tokens share; state "
@@ -152,8 +182,15 @@ static enum dt_status check_spectrogram(struct dt_node node, const struct dt_sha
 
 static enum dt_status check_encoder(struct dt_node node, struct dt_shape *s, struct dt_error *err)
 {
+    const struct beside keys[] = {
+        {"window_every", s->window > 0, "window, the patches that a patch attends to"},
+        {"merge_by", s->merge > 1, "merge, the side of the squares of patches that become one row"},
+        {"frames_per_s", s->modality == DT_MODALITY_AUDIO, "modality: audio"},
+    };
+
     DT_TRY(check_transformer(node, "encoder", s, err));
     DT_TRY(need(node, "encoder", "patch", s->patch, err));
+    DT_TRY(refuse_idle(node, keys, sizeof(keys) / sizeof(keys[0]), err));
     if (s->grid_rope && (s->positions > 0 || s->modality != DT_MODALITY_IMAGE))
         return dt_node_error(node, err,
                              s->positions > 0
@@ -213,7 +250,12 @@ static enum dt_status check_level(struct dt_node node, struct dt_shape_unet *u, 
 static enum dt_status check_unet(struct dt_node node, struct dt_shape *s, struct dt_error *err)
 {
     struct dt_shape_unet *u = &s->unet;
+    const struct beside keys[] = {
+        {"class_layers", u->class_dim > 0, "class_dim, the width of class embeddings"},
+        {"frames_per_s", s->modality == DT_MODALITY_AUDIO, "modality: audio"},
+    };
 
+    DT_TRY(refuse_idle(node, keys, sizeof(keys) / sizeof(keys[0]), err));
     if (u->n_levels == 0)
         return dt_node_error(node, err,
                              "unet: key \"channels\" is missing (a list, one count per "

@@ -108,6 +108,10 @@ static enum dt_status read_norms(struct dt_node map, const struct dt_key *key, v
     return DT_OK;
 }
 
+/* The first of any scaling, the others of llama3. */
+static const char *const of_scaling[] = {"factor", "low_freq_factor", "high_freq_factor",
+                                         "original_positions"};
+
 static enum dt_status read_rope(struct dt_node map, const struct dt_key *key, void *into,
                                 struct dt_error *err)
 {
@@ -115,6 +119,16 @@ static enum dt_status read_rope(struct dt_node map, const struct dt_key *key, vo
     struct dt_shape *s = into;
 
     DT_TRY(dt_keys_read(n, key->name, key->keys, &s->arith.rope, err));
+    for (size_t i = 0; i < sizeof(of_scaling) / sizeof(of_scaling[0]); i++) {
+        struct dt_node value = dt_map_get(n, of_scaling[i]);
+        bool counts = i == 0 ? s->arith.rope.scaling != DT_ROPE_PLAIN
+                             : s->arith.rope.scaling == DT_ROPE_LLAMA3;
+
+        if (!counts && dt_node_present(value))
+            return dt_node_error(value, err, "%s counts with scaling: %s; the scaling is %s",
+                                 of_scaling[i], i == 0 ? "linear or llama3" : "llama3",
+                                 dt_rope_scaling_names[s->arith.rope.scaling]);
+    }
     return dt_rope_check(n, &s->arith.rope, err);
 }
 
