@@ -538,6 +538,8 @@ static const struct {
     {"{preset: mllm-9b, generator: {frames_per_s: 50}}", 52,
      "frames_per_s counts with modality: audio"},
     {"{preset: mllm-9b, generator: {class_layers: 2}}", 52, "class_layers counts with class_dim"},
+    {"{preset: mllm-9b, encoder: {preset: beats, resize: 64}}", 59,
+     "resize counts with modality: image"},
     {"{preset: mllm-9b, encoder: {preset: mllm-9b}}", 44, "is a whole model"},
     {"{preset: mllm-9b, encoder: {preset: vit-huge, hf: x.json}}", 58, "not from both"},
     {"{preset: mllm-9b, generator: {attention: [true, maybe]}}", 49, "2 values for 4 levels"},

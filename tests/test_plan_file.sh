@@ -192,6 +192,7 @@ check "keys of the job's file and the effort are not told of" '! grep -q "not us
 # what another strategy would be told
 expect 0 "not used by strategy distmm: search.placement, search.megatron_pp" \
     "$DISTTRAIN" simulate --no-runs -s distmm $job search.placement=auto search.megatron_pp=2
+expect 0 "^not used by strategy disttrain: train.stepccl_chunks\$" "$DISTTRAIN" plan $job train.stepccl=false train.stepccl_chunks=4 search.effort=quick
 expect 0 "not used by strategy disttrain: search.megatron_pp" "$DISTTRAIN" plan $job search.megatron_pp=2 search.placement=auto
 # the baselines keep samples as they come, and one line says so
 for strategy in megatron-lm distmm dip; do

@@ -380,6 +380,7 @@ void dt_job_strategy_policy(struct dt_node root, struct dt_job *j)
 {
     const struct dt_plan_policy stated = j->policy, *y = &j->policy;
     struct dt_node stepccl = dt_map_get(dt_map_get(root, "train"), "stepccl");
+    struct dt_node chunks = dt_map_get(dt_map_get(root, "train"), "stepccl_chunks");
 
     dt_orch_policy(j->strategy, &j->policy);
     if ((stated.intra_reorder && !y->intra_reorder && !j->search.free_intra) ||
@@ -387,6 +388,8 @@ void dt_job_strategy_policy(struct dt_node root, struct dt_job *j)
         note_unused(j, "train", "reorder");
     if (stated.stepccl && !y->stepccl && dt_node_present(stepccl) && is_beside(j, stepccl))
         note_unused(j, "train", "stepccl");
+    if (stated.stepccl_chunks > 0 && !y->stepccl && dt_node_present(chunks) && is_beside(j, chunks))
+        note_unused(j, "train", "stepccl_chunks");
 }
 
 /* Of plans that are searched for: whether a module becomes a guest whose parameters may leave is the strategy's, and how long it

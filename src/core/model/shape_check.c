@@ -186,6 +186,7 @@ static enum dt_status check_encoder(struct dt_node node, struct dt_shape *s, str
         {"window_every", s->window > 0, "window, the patches that a patch attends to"},
         {"merge_by", s->merge > 1, "merge, the side of the squares of patches that become one row"},
         {"frames_per_s", s->modality == DT_MODALITY_AUDIO, "modality: audio"},
+        {"resize", s->modality == DT_MODALITY_IMAGE || s->mel_bins > 0, "modality: image"},
     };
 
     DT_TRY(check_transformer(node, "encoder", s, err));
