@@ -53,7 +53,7 @@ static bool push(struct dt_search_state *s, const struct dt_orch_option *o)
     return true;
 }
 
-/* *hopeless: it does not, nor does any recomputation and level of ZeRO of its lane, dp and depth. */
+/* *hopeless (NULL: is not asked): it does not, nor does any recomputation and level of ZeRO of its lane, dp and depth. */
 static bool fits(struct dt_search_state *s, int m, const struct dt_orch_choice *of, bool *hopeless)
 {
     const struct dt_orch_question q = {.m = m,
@@ -68,7 +68,8 @@ static bool fits(struct dt_search_state *s, int m, const struct dt_orch_choice *
 
     if (dt_orch_table_fits(s->t, &q))
         return true;
-    *hopeless |= dt_orch_table_hopeless(s->t, &q);
+    if (hopeless)
+        *hopeless |= dt_orch_table_hopeless(s->t, &q);
     return false;
 }
 
@@ -244,7 +245,6 @@ static bool list_unfit(struct dt_search_state *s, int m, int zero, const struct 
     enum rival rival = rival_of(s, m);
     size_t before = s->raw.n;
     int n = s->n_unfit;
-    bool hopeless = false; /* is not asked here: what is left is these few */
 
     /* all are counted, as budgets of searches count: their times are those that they have at the level before */
     s->stats->candidates += s->t->space.of[m].n_recompute;
@@ -255,7 +255,7 @@ static bool list_unfit(struct dt_search_state *s, int m, int zero, const struct 
         o.of.zero = (uint8_t)zero;
         if (s->raw.n > before && is_beaten(s, &o, rival))
             continue;
-        if (!list_one(s, m, lim, rival, &o, done, &hopeless))
+        if (!list_one(s, m, lim, rival, &o, done, NULL)) /* what is left is these few */
             return false;
     }
     return !s->t->nomem;
