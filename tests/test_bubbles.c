@@ -139,12 +139,24 @@ START_TEST(never_slower_and_never_beyond_memory)
 }
 END_TEST
 
+/* Is the first rule enough however long is too long, as what a GPU has to do leaves the other nothing? */
+static bool bounds_decide(struct dt_cost *cost, int64_t work_ns)
+{
+    int64_t ns = -1, first_ns = -1;
+    bool exact;
+
+    dt_assert_ok(dt_sched_glance(&s.plan, &s.f.model, &s.f.cluster, s.a, cost, 0, 1, &s.err, &ns,
+                                 &first_ns, &exact),
+                 s.err);
+    return first_ns == 0 && ns <= work_ns + work_ns / 50;
+}
+
 /* The same where a second rule is only tried if bounds leave something open for it. */
 START_TEST(long_programs)
 {
     enum { ROUNDS = 250, TIMES = 24, LONG = 4096 };
     uint64_t seed = dt_test_seed();
-    int near = 0, open = 0;
+    int near = 0, open = 0, decided = 0;
 
     printf("seed %" PRIu64 "\n", seed);
     for (int round = 0; round < ROUNDS; round++) {
@@ -171,6 +183,7 @@ START_TEST(long_programs)
             printf("round %d: %u ops\n", round, all.p->n_ops);
             check_turns(&rules, &all, cost);
             near += all.p->n_ops > LONG && rules.x.rules_ns <= least + least / 50;
+            decided += all.p->n_ops > LONG && bounds_decide(cost, rules.x.work_ns);
             open += all.p->n_ops > LONG && rules.x.rules_ns > least + least / 50;
             timed_free(&rules);
             timed_free(&all);
@@ -180,6 +193,7 @@ START_TEST(long_programs)
     }
     printf("%d long programs near their bounds, %d further off\n", near, open);
     ck_assert_int_gt(near, 0);
+    ck_assert_int_gt(decided, 0);
     ck_assert_int_gt(open, 0);
 }
 END_TEST
