@@ -268,6 +268,17 @@ START_TEST(refused_in_a_sentence)
 }
 END_TEST
 
+/* What says that there is none of it does no harm. */
+START_TEST(none_is_not_refused)
+{
+    static const char *const keys[] = {NONE ", balance_loss: 0", NONE ", window_every: 0",
+                                       NONE ", rope: {scaling: none}"};
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        dt_model_free(read_model(keys[i]));
+}
+END_TEST
+
 /* ---- latent attention: DeepSeek-V2, section 2.1 ---- */
 
 START_TEST(latent_attention)
@@ -369,6 +380,7 @@ int main(void)
     tcase_add_test(c, rows_per_expert);
     tcase_add_test(c, activations_of_experts);
     tcase_add_loop_test(c, refused_in_a_sentence, 0, sizeof(refused) / sizeof(refused[0]));
+    tcase_add_test(c, none_is_not_refused);
     c = dt_test_case(suite, "layers", 0);
     tcase_add_test(c, latent_attention);
     tcase_add_test(c, windows);

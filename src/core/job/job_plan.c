@@ -375,7 +375,7 @@ static void list_unused(struct dt_node root, bool stated, struct dt_job *j)
 }
 
 /* A way of reordering that is stated is told of wherever it stands, as nothing else says that samples keep their order; StepCCL,
- * which jobs' files state for all strategies, where it stands beside the job. */
+ * which jobs' files state for all strategies, and the chunks of one that is off, where they stand beside the job. */
 void dt_job_strategy_policy(struct dt_node root, struct dt_job *j)
 {
     const struct dt_plan_policy stated = j->policy, *y = &j->policy;

@@ -13,7 +13,7 @@ static enum dt_status need(struct dt_node node, const char *what, const char *ke
     return dt_node_error(node, err, "%s: key \"%s\" is missing (a positive integer)", what, key);
 }
 
-/* Keys of the map at hand that count only beside others. */
+/* Keys of the map at hand that count only beside others; a 0 that says there is none of it does no harm. */
 struct beside {
     const char *key;
     bool counts;
@@ -111,13 +111,15 @@ static const char *of_experts(const struct dt_shape *s)
 
 static enum dt_status check_llm(struct dt_node node, struct dt_shape *s, struct dt_error *err)
 {
+    static const char of_dense[] = "experts, of which a dense LLM has none";
     const bool experts = s->n_experts > 0;
     const struct beside keys[] = {
-        {"top_k", experts, "experts, of which a dense LLM has none"},
-        {"expert_norm", experts, "experts, of which a dense LLM has none"},
-        {"expert_names", experts, "experts, of which a dense LLM has none"},
-        {"balance_loss", experts, "experts, of which a dense LLM has none"},
-        {"window_every", s->window > 0, "window, the tokens that a token attends to"},
+        {"top_k", experts, of_dense},
+        {"expert_norm", experts, of_dense},
+        {"expert_names", experts, of_dense},
+        {"balance_loss", experts || s->arith.balance_loss == 0, of_dense},
+        {"window_every", s->window > 0 || s->window_every == 0,
+         "window, the tokens that a token attends to"},
         {"rope", s->positions == 0, "positions: 0; those of this LLM are learned"},
     };
 
@@ -183,10 +185,12 @@ static enum dt_status check_spectrogram(struct dt_node node, const struct dt_sha
 static enum dt_status check_encoder(struct dt_node node, struct dt_shape *s, struct dt_error *err)
 {
     const struct beside keys[] = {
-        {"window_every", s->window > 0, "window, the patches that a patch attends to"},
+        {"window_every", s->window > 0 || s->window_every == 0,
+         "window, the patches that a patch attends to"},
         {"merge_by", s->merge > 1, "merge, the side of the squares of patches that become one row"},
         {"frames_per_s", s->modality == DT_MODALITY_AUDIO, "modality: audio"},
-        {"resize", s->modality == DT_MODALITY_IMAGE || s->mel_bins > 0, "modality: image"},
+        {"resize", s->modality == DT_MODALITY_IMAGE || s->resize == 0 || s->mel_bins > 0,
+         "modality: image"},
     };
 
     DT_TRY(check_transformer(node, "encoder", s, err));

@@ -158,9 +158,9 @@ struct dt_orch_table {
     struct dt_plan *near;
     int n_near;
     struct dt_memory_memo *acts;
-    struct dt_hash_table mem;     /* of struct dt_orch_mem_entry */
-    struct dt_hash_table regions; /* orchestrate_memory.c: what follows from other answers */
-    struct dt_arena region_arena;
+    struct dt_hash_table mem;      /* of struct dt_orch_mem_entry */
+    struct dt_hash_table regions;  /* orchestrate_memory.c: what follows from other answers */
+    struct dt_arena region_arena;  /* what its entries point to */
     struct dt_hash_table exchange; /* of struct dt_orch_exchange */
     struct dt_hash_table refused;  /* orchestrate_plans.c: candidates that memory does not hold */
     struct dt_orch_rejects rejects;

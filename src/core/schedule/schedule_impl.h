@@ -92,7 +92,7 @@ struct dt_sched {
     uint32_t other_rules;
     int64_t limit_ns; /* turns of guests that will certainly end later are given up; 0: none */
     int64_t rough_ns; /* where those of the first rule end later, no other is tried; 0: none */
-    int64_t first_ns; /* when these end; 0: no other was left out for that */
+    int64_t first_ns; /* when these end; 0: whether another is tried does not depend on rough_ns */
     bool
         rules_alone; /* turns of guests are those of a rule: their work is not placed into bubbles (schedule_bubbles.c) */
     bool

@@ -467,13 +467,13 @@ static uint32_t forward_of(const struct list *l, const struct list_lane *x)
 {
     const struct dt_sched_module *m = &l->s->m[x->module];
     const struct room room = room_of(x, m->vpp);
-    const uint32_t *waits = l->waits + task_of(l, x->module, x->first_mb, x->stage, 0);
+    const size_t first = task_of(l, x->module, x->first_mb, x->stage, 0);
     uint32_t best = DT_NONE, rank = DT_NONE, group = group_size(l, x);
 
     for (int c = m->vpp - 1; c >= 0; c--) {
         uint32_t mb = x->next_f[c], at;
 
-        if (mb >= x->n || waits[2 * ((size_t)mb * m->n_v + c * m->pp)] > 0 ||
+        if (mb >= x->n || l->waits[first + 2 * ((size_t)mb * m->n_v + c * m->pp)] > 0 ||
             !within_bound(l, x, m, &room, c))
             continue;
         if (l->rule == DEEPEST)
