@@ -49,9 +49,10 @@ struct timed { /* an op by one of its times */
 };
 struct pack {
     struct dt_sched_turns_runs *g;
-    /* Per op, in two passes: counted from the begin of the iteration when it ends, and from its end when it begins. */
-    int64_t *end_ns[2];
-    bool back; /* the pass from the end of the iteration */
+    bool
+        back; /* from the end of the iteration, from which times are counted: `ends` of an op is when it begins */
+    int64_t *key; /* [ops] for turns by the heap: `ends` of the pass before, the greatest first */
+    int64_t *behind; /* [ops] of a small program: what passes write over */
     uint32_t *
         placed; /* [ops] of the pass from the begin, in the order in which they came; NULL: is not asked */
     int64_t *at_ns;  /* per group */
@@ -167,15 +168,17 @@ static void sort_times(struct timed *x, uint32_t n, int64_t last_ns)
  * and no heap of what is ready is needed. */
 static void sort_turns(struct pack *w)
 {
-    const int64_t *key = w->end_ns[!w->back];
     int64_t last = 0;
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < w->g->p->n_ops; i++)
-        if (dt_sched_turns_class_of(&w->g->node[i]) == DT_SCHED_TURNS_COMPUTE) {
-            w->sorted[n++] = (struct timed){key[i], i};
-            last = dt_sched_turns_most(last, key[i]);
+    for (uint32_t i = 0; i < w->g->p->n_ops; i++) {
+        const struct dt_sched_turns_node *x = &w->g->node[i];
+
+        if (dt_sched_turns_class_of(x) == DT_SCHED_TURNS_COMPUTE) {
+            w->sorted[n++] = (struct timed){x->ends, i};
+            last = dt_sched_turns_most(last, x->ends);
         }
+    }
     for (uint32_t k = 0; k < n; k++)
         w->sorted[k].ns = last - w->sorted[k].ns;
     sort_times(w->sorted, n, last);
@@ -188,7 +191,7 @@ DT_HEAP(choices, const void *, struct choice, 4, SOONER, DT_HEAP_SET)
 
 static void ends(struct pack *w, uint32_t i, int64_t at)
 {
-    w->end_ns[w->back][i] = at;
+    w->g->node[i].ends = at;
     w->last_ns = dt_sched_turns_most(w->last_ns, at);
     if (!w->back && w->placed)
         w->placed[w->n_placed++] = i;
@@ -208,22 +211,21 @@ static void join(struct pack *w, uint32_t i, int64_t at)
         ends(w, w->g->p->group_ops[gr->first + k], w->at_ns[group] + x->ns);
 }
 
-/* All that op i waits for has its place; it ends at end_ns[][i]. */
+/* All that op i waits for has its place; it ends at `ends`. */
 static void make_ready(struct pack *w, uint32_t i)
 {
     const struct dt_sched_turns_node *x = &w->g->node[i];
-    int64_t at = w->end_ns[w->back][i];
 
     switch (dt_sched_turns_class_of(x)) {
     case DT_SCHED_TURNS_COMPUTE:
         if (w->by_heap)
-            choices_push(NULL, w->heap, w->n_heap++, (struct choice){w->end_ns[!w->back][i], i});
+            choices_push(NULL, w->heap, w->n_heap++, (struct choice){w->key[i], i});
         break;
     case DT_SCHED_TURNS_MEMBER:
-        join(w, i, at);
+        join(w, i, x->ends);
         break;
     case DT_SCHED_TURNS_FREE:
-        ends(w, i, at + x->ns);
+        ends(w, i, x->ends + x->ns);
         break;
     }
 }
@@ -237,17 +239,16 @@ static void tell_all(struct pack *w)
         const struct dt_sched_turns_node *x = &g->node[i];
         const uint32_t *next = w->back ? g->pred + x->pred_first : g->succ + x->succ_first;
         const uint32_t *last = w->back ? g->pred + x[1].pred_first : g->succ + x[1].succ_first;
-        int64_t *end = w->end_ns[w->back], *other = w->end_ns[!w->back];
         ptrdiff_t ahead = w->back ? -DT_SCHED_TURNS_AHEAD : DT_SCHED_TURNS_AHEAD;
 
         DT_SCHED_TURNS_ASK(x, ahead);
         DT_SCHED_TURNS_ASK(next, 2 * ahead);
         for (; next < last; next++) {
-            DT_SCHED_TURNS_ASK(&g->node[*next], ahead);
-            DT_SCHED_TURNS_ASK(&end[*next], ahead);
-            DT_SCHED_TURNS_ASK(&other[*next], ahead);
-            end[*next] = dt_sched_turns_most(end[*next], end[i]);
-            if (--g->node[*next].waits == 0)
+            struct dt_sched_turns_node *y = &g->node[*next];
+
+            DT_SCHED_TURNS_ASK(y, ahead);
+            y->ends = dt_sched_turns_most(y->ends, x->ends);
+            if (--y->waits == 0)
                 make_ready(w, *next);
         }
     }
@@ -266,11 +267,11 @@ static void rewind_all(struct pack *w)
         g->group_waits[k] = g->p->groups[k].n;
         w->at_ns[k] = 0;
     }
-    memset(w->end_ns[w->back], 0, n * sizeof(int64_t));
     for (uint32_t i = 0; i < n; i++) {
         struct dt_sched_turns_node *x = &g->node[i];
 
         x->waits = w->back ? x[1].succ_first - x->succ_first : x[1].pred_first - x->pred_first;
+        x->ends = 0;
     }
 }
 
@@ -278,7 +279,7 @@ static void place(struct pack *w, uint32_t i)
 {
     const struct dt_sched_turns_node *x = &w->g->node[i];
 
-    ends(w, i, place_on_gpus(w, x, w->end_ns[w->back][i]) + length_ns(x));
+    ends(w, i, place_on_gpus(w, x, x->ends) + length_ns(x));
     tell_all(w);
 }
 
@@ -288,10 +289,8 @@ static void ask(const struct pack *w, uint32_t k)
     const struct dt_sched_turns_node *x;
     const struct gpu *gpu;
 
-    if (k + DT_SCHED_TURNS_AHEAD < w->n_compute) {
+    if (k + DT_SCHED_TURNS_AHEAD < w->n_compute)
         DT_SCHED_TURNS_ASK(&w->g->node[w->sorted[k + DT_SCHED_TURNS_AHEAD].op], 0);
-        DT_SCHED_TURNS_ASK(&w->end_ns[w->back][w->sorted[k + DT_SCHED_TURNS_AHEAD].op], 0);
-    }
     if (k >= w->n_compute)
         return;
     x = &w->g->node[w->sorted[k].op];
@@ -300,21 +299,24 @@ static void ask(const struct pack *w, uint32_t k)
     DT_SCHED_TURNS_ASK(gpu->busy + gpu->n, -1);
 }
 
-/* How long the iteration takes by it.  by_heap: keys are no times of a pass, or some computation takes no time. */
+/* How long the iteration takes by it.  What is first is what has the greatest `ends`.  by_heap: these are no times of a
+ * pass, or some computation takes no time. */
 static int64_t pass(struct pack *w, bool back, bool by_heap)
 {
     struct dt_sched_turns_runs *g = w->g;
 
     w->back = back;
     w->by_heap = by_heap;
+    if (!by_heap)
+        sort_turns(w);
+    for (uint32_t i = 0; by_heap && i < g->p->n_ops; i++)
+        w->key[i] = g->node[i].ends;
     rewind_all(w);
     for (uint32_t i = 0; i < g->p->n_ops; i++)
         if (back ? g->node[i].succ_first == g->node[i + 1].succ_first
                  : g->node[i].pred_first == g->node[i + 1].pred_first)
             make_ready(w, i);
     tell_all(w);
-    if (!by_heap)
-        sort_turns(w);
     for (uint32_t k = 0; !by_heap && k < w->n_compute; k++) {
         ask(w, k + DT_SCHED_TURNS_AHEAD);
         place(w, w->sorted[k].op);
@@ -326,19 +328,35 @@ static int64_t pass(struct pack *w, bool back, bool by_heap)
 
 /* ---- all of them ---- */
 
+/* What passes by the heap need. */
+static int heap_init(struct pack *w)
+{
+    struct dt_arena *a = &w->g->s->arena;
+    const uint32_t n = w->g->p->n_ops;
+
+    if (n > SMALL && !w->instants)
+        return 0;
+    w->heap = dt_arena_alloc_raw(a, (size_t)w->n_compute + 1, sizeof(*w->heap));
+    w->key = dt_arena_alloc_raw(a, (size_t)n + 1, sizeof(*w->key));
+    w->behind = dt_arena_alloc_raw(a, (size_t)n + 1, sizeof(*w->behind));
+    if (!w->heap || !w->key || !w->behind)
+        return -1;
+    for (uint32_t i = 0; i < n; i++)
+        w->behind[i] = w->g->node[i].behind;
+    return 0;
+}
+
 static int pack_init(struct pack *w, struct dt_sched_turns_runs *g)
 {
     struct dt_arena *a = &g->s->arena;
     const struct dt_program *p = g->p;
-    size_t n = (size_t)p->n_ops + 1, all = 0;
+    size_t all = 0;
     struct busy *busy;
 
     *w = (struct pack){.g = g};
-    w->end_ns[0] = dt_arena_alloc_raw(a, n, sizeof(int64_t));
-    w->end_ns[1] = dt_arena_alloc_raw(a, n, sizeof(int64_t));
     w->at_ns = DT_ARENA_NEW(a, int64_t, (size_t)p->n_groups + 1);
     w->gpu = DT_ARENA_NEW(a, struct gpu, (size_t)g->n_gpus + 1);
-    if (!w->end_ns[0] || !w->end_ns[1] || !w->at_ns || !w->gpu)
+    if (!w->at_ns || !w->gpu)
         return -1;
     for (uint32_t i = 0; i < p->n_ops; i++)
         if (dt_sched_turns_class_of(&g->node[i]) == DT_SCHED_TURNS_COMPUTE) {
@@ -352,8 +370,7 @@ static int pack_init(struct pack *w, struct dt_sched_turns_runs *g)
         }
     busy = dt_arena_alloc_raw(a, all + 1, sizeof(*busy));
     w->sorted = dt_arena_alloc_raw(a, 2 * (size_t)w->n_compute + 1, sizeof(*w->sorted));
-    w->heap = dt_arena_alloc_raw(a, (size_t)w->n_compute + 1, sizeof(*w->heap));
-    if (!busy || !w->sorted || !w->heap)
+    if (!busy || !w->sorted || heap_init(w) != 0)
         return -1;
     for (uint32_t k = 0; k < g->n_gpus; k++) {
         w->gpu[k].busy = busy;
@@ -375,7 +392,7 @@ static enum dt_status write_order(const struct pack *w, struct dt_error *err, ui
     for (uint32_t k = 0; k < n; k++) {
         uint32_t i = w->placed[k];
 
-        x[k] = (struct timed){w->end_ns[0][i] - length_ns(&w->g->node[i]), i};
+        x[k] = (struct timed){w->g->node[i].ends - length_ns(&w->g->node[i]), i};
     }
     sort_times(x, n, w->last_ns);
     for (uint32_t k = 0; k < n; k++)
@@ -408,18 +425,18 @@ struct found { /* the shortest of all passes from the begin */
 };
 
 /* Keys of a first pass from the begin: what is behind an op, and with `hosts` theirs before guests' of all. */
-static void key_by_behind(struct pack *w, bool hosts)
+static void key_by_behind(const struct pack *w, bool hosts)
 {
-    const struct dt_sched_turns_runs *g = w->g;
+    struct dt_sched_turns_runs *g = w->g;
     int64_t first[DT_MAX_MODULES];
 
     for (int m = 0; m < g->s->n_modules; m++)
         first[m] = hosts && dt_plan_host(g->s->plan, m) == m ? INT64_MAX / 2 : 0;
     for (uint32_t i = 0; i < g->p->n_ops; i++)
-        w->end_ns[1][i] = g->node[i].behind + first[g->p->ops[i].module];
+        g->node[i].ends = w->behind[i] + first[g->p->ops[i].module];
 }
 
-/* Rounds from the times in end_ns[0], as long as they bring more than a little.  Where a later one brings nothing on its way back, it
+/* Rounds from the ops' times, as long as they bring more than a little.  Where a later one brings nothing on its way back, it
  * hardly ever does on its way forth. */
 static enum dt_status run_rounds(struct pack *w, int64_t ns, struct dt_error *err,
                                  struct found *best)
@@ -477,7 +494,7 @@ static enum dt_status fill_turns(struct pack *w, bool silent, struct dt_error *e
     best = (struct found){.ns = t->end_ns, .order = other.order};
     st = run_starts(w, err, &best);
     if (st == DT_OK && best.any)
-        st = dt_sched_turns_follow(w->g, silent, w->end_ns[0], err, &other);
+        st = dt_sched_turns_follow(w->g, silent, err, &other);
     if (st == DT_OK && other.end_ns < t->end_ns) {
         struct dt_sched_turns old = *t;
 
@@ -495,7 +512,7 @@ enum dt_status dt_sched_bubbles_fill(struct dt_sched_turns_runs *g, bool silent,
 
     if (pack_init(&w, g) != 0)
         return dt_error_nomem(err, "bubbles of a program");
-    DT_TRY(dt_sched_turns_follow(g, true, w.end_ns[0], err, t)); /* for the times of its ops */
+    DT_TRY(dt_sched_turns_follow(g, true, err, t)); /* for the times of its ops */
     if (silent && !w.instants)
         return fill_time(&w, err, t);
     w.placed = dt_arena_alloc_raw(&g->s->arena, (size_t)g->p->n_ops + 1, sizeof(*w.placed));

@@ -214,6 +214,7 @@ enum dt_status dt_sched_bubbles_explain(struct dt_sched_turns_runs *g, const uin
                                         const struct dt_sched_turns *t, struct dt_error *err,
                                         struct dt_sched_bubbles *out)
 {
+    dt_sched_turns_find_behind(g); /* passes have written over it */
     if (find_work(g, t->order, &out->work_ns) != 0 || count_moved(g, before, t->order, out) != 0)
         return dt_error_nomem(err, "bubbles of a program");
     out->free_ns = 0;

@@ -220,11 +220,10 @@ static enum dt_status run_guests(struct dt_sched *s, struct dt_sched_turns_runs 
     return fill_bubbles(s, g, p, err, best);
 }
 
-static enum dt_status find_turns(struct dt_sched *s, const struct dt_program *p, const int64_t *ns,
-                                 struct dt_error *err, struct dt_sched_turns *best)
+static enum dt_status find_turns(struct dt_sched *s, struct dt_sched_turns_runs *g,
+                                 const struct dt_program *p, struct dt_error *err,
+                                 struct dt_sched_turns *best)
 {
-    struct dt_sched_turns_runs *g = ns ? dt_sched_turns_prepare(s, p, ns) : NULL;
-
     if (!g)
         return dt_error_nomem(err, "turns of colocated modules");
     return s->plan->colocated ? run_colocated(g, err, best)
@@ -237,11 +236,17 @@ static enum dt_status take_turns(struct dt_sched *s, struct dt_program *p, struc
 {
     struct dt_durations d = {0};
     bool timed = !s->plan->colocated && s->cost, binds = binds_experts(s);
+    struct dt_sched_turns_runs *g;
+    const int64_t *ns;
     enum dt_status st;
 
     if (timed)
         DT_TRY(dt_sched_durations(s, p, err, &d));
-    st = find_turns(s, p, timed ? d.ns : nominal_ns(s, p, s->plan->colocated), err, t);
+    ns = timed ? d.ns : nominal_ns(s, p, s->plan->colocated);
+    g = ns ? dt_sched_turns_prepare(s, p, ns) : NULL;
+    if (is_silent(s)) /* nobody asks for them again: the passes into bubbles have their memory */
+        dt_durations_free(&d);
+    st = find_turns(s, g, p, err, t);
     if (st == DT_OK && timed &&
         !binds) /* what the turns make wait adds no more: every op began as soon as it could */
         s->makespan_ns = t->end_ns;

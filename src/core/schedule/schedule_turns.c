@@ -429,45 +429,44 @@ enum dt_status dt_sched_turns_run(struct dt_sched_turns_runs *g,
 
 /* ---- an order that is known ---- */
 
-static int64_t ready_ns(const struct dt_sched_turns_runs *g, uint32_t i, const int64_t *end_ns)
+static int64_t ready_ns(const struct dt_sched_turns_runs *g, uint32_t i)
 {
     const uint32_t *d = &g->pred[g->node[i].pred_first],
                    *last = &g->pred[g->node[i + 1].pred_first];
     int64_t at = 0;
 
     for (; d < last; d++)
-        at = dt_sched_turns_most(at, end_ns[*d]);
+        at = dt_sched_turns_most(at, g->node[*d].ends);
     return at;
 }
 
 /* The GPUs of op i are its own from when they are free. */
-static enum dt_status follow_all(struct dt_sched_turns_runs *g, uint32_t i, int64_t *end_ns,
-                                 struct dt_error *err)
+static enum dt_status follow_all(struct dt_sched_turns_runs *g, uint32_t i, struct dt_error *err)
 {
-    const struct dt_sched_turns_node *x = &g->node[i];
+    struct dt_sched_turns_node *x = &g->node[i];
     const struct dt_sched_turns_lane *l = &g->lane[dt_sched_turns_of(x)];
     uint32_t noted = g->turns->n, before = DT_NONE;
-    int64_t at = ready_ns(g, i, end_ns);
+    int64_t at = ready_ns(g, i);
 
     for (uint32_t k = l->first_gpu; k < l->first_gpu + l->gpus; k++) {
         if (g->gpu[k].last != DT_NONE)
-            at = dt_sched_turns_most(at, end_ns[g->gpu[k].last]);
+            at = dt_sched_turns_most(at, g->node[g->gpu[k].last].ends);
         DT_TRY(follow(g, &g->gpu[k], i, noted, &before, err));
     }
-    end_ns[i] = at + x->ns;
+    x->ends = at + x->ns;
     return DT_OK;
 }
 
 /* Members of a group, the first of which is op i, lie side by side. */
-static void end_group(const struct dt_sched_turns_runs *g, uint32_t i, int64_t *end_ns)
+static void end_group(const struct dt_sched_turns_runs *g, uint32_t i)
 {
     const struct dt_group *gr = &g->p->groups[dt_sched_turns_of(&g->node[i])];
     int64_t at = 0;
 
     for (uint32_t k = 0; k < gr->n; k++)
-        at = dt_sched_turns_most(at, ready_ns(g, g->p->group_ops[gr->first + k], end_ns));
+        at = dt_sched_turns_most(at, ready_ns(g, g->p->group_ops[gr->first + k]));
     for (uint32_t k = 0; k < gr->n; k++)
-        end_ns[g->p->group_ops[gr->first + k]] = at + g->node[i].ns;
+        g->node[g->p->group_ops[gr->first + k]].ends = at + g->node[i].ns;
 }
 
 static bool is_same_group(const struct dt_sched_turns_runs *g, uint32_t i, uint32_t j)
@@ -475,7 +474,7 @@ static bool is_same_group(const struct dt_sched_turns_runs *g, uint32_t i, uint3
     return g->node[i].of == g->node[j].of;
 }
 
-enum dt_status dt_sched_turns_follow(struct dt_sched_turns_runs *g, bool silent, int64_t *end_ns,
+enum dt_status dt_sched_turns_follow(struct dt_sched_turns_runs *g, bool silent,
                                      struct dt_error *err, struct dt_sched_turns *t)
 {
     int64_t last = 0;
@@ -486,19 +485,19 @@ enum dt_status dt_sched_turns_follow(struct dt_sched_turns_runs *g, bool silent,
         g->gpu[k].last = DT_NONE;
     for (uint32_t at = 0; at < g->p->n_ops; at++) {
         uint32_t i = t->order[at];
-        enum dt_sched_turns_class class = dt_sched_turns_class_of(&g->node[i]);
+        struct dt_sched_turns_node *x = &g->node[i];
+        enum dt_sched_turns_class class = dt_sched_turns_class_of(x);
 
-        DT_SCHED_TURNS_ASK(&g->node[i], DT_SCHED_TURNS_AHEAD);
-        DT_SCHED_TURNS_ASK(&end_ns[i], DT_SCHED_TURNS_AHEAD);
-        DT_SCHED_TURNS_ASK(&g->pred[g->node[i].pred_first], 2 * DT_SCHED_TURNS_AHEAD);
+        DT_SCHED_TURNS_ASK(x, DT_SCHED_TURNS_AHEAD);
+        DT_SCHED_TURNS_ASK(&g->pred[x->pred_first], 2 * DT_SCHED_TURNS_AHEAD);
 
         if (class == DT_SCHED_TURNS_COMPUTE)
-            DT_TRY(follow_all(g, i, end_ns, err));
+            DT_TRY(follow_all(g, i, err));
         else if (class == DT_SCHED_TURNS_FREE)
-            end_ns[i] = ready_ns(g, i, end_ns) + g->node[i].ns;
+            x->ends = ready_ns(g, i) + x->ns;
         else if (at == 0 || !is_same_group(g, i, t->order[at - 1]))
-            end_group(g, i, end_ns);
-        last = dt_sched_turns_most(last, end_ns[i]);
+            end_group(g, i);
+        last = dt_sched_turns_most(last, x->ends);
     }
     t->n_order = g->p->n_ops;
     t->end_ns = last;

@@ -42,8 +42,9 @@ enum dt_status dt_sched_turns_run(struct dt_sched_turns_runs *g,
                                   const struct dt_sched_turns_rule *rule, struct dt_error *err,
                                   struct dt_sched_turns *t);
 /* The run in which ops begin as soon as they can in the order t->order, which has every op behind what it waits for and
- * members of a group side by side: end_ns of every op, turns (unless it is silent, into a `t` that has none) and t->end_ns. */
-enum dt_status dt_sched_turns_follow(struct dt_sched_turns_runs *g, bool silent, int64_t *end_ns,
+ * members of a group side by side: when each ends (in place of what is behind it), turns (unless it is silent, into a `t` that
+ * has none) and t->end_ns. */
+enum dt_status dt_sched_turns_follow(struct dt_sched_turns_runs *g, bool silent,
                                      struct dt_error *err, struct dt_sched_turns *t);
 
 #endif

@@ -15,8 +15,12 @@ enum dt_sched_turns_class { /* of an op */
 };
 
 struct dt_sched_turns_node { /* an op */
-    int64_t ns,
-        behind; /* how long it takes; from its begin to the end of the iteration on the longest path */
+    int64_t ns;              /* how long it takes */
+    union {
+        int64_t behind; /* from its begin to the end of the iteration on the longest path */
+        int64_t
+            ends; /* in a known order and in a pass into bubbles, which write over `behind`: when */
+    };
     uint32_t pred_first; /* what it waits for: pred[pred_first .. the next node's), */
     uint32_t waits;      /* and how much of that has not ended */
     uint32_t succ_first; /* what waits for it: succ[succ_first .. the next node's) */
