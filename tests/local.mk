@@ -83,6 +83,7 @@ check_PROGRAMS += \
 	tests/test_launches \
 	tests/test_makespan \
 	tests/test_megatron \
+	tests/test_memo \
 	tests/test_memory \
 	tests/test_memory_card \
 	tests/test_memory_device \

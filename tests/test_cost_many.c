@@ -3,7 +3,7 @@
  * Many works at once are answered to the last bit as one by one, whatever the blocks, the shard,
  * the options and the state of training. */
 #include "core/model/block_key.h"
-#include "core/cost/cost_internal.h" /* STAGE_ENTRIES */
+#include "core/cost/cost_internal.h" /* STAGE_BITS */
 #include "base/rng.h"
 #include "cost_fixture.h"
 #include "test_util.h"
@@ -177,7 +177,7 @@ END_TEST
 /* More works than the memo holds. */
 START_TEST(test_large_batch)
 {
-    enum { MANY = STAGE_ENTRIES + 1000 };
+    enum { MANY = (1 << STAGE_BITS) + 1000 };
     struct dt_cost_options o = {.stepccl = true};
     struct dt_work *work = calloc(MANY, sizeof(*work));
     struct dt_cost_stage_ns *many = calloc(MANY, sizeof(*many));

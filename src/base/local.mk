@@ -18,6 +18,8 @@ libdtbase_a_SOURCES = \
 	src/base/hash.h \
 	src/base/hashtable.c \
 	src/base/hashtable.h \
+	src/base/memo.c \
+	src/base/memo.h \
 	src/base/heap.h \
 	src/base/json.c \
 	src/base/json.h \

@@ -60,10 +60,10 @@ enum dt_status dt_cost_new(const struct dt_model *model, const struct dt_cluster
     c->link_ratio = dt_cost_link_ratio(profile, cluster);
     c->message_ns[0] = c->message_ns[1] = -1;
     c->blocks = dt_calloc(BLOCK_ENTRIES, sizeof(*c->blocks));
-    c->stages = dt_calloc(STAGE_ENTRIES, sizeof(*c->stages));
     c->recipes = dt_calloc(RECIPES, sizeof(*c->recipes));
-    c->sheet_sums = dt_cost_sheet_sums();
-    if (!c->blocks || !c->stages || !c->recipes || !c->sheet_sums || !find_classes(c)) {
+    if (!c->blocks || !c->recipes || !dt_cost_sheet_sums_init(&c->sheet_sums) ||
+        !dt_memo_init(&c->stages, STAGE_BITS, sizeof(struct dt_cost_stage_entry)) ||
+        !find_classes(c)) {
         dt_cost_free(c);
         return dt_error_nomem(err, "cost model tables");
     }
@@ -83,9 +83,9 @@ void dt_cost_free(struct dt_cost *c)
     dt_cost_surfaces_free(c);
     dt_cost_nic_table_free(c);
     dt_free(c->blocks);
-    dt_free(c->stages);
+    dt_memo_free(&c->stages);
     dt_free(c->recipes);
-    dt_free(c->sheet_sums);
+    dt_memo_free(&c->sheet_sums);
     dt_arena_free(&c->arena);
     dt_free(c);
 }

@@ -12,6 +12,8 @@
 #include "core/cost/cost.h"
 
 #include "base/hash.h"
+#include "base/memo.h"
+
 #include <gsl/gsl_interp.h>
 #include <gsl/gsl_interp2d.h>
 #include <math.h>
@@ -66,7 +68,7 @@ enum { ROW_FILLED = 0x80, ROW_BEYOND = 0x40, ROW_FLAGS = 0xc0 };
 enum {
     SURFACE_ENTRIES = 1 << 13,
     BLOCK_ENTRIES = 1 << 12,
-    STAGE_ENTRIES = 1 << 17, /* sweeps come back to the works of several batches */
+    STAGE_BITS = 17, /* of places: sweeps come back to the works of several batches */
     RECIPES = 1 << 9
 };
 
@@ -129,9 +131,9 @@ struct dt_cost {
     uint16_t *class_of[DT_MAX_MODULES]; /* block -> first identical block of the module */
     uint16_t *alike[DT_MAX_MODULES];    /* block -> how many from it on are identical */
     struct dt_cost_block_entry *blocks; /* direct mapped */
-    struct dt_cost_stage_entry *stages; /* direct mapped */
     struct dt_cost_recipe *recipes;
-    struct dt_cost_sheet_sum *sheet_sums; /* direct mapped */
+    struct dt_memo stages; /* of dt_cost_stage_entry */
+    struct dt_memo sheet_sums;
     gsl_interp2d *nic_table;
     gsl_interp_accel *nic_ax, *nic_ay;
     struct dt_arena arena;
@@ -240,17 +242,18 @@ void dt_cost_stage_add(const struct dt_cost *c, const struct dt_cost_stage_run *
 void dt_cost_stage_key(const struct dt_cost *c, struct dt_cost_stage_key *key, int module,
                        int first, int n, const struct dt_block_shard *shard,
                        const unsigned char *trainable, bool upstream); /* all but the work */
-/* The place of the answer in the memo. */
-struct dt_cost_stage_entry *
-dt_cost_stage_entry_of(struct dt_cost *c, const struct dt_cost_stage_key *key, uint64_t *hash);
+/* The answer's hash, of whose bits from DT_COST_STAGE_SHIFT on its place in the memo is made. */
+enum { DT_COST_STAGE_SHIFT = 11 };
+uint64_t dt_cost_stage_hash(const struct dt_cost_stage_key *key);
+/* e may be NULL. */
 static inline bool dt_cost_stage_known(const struct dt_cost_stage_entry *e,
                                        const struct dt_cost_stage_key *key, uint64_t hash)
 {
-    return e->hash == hash && !memcmp(&e->key, key, sizeof(*key));
+    return e && e->hash == hash && !memcmp(&e->key, key, sizeof(*key));
 }
 
-/* cost_sheet.c: the memo of blocks; NULL: out of memory. */
-struct dt_cost_sheet_sum *dt_cost_sheet_sums(void);
+/* cost_sheet.c: the memo of blocks; false: out of memory. */
+bool dt_cost_sheet_sums_init(struct dt_memo *m);
 
 /* cost_whole.c: the same from rows of the block as a whole, into zeros; false without such rows. */
 bool dt_cost_whole_block(struct dt_cost *c, int module, int class_,

@@ -26,7 +26,7 @@ struct
     uint64_t a, b; /* what it is of: no two share both; 0, 0: free */
     struct addend of;
 };
-enum { SUMS = 1 << 16 }; /* of a search on a thousand GPUs some thirty thousand differ */
+enum { SUMS_BITS = 16 }; /* of places: of a search on a thousand GPUs some thirty thousand differ */
 struct sheet {           /* a kind of block */
     int class_;
     bool made, whole; /* whole: measured as one, so there are no kernels */
@@ -185,9 +185,9 @@ static void change_sheet(const struct batch *q, struct sheet *s, const struct dt
 
 /* ---- sheets that were made before ---- */
 
-struct dt_cost_sheet_sum *dt_cost_sheet_sums(void)
+bool dt_cost_sheet_sums_init(struct dt_memo *m)
 {
-    return dt_calloc(SUMS, sizeof(struct dt_cost_sheet_sum));
+    return dt_memo_init(m, SUMS_BITS, sizeof(struct dt_cost_sheet_sum));
 }
 
 static void mix(struct dt_cost_sheet_sum *x, uint64_t word)
@@ -196,9 +196,9 @@ static void mix(struct dt_cost_sheet_sum *x, uint64_t word)
     x->b = dt_hash_spread(x->b ^ word);
 }
 
-/* The sum's place, and in *of what it is of. */
-static struct dt_cost_sheet_sum *place_of(const struct batch *q, const struct sheet *s,
-                                          const struct dt_work *work, struct dt_cost_sheet_sum *of)
+/* The hash of the sum's place, and in *of what it is of. */
+static uint64_t hash_of(const struct batch *q, const struct sheet *s, const struct dt_work *work,
+                        struct dt_cost_sheet_sum *of)
 {
     const struct dt_block_shard *d = &q->shard;
 
@@ -211,21 +211,23 @@ static struct dt_cost_sheet_sum *place_of(const struct batch *q, const struct sh
     mix(of, (uint64_t)work->tokens);
     mix(of, (uint64_t)work->tokens_sq);
     mix(of, (uint64_t)work->tokens_max);
-    return &q->c->sheet_sums[dt_hash_finish(of->a) & (SUMS - 1)];
+    return dt_hash_finish(of->a);
 }
 
 static void open_sheet(const struct batch *q, struct sheet *s, const struct dt_work *work)
 {
-    struct dt_cost_sheet_sum of, *e = place_of(q, s, work, &of);
+    struct dt_cost_sheet_sum of, *e;
+    uint64_t h = hash_of(q, s, work, &of);
 
-    if (e->a == of.a && e->b == of.b) {
+    e = dt_memo_at(&q->c->sheet_sums, h);
+    if (e && e->a == of.a && e->b == of.b) {
         s->made = false; /* there is nothing to be changed for another work */
         s->whole = s->measured;
         set_times(s, &e->of, q->shard.recompute);
         return;
     }
     make_sheet(q, s, work, &of.of);
-    if (s->whole == s->measured)
+    if (s->whole == s->measured && (e = dt_memo_place(&q->c->sheet_sums, h)) != NULL)
         *e = of;
 }
 
@@ -359,7 +361,7 @@ static uint32_t ask_memo(const struct batch *q, struct dt_cost_stage_key *key,
     uint32_t left = 0;
 
     for (size_t i = 0; i < n; i++) {
-        struct dt_cost_stage_entry *e;
+        const struct dt_cost_stage_entry *e;
         uint64_t h;
 
         out[i] = (struct dt_cost_stage_ns){0};
@@ -367,7 +369,8 @@ static uint32_t ask_memo(const struct batch *q, struct dt_cost_stage_key *key,
             continue;
         if (q->remember) {
             key->work = work[i];
-            e = dt_cost_stage_entry_of(q->c, key, &h);
+            h = dt_cost_stage_hash(key);
+            e = dt_memo_at(&q->c->stages, h >> DT_COST_STAGE_SHIFT);
             if (dt_cost_stage_known(e, key, h)) {
                 out[i] = e->ns;
                 continue;
@@ -387,7 +390,10 @@ static struct dt_cost_stage_ns answer(struct batch *q, struct dt_cost_stage_key 
     if (!q->remember)
         return stage_of(q, w);
     key->work = *w;
-    e = dt_cost_stage_entry_of(q->c, key, &h);
+    h = dt_cost_stage_hash(key);
+    e = dt_memo_place(&q->c->stages, h >> DT_COST_STAGE_SHIFT);
+    if (!e) /* no memory for more answers */
+        return stage_of(q, w);
     if (!dt_cost_stage_known(e, key, h)) /* an equal work may have been here meanwhile */
         *e = (struct dt_cost_stage_entry){h, *key, stage_of(q, w)};
     return e->ns;
@@ -416,7 +422,7 @@ bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n,
                        struct dt_cost_stage_ns *out)
 {
     struct batch q = {
-        .c = c, .module = module, .shard = *shard, .remember = n_works <= STAGE_ENTRIES};
+        .c = c, .module = module, .shard = *shard, .remember = n_works <= (size_t)1 << STAGE_BITS};
     uint32_t *at = n_works < UINT32_MAX / 4 ? dt_malloc((n_works + 1) * sizeof(*at)) : NULL;
     struct dt_cost_stage_key key;
     uint32_t left;

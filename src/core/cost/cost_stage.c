@@ -148,8 +148,7 @@ void dt_cost_stage_key(const struct dt_cost *c, struct dt_cost_stage_key *key, i
     key->upstream = upstream;
 }
 
-struct dt_cost_stage_entry *
-dt_cost_stage_entry_of(struct dt_cost *c, const struct dt_cost_stage_key *key, uint64_t *hash)
+uint64_t dt_cost_stage_hash(const struct dt_cost_stage_key *key)
 {
     const struct dt_work *work = &key->work;
     uint64_t h;
@@ -162,8 +161,7 @@ dt_cost_stage_entry_of(struct dt_cost *c, const struct dt_cost_stage_key *key, u
     h = dt_hash_word(h, (uint64_t)key->shard.tp << 48 | (uint64_t)key->shard.cp << 32 |
                             (uint64_t)key->shard.ep << 16 | (uint64_t)key->shard.ip << 3 |
                             key->shard.recompute << 1 | key->shard.seqpar);
-    *hash = h |= 1;
-    return &c->stages[(h >> 11) & (STAGE_ENTRIES - 1)];
+    return h | 1;
 }
 
 struct dt_cost_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int first, int n,
@@ -174,14 +172,15 @@ struct dt_cost_stage_ns dt_cost_stage_ns(struct dt_cost *c, int module, int firs
     struct dt_cost_stage_key key;
     struct dt_cost_stage_ns ns;
     struct dt_cost_stage full;
-    struct dt_cost_stage_entry *e;
+    const struct dt_cost_stage_entry *e;
     uint64_t h;
 
     if (work->n <= 0 || work->tokens <= 0 || n <= 0)
         return (struct dt_cost_stage_ns){0};
     dt_cost_stage_key(c, &key, module, first, n, shard, trainable, upstream);
     key.work = *work;
-    e = dt_cost_stage_entry_of(c, &key, &h);
+    h = dt_cost_stage_hash(&key);
+    e = dt_memo_at(&c->stages, h >> DT_COST_STAGE_SHIFT);
     if (dt_cost_stage_known(e, &key, h))
         return e->ns;
     if (!dt_cost_stages_ns(c, module, first, n, shard, work, 1, trainable, upstream, &ns)) {
