@@ -8,7 +8,7 @@ set -u
 . "${srcdir:=.}/tests/shell.sh"
 # the strategy and what it leaves unused, what a clock says, and how the reordering that the plan file states was chosen
 result() {
-    sed -e '/^not used by strategy /d' -e '/"search_unused":/d' -e '1s/, [a-z-]*, / /' -e '/"strategy":/d' -e '/"wall_s":/d' -e '/ops simulated in/d' \
+    sed -e '/^not used with strategy /d' -e '/"search_unused":/d' -e '1s/, [a-z-]*, / /' -e '/"strategy":/d' -e '/"wall_s":/d' -e '/ops simulated in/d' \
         -e '/^reordering of samples: /d' -e '/^ *"reorder": {/,/}/d' "$1"
 }
 same() { # NAME: out of the first simulation is in a; that of the file in b
@@ -190,15 +190,15 @@ expect 0 '"search_unused": "search.tp"' "$DISTTRAIN" simulate --no-runs --json -
 "$DISTTRAIN" simulate --no-runs -p as-job.json $job search.effort=quick >out 2>err </dev/null
 check "keys of the job's file and the effort are not told of" '! grep -q "not used" out'
 # what another strategy would be told
-expect 0 "not used by strategy distmm: search.placement, search.megatron_pp" \
+expect 0 "not used with strategy distmm: search.placement, search.megatron_pp" \
     "$DISTTRAIN" simulate --no-runs -s distmm $job search.placement=auto search.megatron_pp=2
-expect 0 "^not used by strategy disttrain: train.stepccl_chunks\$" "$DISTTRAIN" plan $job train.stepccl=false train.stepccl_chunks=4 search.effort=quick
-expect 0 "not used by strategy disttrain: search.megatron_pp" "$DISTTRAIN" plan $job search.megatron_pp=2 search.placement=auto
+expect 0 "^not used with strategy disttrain: train.stepccl_chunks (stepccl is false)\$" "$DISTTRAIN" plan $job train.stepccl=false train.stepccl_chunks=4 search.effort=quick
+expect 0 "not used with strategy disttrain: search.megatron_pp" "$DISTTRAIN" plan $job search.megatron_pp=2 search.placement=auto
 # the baselines keep samples as they come, and one line says so
 for strategy in megatron-lm distmm dip; do
     for way in batch both 'intra: true, inter: auto'; do
         case $way in *:*) way="{$way}" ;; esac
-        expect 0 "^not used by strategy $strategy: train.reorder\$" "$DISTTRAIN" plan -s $strategy $job "train.reorder=$way" search.effort=quick
+        expect 0 "^not used with strategy $strategy: train.reorder\$" "$DISTTRAIN" plan -s $strategy $job "train.reorder=$way" search.effort=quick
     done
     for way in auto none; do
         "$DISTTRAIN" plan -s $strategy $job train.reorder=$way search.effort=quick >out 2>err </dev/null

@@ -211,7 +211,7 @@ void dt_cli_print_plan_changes(const struct dt_session *s)
     if (job->search_unused[0] && job->has_plan)
         printf("not used, as the plan is stated: %s\n", job->search_unused);
     else if (job->search_unused[0])
-        printf("not used by strategy %s: %s\n", dt_plan_strategy_names[job->strategy],
+        printf("not used with strategy %s: %s\n", dt_plan_strategy_names[job->strategy],
                job->search_unused);
 }
 

@@ -113,7 +113,7 @@ struct dt_job {
     char plan_changes
         [1024]; /* where the job's policies are others than its plan file's, for people; "" */
     char search_unused
-        [256]; /* keys that the plan, or the strategy, leaves nothing to, "search.gpus, train.reorder"; of `search` those outside of the job's file */
+        [320]; /* keys that the plan, or the strategy, leaves nothing to, "search.gpus, train.reorder"; of `search` those outside of the job's file */
     bool shallow;                 /* being read without looking for the files that it names */
     bool searched;                /* being read as if its strategy were disttrain */
     struct dt_job_inputs *inputs; /* whose samples and profile these are; NULL: the job's own */

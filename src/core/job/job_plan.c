@@ -389,7 +389,8 @@ void dt_job_strategy_policy(struct dt_node root, struct dt_job *j)
     if (stated.stepccl && !y->stepccl && dt_node_present(stepccl) && is_beside(j, stepccl))
         note_unused(j, "train", "stepccl");
     if (stated.stepccl_chunks > 0 && !y->stepccl && dt_node_present(chunks) && is_beside(j, chunks))
-        note_unused(j, "train", "stepccl_chunks");
+        note_unused(j, "train",
+                    stated.stepccl ? "stepccl_chunks" : "stepccl_chunks (stepccl is false)");
 }
 
 /* Of plans that are searched for: whether a module becomes a guest whose parameters may leave is the strategy's, and how long it
