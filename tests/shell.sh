@@ -26,6 +26,8 @@ expect() {
     if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
     ok
 }
+# field NAME [FILE]: the first such member of the JSON in FILE (out); a text without its quotes
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "${2:-out}" | head -n 1; }
 totals() { echo "$passed passed, $failed failed"; [ $failed -eq 0 ] && [ $passed -gt 0 ]; }
 
 # two-000000.tar: 40 pictures of 8 x 8, dark ones of label 0 and light ones of label 1 in turn

@@ -11,8 +11,7 @@ export OMPI_MCA_orte_tmpdir_base OMPI_MCA_btl_vader_backing_directory
 # checksums of all tensors of a checkpoint: files are cut by ranks
 sums() { grep -o '^ *"[a-z].*\..*": "[0-9a-f]\{8\}"' "$1/manifest.json" | sort; }
 
-# field NAME: the first such member of the JSON in `out`; about NAME VALUE: is it that, within a ten-thousandth?
-field() { sed -n "s/.*\"$1\": \([^,]*\).*/\1/p" out | head -n 1; }
+# about NAME VALUE: is that member of the JSON in `out` this, within a ten-thousandth?
 about() { awk -v a="$(field "$1")" -v b="$2" 'BEGIN { exit !(b > 0 && a - b < 1e-4 * b && b - a < 1e-4 * b) }'; }
 
 # ranked N DIR COMMAND...: under mpirun, in the background ($job); DIR/0, DIR/1, ... hold the process of

@@ -8,7 +8,6 @@
 set -u
 . "${srcdir:=.}/tests/small_job.sh"
 train() { expect "$1" "$2" "$DISTTRAIN" train --no-runs --json job.yaml "run.steps=$3" "$4"; }
-field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" out | head -1; }
 
 # --- links and what others have put there ---
 mkdir c v; echo precious >v/a

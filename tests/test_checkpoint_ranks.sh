@@ -9,7 +9,6 @@ set -u
 . "${srcdir:=.}/tests/small_job.sh"
 sed -i 's/llm: {kind: llm, layers: 2/llm: {kind: llm, layers: 4/; s/steps: 1000000/steps: 4/' job.yaml
 
-field() { sed -n "s/.*\"$1\": \([^,]*\).*/\1/p" out; }
 near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(b > 0 && a - b < 1e-3 * b && b - a < 1e-3 * b) }'; }
 alike() { near "$(field loss)" "$loss" && near "$(field grad_norm)" "$norm"; }
 # losses of steps 3 and 4, to the last digit

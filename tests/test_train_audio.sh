@@ -6,7 +6,6 @@
 set -u
 limit_s=120
 . "${srcdir:=.}/tests/shell.sh"
-field() { sed -n "s/.*\"$1\": \([^,]*\).*/\1/p" "${2:-out}" | head -n 1; }
 sums() { grep -o '^ *"[a-z].*\..*": "[0-9a-f]\{8\}"' "$1/$(cat "$1/latest")/manifest.json" | sort; }
 
 expect 0 "tones-train-\*.tar: 600 samples in 1 shard" "$DISTTRAIN" data pack --tones 600 -o tones-train

@@ -5,7 +5,6 @@
 # Environment: DISTTRAIN (the program), srcdir (the source directory).
 set -u
 . "${srcdir:=.}/tests/small_job.sh"
-field() { sed -n "s/.*\"$1\": \([^,]*\).*/\1/p" out | head -1; }
 near_to() { awk -v a="$1" -v b="$2" "BEGIN { exit !(b > 0 && a - b < $3 * b && b - a < $3 * b) }"; }
 about() { near_to "$(field loss)" "$loss" 1e-4; }
 experts='model.modules.llm={kind: llm, layers: 2, hidden: 16, ffn: 32, heads: 2, vocab: 264, experts: 4, top_k: 2, expert_ffn: 24, shared_ffn: 16}'

@@ -7,7 +7,6 @@ set -u
 limit_s=120
 . "${srcdir:=.}/tests/shell.sh"
 . "$srcdir/tests/mpirun.sh"
-field() { sed -n "s/.*\"$1\": \([^,]*\).*/\1/p" out; }
 
 pack_two_tones
 
