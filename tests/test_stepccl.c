@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Collectives and products of tensor parallelism in chunks give what they give whole, to the bit: a product's row does
- * not depend on how many others there are, and no sum has terms of two chunks. */
+ * Collectives and products of tensor parallelism in chunks give what they give whole, to the bit, where a product's row does
+ * not depend on how many others there are: no sum has terms of two chunks.  oneDNN's products for AVX-512 are so; those for
+ * AVX2 round the last rows otherwise where they are one to three more than a multiple of six. */
 #include "module_util.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Rows (14, and of images more) divide by few of the numbers of chunks; in the last ones members have fewer rows than
  * there are chunks. */
@@ -18,27 +21,56 @@ static const struct row {
     {MU_LLAMA3, 4, 2, 2, 7}, {MU_LLAMA, 8, 4, 4, 16},   {MU_UNET, 2, 2, 2, 4},
 };
 
-static void same(const struct mu *u, const char *what, const double *a, const double *b, int64_t n)
+static bool bf16,
+    rows_alone; /* of the device: it multiplies in bf16; a product's rows know nothing of each other */
+
+static void ask_device(void)
+{
+    struct dt_device_options o = {.threads = 1};
+    struct dt_device *dev;
+    struct dt_error err;
+
+    dt_assert_ok(dt_test_device_open(&o, &err, &dev), err);
+    bf16 = dev->info.bf16;
+    rows_alone = bf16; /* AVX-512, both */
+    dev->close(dev);
+}
+
+static double largest(double most, const double *v, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        ck_assert_msg(a[i] == b[i], "%s, seed %llu: %s[%lld] is %.9g in chunks and %.9g whole",
-                      mu_names[u->kind], (unsigned long long)u->seed, what, (long long)i, a[i],
-                      b[i]);
+        most = fmax(most, fabs(v[i])); /* NaN: a row of another member */
+    return most;
+}
+
+/* scale: of all that a pass computes; gradients of keys' biases are nothing but rounding. */
+static void same(const struct mu *u, const char *what, const double *a, const double *b, int64_t n,
+                 double scale)
+{
+    for (int64_t i = 0; i < n; i++)
+        ck_assert_msg(a[i] == b[i] || (!rows_alone && fabs(a[i] - b[i]) <= 1e-5 * scale),
+                      "%s, seed %llu: %s[%lld] is %.9g in chunks and %.9g whole", mu_names[u->kind],
+                      (unsigned long long)u->seed, what, (long long)i, a[i], b[i]);
 }
 
 static void compare(struct mu *u, struct mu_run run, int chunks)
 {
     struct mu_result whole, cut;
+    double scale;
 
     mu_execute(u, &run, &whole);
     run.chunks = chunks;
     mu_execute(u, &run, &cut);
-    same(u, "the loss", &cut.loss, &whole.loss, 1);
-    same(u, "the output", cut.out, whole.out, u->n_out);
-    same(u, "the input's gradient", cut.d_in, whole.d_in, u->n_in);
+    scale = largest(fabs(whole.loss), whole.out, u->n_out);
     for (int i = 0; i < u->n; i++)
         if (whole.has[i])
-            same(u, u->t[i].name, cut.g[i], whole.g[i], u->t[i].n);
+            scale = largest(scale, whole.g[i], u->t[i].n);
+    same(u, "the loss", &cut.loss, &whole.loss, 1, scale);
+    same(u, "the output", cut.out, whole.out, u->n_out, scale);
+    same(u, "the input's gradient", cut.d_in, whole.d_in, u->n_in, scale);
+    for (int i = 0; i < u->n; i++)
+        if (whole.has[i])
+            same(u, u->t[i].name, cut.g[i], whole.g[i], u->t[i].n, scale);
 }
 
 START_TEST(chunks_change_nothing)
@@ -52,10 +84,13 @@ START_TEST(chunks_change_nothing)
         {.frozen = true, .freeze_from = 0, .freeze_to = 2, .recompute = DT_RECOMPUTE_SELECTIVE},
     };
 
+    ask_device();
     for (size_t k = 0; k < sizeof(runs) / sizeof(runs[0]); k++) {
         struct mu_run run = runs[k];
         struct mu u;
 
+        if (run.dtype == DT_BF16 && !bf16)
+            continue;
         mu_open_heads(&u, r->kind, dt_test_seed() + k, r->heads, r->kv_heads);
         run.tp = r->tp;
         run.dropout = k % 2 == 1 && u.m.blocks[0].hidden % 4 == 0 ? 0.25f : 0;

@@ -63,10 +63,17 @@ expect 0 "" "$DISTTRAIN" train --ranks 4 --no-runs --json job.yaml run.checkpoin
     'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
 check "tensor-parallel members, about the same loss" \
     'awk -v a="$(field loss)" -v b="$loss" "BEGIN { exit !(a - b < 1e-3 * b && b - a < 1e-3 * b) }"'
+whole=$(field loss)
 expect 0 "" "$DISTTRAIN" train --ranks 4 --no-runs --json job.yaml run.checkpoint.dir=tp-chunks train.stepccl_chunks=3 \
     'plan={encoder: {}, llm: {tp: 2}, generator: {}}'
 (for d in tp tp-chunks; do sums "$(ls -d $d/step-* | tail -1)" >sums-$d; done)
-check "the same in chunks, all tensors to the bit" '[ -s sums-tp ] && cmp -s sums-tp sums-tp-chunks'
+# products for AVX-512, which have bf16 too, give a row the same bits whatever others there are; those for AVX2 do not
+if "$DISTTRAIN" devices --json | grep -m 1 '"bf16":' | grep -q true; then
+    check "the same in chunks, all tensors to the bit" '[ -s sums-tp ] && cmp -s sums-tp sums-tp-chunks'
+else
+    check "the same in chunks, about the same loss" \
+        'awk -v a="$(field loss)" -v b="$whole" "BEGIN { exit !(a - b < 1e-5 * b && b - a < 1e-5 * b) }"'
+fi
 
 # --- memory: what a rank allocates is what the model predicts, within 10 % (modules large enough for
 # what no model counts, single numbers and rounding up to 64 bytes, not to matter) ---
