@@ -174,6 +174,6 @@ enum dt_status dt_cost_survey(struct dt_cost *c, const struct dt_cost_modes *mod
     return dt_error_set(err, DT_ERR_MISSING_PROFILE,
                         "profile '%s' has no rows for %d of the kernels this model needs:%s\n"
                         "import measurements of them (disttrain db import), or allow roofline "
-                        "estimates (--allow-analytical), which reports count as computed",
+                        "estimates (search.allow_analytical=true), which reports count as computed",
                         c->profile->device, missing, list);
 }

@@ -630,7 +630,7 @@ const struct dt_key dt_job_search_keys[] = {
      DT_KEY_INTO(struct dt_job, search.dp),
      .min = 0,
      .max = DT_BATCH_MAX,
-     .help = "entrain: replicas of every module; 0: as many as are fastest"},
+     .help = "entrain, dip: replicas of every module; 0: as many as are fastest"},
     {.name = "allow_analytical",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_job, cost_opt.allow_analytical),

@@ -532,7 +532,7 @@ const struct dt_key dt_job_run_keys[] = {
     {.name = "device",
      .type = DT_KEY_OWN,
      DT_KEY_INTO(struct dt_job, run.device),
-     .form = "auto, cpu, cuda or cuda:N",
+     .form = "cuda:N",
      .words = dt_job_run_device_names,
      .read = read_device,
      .fallback = "auto",

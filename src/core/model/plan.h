@@ -27,7 +27,8 @@
       "every module on GPUs of its own (Megatron MIMO, DistTrain)")                                \
     X(DIP, "dip", dt_orch_planner_dip,                                                             \
       "encoders as pipelines over the LLM's GPUs, forward before it and backward behind it")       \
-    X(BEST, "best", dt_orch_planner_best, "the fastest of the three before it, side by side")      \
+    X(BEST, "best", dt_orch_planner_best,                                                          \
+      "the fastest of homogeneous, colocated and noncolocated, side by side")                      \
     X(ENTRAIN, "entrain", dt_orch_planner_entrain,                                                 \
       "GPUs by the loads of enough samples, one DP for all modules (Entrain)")                     \
     X(MANUAL, "manual", dt_orch_planner_manual, "the plan that the job states")

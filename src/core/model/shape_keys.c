@@ -201,13 +201,13 @@ static enum dt_status read_rope(struct dt_node map, const struct dt_key *key, vo
         .name = "norm", .type = DT_KEY_WORD, DT_KEY_INTO(struct dt_shape, layernorm),              \
         .words = norm_words, .help = "kind of the norms"                                           \
     }
-#define WINDOW_ROWS                                                                                \
+#define WINDOW_ROWS(MEANING)                                                                       \
     {.name = "window",                                                                             \
      .type = DT_KEY_INTEGER,                                                                       \
      DT_KEY_INTO(struct dt_shape, window),                                                         \
      .min = 0,                                                                                     \
      .max = DT_LIM_POSITIONS,                                                                      \
-     .help = "tokens that a token attends to at most; 0: all before it"},                          \
+     .help = MEANING},                                                                             \
     {                                                                                              \
         .name = "window_every", .type = DT_KEY_INTEGER,                                            \
         DT_KEY_INTO(struct dt_shape, window_every), .min = 0, .max = DT_LIM_LAYERS,                \
@@ -394,7 +394,7 @@ static const struct dt_key llm_keys[] = {
      .min = 0,
      .max = 100,
      .help = "factor of the loss that asks for even routing when experts are trained; 0: without"},
-    WINDOW_ROWS,
+    WINDOW_ROWS("tokens that a token attends to at most; 0: all before it"),
     {.name = "norms",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_shape, norms),
@@ -471,9 +471,9 @@ static const struct dt_key encoder_keys[] = {
      DT_KEY_INTO(struct dt_shape, merge_mean),
      .words = merge_words,
      .help = "what the row is of them"},
-    WINDOW_ROWS,
+    WINDOW_ROWS("patches of the square window that a patch attends to (64: 8 x 8); 0: all"),
     DT_SHAPE_PROJECTOR_ROWS,
-    DT_SHAPE_RATE_ROW,
+    DT_SHAPE_RATE_ROW("none; audio needs it, or mel_bins"),
     {.name = "mel_bins",
      .type = DT_KEY_INTEGER,
      DT_KEY_INTO(struct dt_shape, mel_bins),

@@ -67,10 +67,10 @@ enum dt_status dt_shape_read_before(struct dt_node map, const struct dt_key *key
         .name = "resize", .type = DT_KEY_INTEGER, DT_KEY_INTO(struct dt_shape, resize), .min = 0,  \
         .max = 1 << 15, .help = "pixels a side to which images are resized; 0: their own"          \
     }
-#define DT_SHAPE_RATE_ROW                                                                          \
+#define DT_SHAPE_RATE_ROW(FALLBACK)                                                                \
     {                                                                                              \
         .name = "frames_per_s", .type = DT_KEY_NUMBER, DT_KEY_INTO(struct dt_shape, frames_per_s), \
-        .min = 1e-3, .max = 1e6, .fallback = "none; audio needs it, or mel_bins",                  \
+        .min = 1e-3, .max = 1e6, .fallback = FALLBACK,                                             \
         .help = "tokens or latent pixels per second of sound"                                      \
     }
 

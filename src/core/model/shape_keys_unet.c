@@ -187,7 +187,7 @@ const struct dt_key dt_shape_unet_keys[] = {
      .min = 1,
      .max = 1 << 10,
      .help = "pixels per latent side"},
-    DT_SHAPE_RATE_ROW,
+    DT_SHAPE_RATE_ROW("none; audio needs it"),
     DT_SHAPE_PROJECTOR_ROWS,
     {.name = "norm_eps",
      .type = DT_KEY_NUMBER,
