@@ -160,7 +160,7 @@ START_TEST(the_parts_are_the_whole)
         if (v.makespan_ns > 0) {
             dt_assert_ok(dt_report_breakdown_of(&v, &err, &b), err);
             check_sums(&v, &b);
-            dt_timeline_summarise(&x.p, &t, &s);
+            dt_assert_ok(dt_timeline_summarise(&x.p, &t, &err, &s), err);
             for (int k = 0; k < DT_SPENT_EXPOSED; k++)
                 busy += dt_report_spent_share(&b.all, (enum dt_report_spent)k);
             ck_assert_msg(n % 2 == 0 || fabs(1 - busy - s.bubble_fraction) < 1e-9,

@@ -128,7 +128,7 @@ START_TEST(bubble_of_a_uniform_pipeline)
     sf_llm_only(&s, 4, 1, 2, 9, DT_SCHED_1F1B);
     ns = sf_durations(s.p, f, b);
     evaluate(ns, &t);
-    dt_timeline_summarise(s.p, &t, &sum);
+    dt_assert_ok(dt_timeline_summarise(s.p, &t, &s.err, &sum), s.err);
     ck_assert_double_eq_tol(sum.bubble_fraction, 3.0 / 12, 1e-12);
     ck_assert_double_eq_tol(sum.utilisation[0], 9.0 / 12, 1e-12);
     ck_assert_double_eq_tol(sum.iteration_s, 12 * 7155e-9, 1e-15);
@@ -172,13 +172,55 @@ START_TEST(waits_have_names)
     ck_assert_int_eq(lane[1].first_ns, 1450);
     ck_assert_int_eq(lane[1].dep_wait_ns, 1000 + 450 + 2300);
     ck_assert_int_eq(lane[1].comm_wait_ns, 450 + 70);
-    dt_timeline_summarise(s.p, &t, &sum);
+    dt_assert_ok(dt_timeline_summarise(s.p, &t, &s.err, &sum), s.err);
     ck_assert_double_eq_tol(sum.exposed_comm_s, 520e-9, 1e-15);
     ck_assert_double_eq_tol(sum.step_s, 130e-9, 1e-15);
     ck_assert_double_eq_tol(sum.sync_s, 70e-9, 1e-15);
     free(ns);
     dt_timeline_free(&t);
     sf_free(&s);
+}
+END_TEST
+
+/* A host on four GPUs and its guest on the first two:
+ *
+ *   time            0    10        22   30   40
+ *   host, GPU 0-3   | F  |   [sync      ]STEP|
+ *   guest, GPU 0-1       |    F     |
+ *
+ * The sync is exposed from 22 on where the guest computes meanwhile, else from 10 on. */
+START_TEST(a_guest_hides_what_its_host_waits_for)
+{
+    enum { HOST_F, SYNC, STEP, GUEST_F, N };
+    struct dt_lane lanes[] = {{.first = 0, .n = 3, .module = 0, .gpus = 4},
+                              {.first = 3, .n = 1, .module = 1, .gpus = 2}};
+    struct dt_op ops[] = {
+        [HOST_F] = {.kind = DT_OP_FORWARD, .dep = {DT_NONE, DT_NONE, DT_NONE}},
+        [SYNC] = {.kind = DT_OP_GRAD_SYNC, .dep = {DT_NONE, HOST_F, DT_NONE}},
+        [STEP] = {.kind = DT_OP_STEP, .dep = {HOST_F, SYNC, DT_NONE}},
+        [GUEST_F] = {.kind = DT_OP_FORWARD,
+                     .module = 1,
+                     .lane = 1,
+                     .dep = {DT_NONE, HOST_F, DT_NONE}},
+    };
+    int64_t begin[N] = {0, 10, 30, 10}, end[N] = {10, 30, 40, 22};
+    struct dt_plan plan = {.n_modules = 2};
+    struct dt_program p = {.n_lanes = 2, .n_ops = N, .lanes = lanes, .ops = ops, .plan = &plan};
+    struct dt_timeline t = {.n_ops = N, .begin_ns = begin, .end_ns = end, .makespan_ns = 40};
+    struct dt_timeline_summary sum;
+    struct dt_error err;
+
+    for (int m = 0; m < 2; m++)
+        plan.modules[m].layout = (struct dt_plan_layout){
+            .tp = m ? 2 : 4, .pp = 1, .vpp = 1, .dp = 1, .cp = 1, .ep = 1, .ip = 1};
+    plan.modules[1].with = 1;
+    dt_assert_ok(dt_timeline_summarise(&p, &t, &err, &sum), err);
+    ck_assert_double_eq_tol(sum.exposed_comm_s, 1e-9 * (2 * 8 + 2 * 20) / 4, 1e-18);
+    ck_assert_double_eq_tol(sum.bubble_fraction, 1 - (4 * 20 + 2 * 12) / (4 * 40.0), 1e-12);
+    plan.modules[1].with = 0; /* on GPUs of its own, which wait for their input */
+    lanes[1].first_gpu = 4;
+    dt_assert_ok(dt_timeline_summarise(&p, &t, &err, &sum), err);
+    ck_assert_double_eq_tol(sum.exposed_comm_s, 1e-9 * (4 * 20) / 6, 1e-18);
 }
 END_TEST
 
@@ -216,7 +258,7 @@ START_TEST(waits_add_up)
                               x.busy_ns + x.comm_wait_ns + x.dep_wait_ns == x.last_ns,
                           "seed %" PRIu64 " round %d lane %d", seed, round, l);
         }
-        dt_timeline_summarise(s.p, &t, &sum);
+        dt_assert_ok(dt_timeline_summarise(s.p, &t, &s.err, &sum), s.err);
         ck_assert(sum.bubble_fraction > 0 && sum.bubble_fraction < 1);
         ck_assert(sum.exposed_comm_s >= 0 && sum.exposed_comm_s < sum.iteration_s);
         free(ns);
@@ -236,6 +278,7 @@ int main(void)
     tcase_add_test(c, circles_and_loose_ends_are_errors);
     tcase_add_test(c, bubble_of_a_uniform_pipeline);
     tcase_add_test(c, waits_have_names);
+    tcase_add_test(c, a_guest_hides_what_its_host_waits_for);
     tcase_add_test(c, waits_add_up);
     return dt_test_run(u);
 }

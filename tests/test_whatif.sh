@@ -24,6 +24,7 @@ for nodes in 1 3 6; do
             want=
             for m in iteration_s iteration_s_p10 iteration_s_p90 mfu mfu_cluster tokens_per_s samples_per_s \
                 bubble_fraction exposed_comm_s goodput; do want="$want,$(member $m)"; done
+            want="$want,$(printf '%.9g' "$(member memory_max_bytes)"),"
             check "nodes $nodes, batch $batch: $want is in $(cat row)" 'grep -qF -- "$want" row'
             check "nodes $nodes: GPUs" 'grep -q ",quick,$(member gpus),$(member gpus_used)," row'
         else
@@ -33,6 +34,31 @@ for nodes in 1 3 6; do
     done
 done
 check "some fit, some do not" 'column feasible grid.csv | grep -q true'
+
+# ---- guests: memory is that of all modules on the fullest GPU, as the plan has it ----
+# shellcheck disable=SC2086
+expect 0 "with llm" "$DISTTRAIN" plan $job -o guests.json
+# shellcheck disable=SC2086
+"$DISTTRAIN" whatif $job --gpus 96 --no-runs --csv guests.csv -j 1 >/dev/null 2>err
+check "memory of the fullest GPU, $(column memory_bytes_max guests.csv) of $(field mem_bytes_max guests.json)" \
+    'awk -v a="$(column memory_bytes_max guests.csv)" -v b="$(field mem_bytes_max guests.json)" \
+        "BEGIN { exit !(b > 5e10 && a > 0.99 * b && a < 1.01 * b) }"'
+
+# ---- tokens of samples that are not padded are those that are trained on ----
+cat >short.yaml <<'END'
+model: llama-7b
+cluster: {preset: h100, nodes: 1}
+samples: {distribution: {text_tokens: {kind: uniform, min: 100, max: 200}, pack: none}, seed: 3}
+profile: h100
+train: {global_batch: 512, microbatch: 8, seq_len: 4096, recompute: selective, zero: 1, schedule: 1f1b}
+search: {strategy: manual}
+plan: {llm: {tp: 2, dp: 4}}
+END
+expect 0 "tokens are those of samples, which are not padded, 1[45][0-9] for each in the mean" \
+    "$DISTTRAIN" whatif short.yaml --no-runs -j 1 --tokens 100B --gpus 8 --csv short.csv
+check "$(column days short.csv) days of $(column tokens_per_s short.csv) tokens/s" \
+    'awk -v days="$(column days short.csv)" -v rate="$(column tokens_per_s short.csv)" -v good="$(column goodput short.csv)" \
+        "BEGIN { want = 1e11 / rate / good / 86400; exit !(want > 1 && days > 0.999 * want && days < 1.001 * want) }"'
 
 # ---- what one point leaves in the cost model is nothing to the next ----
 small="$job cluster.nodes=2 train.global_batch=16"
@@ -48,6 +74,17 @@ for placement in own auto; do for zero in 1 2; do for recompute in selective ful
         { ! [ -s one ] && grep -q ",false," row; }'
 done; done; done; done
 check "most of these fit" '[ "$(column feasible shared.csv | grep -c true)" -ge 8 ]'
+
+# ---- nor are its samples, where an encoder of sound has another patch ----
+sound="mllm-nano-audio train.seq_len=1024 model.encoder.positions=0"
+# shellcheck disable=SC2086
+expect 0 "3 points" "$DISTTRAIN" whatif $sound --vary model.encoder.patch=16,8,4 --no-runs --csv sound.csv -j 1
+for patch in 16 8 4; do
+    # shellcheck disable=SC2086
+    "$DISTTRAIN" simulate $sound --no-runs --json model.encoder.patch=$patch >one 2>err
+    check "patch $patch: $(member iteration_s) is in $(grep "^$patch," sound.csv)" \
+        '[ -s one ] && grep "^$patch," sound.csv | grep -qF -- ",$(member iteration_s),"'
+done
 
 # ---- however many work on it ----
 # shellcheck disable=SC2086

@@ -294,10 +294,9 @@ static void fill(const struct dt_session *s, const struct dt_report *rep, double
     out->bubble_fraction = rep->bubble_fraction;
     out->exposed_comm_s = rep->exposed_comm_s;
     out->goodput = goodput;
-    for (int m = 0; m < plan->n_modules; m++)
-        if (rep->mem_bytes_max[m] > out->mem_bytes_max)
-            out->mem_bytes_max = rep->mem_bytes_max[m];
-    out->tokens = (double)plan->policy.global_batch * plan->policy.seq_len;
+    out->mem_bytes_max = rep->mem_bytes_fullest;
+    out->tokens = rep->tokens > 0 ? rep->tokens /* else there is no LLM */
+                                  : (double)plan->policy.global_batch * plan->policy.seq_len;
     out->cluster = s->job->cluster;
     out->failures = s->job->sim.failures;
     out->searched = s->job->strategy != DT_STRATEGY_MANUAL;

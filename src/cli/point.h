@@ -26,7 +26,7 @@ struct dt_point {
     double mfu, mfu_cluster, tokens_per_s, samples_per_s, bubble_fraction, exposed_comm_s;
     double goodput;       /* share of wall time that trains; 1 where failures are not simulated */
     double mem_bytes_max; /* of the fullest GPU */
-    double tokens;        /* of an iteration: global_batch x seq_len */
+    double tokens;        /* of an iteration: padding counts where sequences are padded */
     struct dt_cluster cluster;
     bool failures; /* they are simulated */
     bool searched; /* for the plan, which is not a stated one */

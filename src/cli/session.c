@@ -208,7 +208,7 @@ void dt_cli_print_plan_changes(const struct dt_session *s)
 
     if (job->plan_changes[0])
         printf("the plan file states otherwise, and is overruled: %s\n", job->plan_changes);
-    if (job->search_unused[0] && job->has_plan)
+    if (job->search_unused[0] && job->strategy == DT_STRATEGY_MANUAL)
         printf("not used, as the plan is stated: %s\n", job->search_unused);
     else if (job->search_unused[0])
         printf("not used with strategy %s: %s\n", dt_plan_strategy_names[job->strategy],

@@ -100,6 +100,7 @@ void dt_cli_report_facts(const struct dt_cli_facts *f, const struct dt_session *
 {
     const struct dt_report *r = &res->report;
     bool spread = res->iterations > 1 || s->job->sim.jitter > 0;
+    bool cpu = dt_cluster_is_cpu(&s->job->cluster);
 
     dt_cli_fact_number(f, "iteration_s", "iteration", "%10.3f s", 1, r->iteration_s);
     dt_cli_fact_number(f, "iteration_s_p10", "", "   (80 %% interval %.3f", 1, r->iteration_s_p10);
@@ -130,6 +131,10 @@ void dt_cli_report_facts(const struct dt_cli_facts *f, const struct dt_session *
                        r->bubble_fraction);
     dt_cli_fact_number(f, "exposed_comm_s", "exposed comm.",
                        "%10.3f s   mean over GPUs, outside kernels\n", 1, r->exposed_comm_s);
+    dt_cli_fact_number(f, "memory_max_bytes", "memory",
+                       cpu ? "%10.2f MiB   of the fullest process\n"
+                           : "%10.2f GiB   of the fullest GPU\n",
+                       1 / (cpu ? 1048576.0 : 1073741824.0), r->mem_bytes_fullest);
     if (r->host.node_bytes > 0)
         host_facts(f, &s->job->cluster, &r->host);
     if (s->job->sim.preprocess.mode != DT_SCHED_SUPPLY_NONE)

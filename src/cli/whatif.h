@@ -105,7 +105,6 @@ struct dt_whatif_job { /* what is known before any point is evaluated */
     uint64_t digest;   /* of what it was read from: model, samples, profile, cluster */
     char name[256];
     struct dt_cluster cluster;
-    int seq_len;
     bool effort_stated, failures_stated, failures, cluster_nodes, searches;
 };
 

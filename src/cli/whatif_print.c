@@ -416,6 +416,26 @@ static void print_answers(const struct dt_whatif *w)
                                         : "");
 }
 
+/* Padded sequences are all alike; those that are not padded have the tokens of their samples. */
+static void print_tokens(const struct dt_whatif *w)
+{
+    for (int i = 0; i < w->n; i++) {
+        const struct dt_sweep_result *r = &w->point[i].r;
+        double each = r->feasible && r->samples_per_s > 0
+                          ? r->tokens / (r->samples_per_s * r->iteration_s)
+                          : 0;
+
+        if (!(each > 0))
+            continue;
+        if (fabs(each - round(each)) < 1e-6)
+            printf("tokens count all of a sequence, %.0f for each sample\n", each);
+        else
+            printf("tokens are those of samples, which are not padded, %.0f for each in the mean\n",
+                   each);
+        return;
+    }
+}
+
 static void print_notes(const struct dt_whatif *w, const struct shown *s)
 {
     const struct dt_cluster *c = &w->job.cluster;
@@ -430,7 +450,7 @@ static void print_notes(const struct dt_whatif *w, const struct shown *s)
         printf("plans were searched for at quick effort%s; search.effort=normal looks longer\n",
                s->effort ? ", those of answers at normal effort, too" : "");
     if (w->goal.tokens > 0)
-        printf("tokens count all of a sequence, %d for each sample\n", w->job.seq_len);
+        print_tokens(w);
     if (!s->feasible) /* nothing was predicted that the rest is about */
         return;
     if (w->goal.any && s->failures)

@@ -30,7 +30,7 @@ static double recomputed_flops(const struct dt_block *b, const struct dt_work *w
     if (mode == DT_RECOMPUTE_NONE)
         return 0;
     if (mode == DT_RECOMPUTE_FULL)
-        return dt_block_flops(b, w);
+        return dt_block_run_flops(b, w);
     n = dt_block_kops(b, &whole, w, ops);
     for (int i = 0; i < n; i++)
         if (dt_kop_recomputed(mode, b, &ops[i]))
@@ -52,17 +52,17 @@ void dt_report_flops(const struct dt_plan *p, const struct dt_model *m,
         model_flops[i] = 0;
         for (int b = 0; b < mod->n_blocks; b++) {
             bool wgrad = dt_plan_trained(p, m, i, b), dgrad = dt_plan_upstream_trained(p, m, i, b);
-            double f = dt_block_flops(&mod->blocks[b], &w);
+            double f = dt_block_flops(&mod->blocks[b], &w), times = wgrad ? 3 : dgrad ? 2 : 1;
 
             /* A trained block counts 3, the first of the network too: its input gradient is not
              * computed, but the convention (forward : backward = 1 : 2) is kept. */
-            model_flops[i] += f * (wgrad ? 3 : dgrad ? 2 : 1);
+            model_flops[i] += f * times;
+            hardware += dt_block_run_flops(&mod->blocks[b], &w) * times;
             /* a split backward brings the same back for either half, but for the LM head, which stays whole */
             if (wgrad || dgrad)
                 hardware += recomputed_flops(&mod->blocks[b], &w, p->modules[i].recompute) *
                             (split && wgrad && mod->blocks[b].kind != DT_BLOCK_LM_HEAD ? 2 : 1);
         }
-        hardware += model_flops[i];
     }
     *hardware_flops = hardware;
 }
@@ -141,11 +141,12 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
     struct dt_report r = {0};
     double model = 0, tokens = 0, peak;
     struct dt_work llm = {0}, most[DT_MAX_MODULES];
+    int64_t n_mb[DT_MAX_MODULES];
 
     if (t->n_ops != prog->n_ops || t->makespan_ns <= 0)
         return dt_error_set(err, DT_ERR_INTERNAL,
                             "report: the timeline is not one of this program");
-    dt_timeline_summarise(prog, t, &r.timeline);
+    DT_TRY(dt_timeline_summarise(prog, t, err, &r.timeline));
     r.iteration_s = r.iteration_s_p10 = r.iteration_s_p90 = r.timeline.iteration_s;
     r.samples_s_p10 = r.samples_s_p90 = r.iteration_s;
     r.bubble_fraction = r.timeline.bubble_fraction;
@@ -156,8 +157,9 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
     for (int i = 0; i < m->n_modules; i++) {
         model += r.model_flops[i];
         r.mem_bytes_max[i] = memory_of_stages(prog, m, c, i, NULL);
-        dt_report_largest(prog->plan, c, a, i, &most[i]);
+        n_mb[i] = dt_report_largest(prog->plan, c, a, i, &most[i]);
     }
+    DT_TRY(dt_memory_fullest(prog->plan, m, c, most, n_mb, err, &r.mem_bytes_fullest));
     DT_TRY(dt_memory_host(prog->plan, m, c, most, err, &r.host));
     peak = r.gpus_used * c->peak_flops * r.iteration_s;
     if (peak > 0) {
@@ -169,6 +171,7 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
         total_work(a, m->llm, &llm);
         tokens = (double)llm.tokens;
     }
+    r.tokens = tokens;
     r.tokens_per_s = tokens / r.iteration_s;
     r.samples_per_s = (double)a->n_samples / r.iteration_s;
     if (dur->prov.ns > 0)

@@ -14,12 +14,15 @@ struct dt_report {
     double mfu, hfu;                     /* of gpus_used * peak */
     double mfu_cluster;                  /* of all the cluster's GPUs */
     double tokens_per_s, samples_per_s;
+    double tokens; /* of an iteration, that the LLM reads: padding counts where samples have it */
     int gpus, gpus_used;
     double bubble_fraction, exposed_comm_s;
     double model_flops[DT_MAX_MODULES]; /* per iteration, training multiplier of freezing applied */
     double hardware_flops;
     struct dt_timeline_summary timeline;
-    double mem_bytes_max[DT_MAX_MODULES];
+    double mem_bytes_max[DT_MAX_MODULES]; /* of a module's fullest stage */
+    double
+        mem_bytes_fullest; /* of the fullest GPU or process, all modules that share it together */
     struct dt_memory_host host;   /* of what is offloaded */
     double prov_share[DT_PROV_N]; /* sums to 1 */
     uint64_t ops;

@@ -445,13 +445,10 @@ static void names_on(const struct dt_plan *p, struct share *const *share, int gp
     }
 }
 
-static enum dt_status check_gpu(const struct dt_plan *p, const struct dt_cluster *c,
-                                struct share *const *share, int gpu, double *most,
-                                struct dt_error *err)
+/* What all stages on a GPU need together. */
+static double gpu_bytes(const struct dt_plan *p, struct share *const *share, int gpu)
 {
-    bool cpu = dt_cluster_is_cpu(c);
     double sum = 0, shared = 0, away = 0, beside = 0;
-    char names[512] = "";
 
     for (int m = 0; m < p->n_modules; m++) {
         int stage = stage_on(p, m, gpu);
@@ -464,7 +461,17 @@ static enum dt_status check_gpu(const struct dt_plan *p, const struct dt_cluster
         beside += share[m][stage].beside;
     }
     /* either the guests' parameters are on the GPU or all activations of their host */
-    sum -= fmin(away, beside);
+    return sum - fmin(away, beside);
+}
+
+static enum dt_status check_gpu(const struct dt_plan *p, const struct dt_cluster *c,
+                                struct share *const *share, int gpu, double *most,
+                                struct dt_error *err)
+{
+    bool cpu = dt_cluster_is_cpu(c);
+    double sum = gpu_bytes(p, share, gpu);
+    char names[512] = "";
+
     *most = fmax(*most, sum);
     if (sum <= dt_memory_limit(c))
         return DT_OK;
@@ -490,6 +497,29 @@ static enum dt_status check_shared(const struct dt_plan *p, const struct dt_clus
 
 /* ---- the check of a plan ---- */
 
+static struct share share_of(const struct dt_cluster *c, const struct dt_memory *mem)
+{
+    return (struct share){mem->total, dt_cluster_is_cpu(c) ? mem->logits_workspace : mem->reserve,
+                          mem->away, mem->beside};
+}
+
+/* Room for what each stage needs; NULL when out of memory.  All of it is freed at once. */
+static struct share *shares_new(const struct dt_plan *p, struct share **share)
+{
+    size_t stages = 0;
+    struct share *all;
+
+    for (int module = 0; module < p->n_modules; module++)
+        stages += (size_t)p->modules[module].layout.pp;
+    all = dt_malloc((stages + 1) * sizeof(*all));
+    stages = 0;
+    for (int module = 0; all && module < p->n_modules; module++) {
+        share[module] = all + stages;
+        stages += (size_t)p->modules[module].layout.pp;
+    }
+    return all;
+}
+
 static enum dt_status check_stages(struct dt_memory_memo *memo, const struct dt_plan *p,
                                    const struct dt_model *m, const struct dt_cluster *c,
                                    const struct dt_work *work, struct share *const *share,
@@ -506,9 +536,7 @@ static enum dt_status check_stages(struct dt_memory_memo *memo, const struct dt_
             if (mem.total > dt_memory_limit(c))
                 return too_large(p, m, c, &at, &mem, err);
             *most = fmax(*most, mem.total);
-            share[module][stage] =
-                (struct share){mem.total, dt_cluster_is_cpu(c) ? mem.logits_workspace : mem.reserve,
-                               mem.away, mem.beside};
+            share[module][stage] = share_of(c, &mem);
         }
     }
     return DT_OK;
@@ -538,21 +566,12 @@ enum dt_status dt_memory_check_again(struct dt_memory_memo *memo, const struct d
                                      const struct dt_work *work, double *max_bytes,
                                      struct dt_error *err)
 {
-    struct share *share[DT_MAX_MODULES], *all;
-    size_t stages = 0;
+    struct share *share[DT_MAX_MODULES], *all = shares_new(p, share);
     double most = 0;
     enum dt_status st;
 
-    for (int module = 0; module < p->n_modules; module++)
-        stages += (size_t)p->modules[module].layout.pp;
-    all = dt_malloc((stages + 1) * sizeof(*all));
     if (!all)
         return dt_error_nomem(err, "memory of stages");
-    stages = 0;
-    for (int module = 0; module < p->n_modules; module++) {
-        share[module] = all + stages;
-        stages += (size_t)p->modules[module].layout.pp;
-    }
     st = check_stages(memo, p, m, c, work, share, &most, err);
     if (st == DT_OK && dt_plan_shares(p))
         st = check_shared(p, c, share, &most, err);
@@ -562,6 +581,30 @@ enum dt_status dt_memory_check_again(struct dt_memory_memo *memo, const struct d
     if (st == DT_OK && max_bytes)
         *max_bytes = most;
     return st;
+}
+
+enum dt_status dt_memory_fullest(const struct dt_plan *p, const struct dt_model *m,
+                                 const struct dt_cluster *c, const struct dt_work *work,
+                                 const int64_t *n_microbatches, struct dt_error *err, double *bytes)
+{
+    struct share *share[DT_MAX_MODULES], *all = shares_new(p, share);
+
+    if (!all)
+        return dt_error_nomem(err, "memory of stages");
+    *bytes = 0;
+    for (int module = 0; module < p->n_modules; module++)
+        for (int stage = 0; stage < p->modules[module].layout.pp; stage++) {
+            struct dt_memory mem;
+
+            dt_memory_stage(p, m, c, module, stage, &work[module], n_microbatches[module], &mem);
+            *bytes = fmax(*bytes, mem.total);
+            share[module][stage] = share_of(c, &mem);
+        }
+    for (int module = 0; dt_plan_shares(p) && module < p->n_modules; module++)
+        for (int stage = 0; stage < p->modules[module].layout.pp; stage++)
+            *bytes = fmax(*bytes, gpu_bytes(p, share, dt_plan_lane_gpu(p, module, 0, stage)));
+    dt_free(all);
+    return DT_OK;
 }
 
 enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m,

@@ -95,6 +95,13 @@ void dt_memory_stage_on(enum dt_memory_device device, const struct dt_plan *p,
 enum dt_status dt_memory_check(const struct dt_plan *p, const struct dt_model *m,
                                const struct dt_cluster *c, const struct dt_work *work /*[modules]*/,
                                double *max_bytes, struct dt_error *err);
+/* What the fullest GPU (or process) needs, all that share it together, for that work and number of microbatches of each
+ * module, whether or not it has as much. */
+enum dt_status dt_memory_fullest(const struct dt_plan *p, const struct dt_model *m,
+                                 const struct dt_cluster *c,
+                                 const struct dt_work *work /*[modules]*/,
+                                 const int64_t *n_microbatches /*[modules]*/, struct dt_error *err,
+                                 double *bytes);
 /* What a plan has in the memory of hosts, with that `work`: of the GPU that has most there, and of all GPUs of the node
  * that has most, and of all nodes together, which other splits of blocks do not change; 0 where nothing is offloaded, and where
  * devices are CPUs.  O(stages * nodes). */

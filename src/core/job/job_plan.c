@@ -336,15 +336,23 @@ static bool of_others(const struct dt_job *j, const char *key)
 {
     if (strcmp(key, "megatron_pp") == 0)
         return j->strategy != DT_STRATEGY_MEGATRON && j->search.megatron_pp != DT_MEGATRON_AUTO;
+    if (strcmp(key, "uniform") == 0) /* their layouts are not divided by the formula */
+        return j->search.uniform &&
+               (j->strategy == DT_STRATEGY_MEGATRON || j->strategy == DT_STRATEGY_HOMOGENEOUS ||
+                j->strategy == DT_STRATEGY_COLOCATED || j->strategy == DT_STRATEGY_DIP);
     return strcmp(key, "placement") == 0 && j->strategy != DT_STRATEGY_DISTTRAIN &&
            j->search.guests != 0;
 }
 
+/* As many as there is room for. */
 static void note_unused(struct dt_job *j, const char *map, const char *key)
 {
     size_t used = strlen(j->search_unused), size = sizeof(j->search_unused);
+    int n =
+        snprintf(j->search_unused + used, size - used, "%s%s.%s", used > 0 ? ", " : "", map, key);
 
-    snprintf(j->search_unused + used, size - used, "%s%s.%s", used > 0 ? ", " : "", map, key);
+    if (n < 0 || (size_t)n >= size - used)
+        j->search_unused[used] = '\0';
 }
 
 /* Outside of the job's own file? */
@@ -371,6 +379,23 @@ static void list_unused(struct dt_node root, bool stated, struct dt_job *j)
 
         if (dt_node_present(n) && (stated || of_others(j, bounds[i])) && is_beside(j, n))
             note_unused(j, "search", bounds[i]);
+    }
+}
+
+/* What is stated beside the job of a plan that is searched for. */
+static void list_plan(struct dt_node n, const char *path, struct dt_job *j)
+{
+    for (size_t i = 0; i < dt_map_size(n); i++) {
+        struct dt_node value;
+        const char *key;
+        char below[128];
+
+        dt_map_at(n, i, &key, &value);
+        snprintf(below, sizeof(below), "%s.%s", path, key);
+        if (dt_node_is_map(value))
+            list_plan(value, below, j);
+        else if (is_beside(j, value))
+            note_unused(j, path, key);
     }
 }
 
@@ -460,7 +485,8 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
     j->plan.policy = j->policy;
     memcpy(j->plan.model, j->model->name, sizeof(j->plan.model));
     memcpy(j->plan.cluster, j->cluster.name, sizeof(j->plan.cluster));
-    if (j->strategy == DT_STRATEGY_MANUAL)
-        list_unused(root, true, j);
+    list_unused(root, j->strategy == DT_STRATEGY_MANUAL, j);
+    if (j->strategy != DT_STRATEGY_MANUAL && dt_node_is_map(n))
+        list_plan(n, "plan", j);
     return check_searched(root, j, err);
 }

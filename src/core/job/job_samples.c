@@ -82,9 +82,10 @@ static enum dt_status key_of(struct dt_node n, const struct dt_job *j, int64_t c
     size = strlen(samples) + strlen(dt_doc_name(j->doc)) + 256;
     key = dt_malloc(size);
     if (key)
-        snprintf(key, size, "%s beside %s: %d tokens, %lld, seed %llu, images %d %d", samples,
-                 dt_doc_name(j->doc), j->policy.seq_len, (long long)count,
-                 (unsigned long long)j->sim.seed, image.patch, image.resize);
+        snprintf(key, size, "%s beside %s: %d tokens, %lld, seed %llu, images %d %d, sound %d %d",
+                 samples, dt_doc_name(j->doc), j->policy.seq_len, (long long)count,
+                 (unsigned long long)j->sim.seed, image.patch, image.resize, image.mel_bins,
+                 image.sound_patch);
     dt_free(samples);
     if (!key)
         return dt_error_nomem(err, "samples");

@@ -9,21 +9,30 @@
 
 const char *const dt_block_recompute_names[] = {"none", "selective", "full", NULL};
 
-double dt_block_flops(const struct dt_block *b, const struct dt_work *w)
+/* core: of what unfused attention computes. */
+static double flops(const struct dt_block *b, const struct dt_work *w, double core)
 {
     static const struct dt_block_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
-    struct dt_block plain = *b; /* rows that a capacity pads are no work of the model */
     struct dt_kop ops[DT_MAX_KOPS];
+    int n = dt_block_kops(b, &whole, w, ops);
     double sum = 0;
-    int n;
+
+    for (int i = 0; i < n; i++)
+        sum += ops[i].flops * ops[i].count * (ops[i].core ? core : 1);
+    return sum;
+}
+
+double dt_block_flops(const struct dt_block *b, const struct dt_work *w)
+{
+    struct dt_block plain = *b; /* rows that a capacity pads are no work of the model */
 
     plain.capacity = 0;
-    n = dt_block_kops(&plain, &whole, w, ops);
+    return flops(&plain, w, b->causal ? 0.5 : 1); /* nor is the masked half */
+}
 
-    for (int i = 0; i < n;
-         i++) /* unfused kernels compute the masked half too; it is not model work */
-        sum += ops[i].flops * ops[i].count * (ops[i].core && b->causal ? 0.5 : 1);
-    return sum;
+double dt_block_run_flops(const struct dt_block *b, const struct dt_work *w)
+{
+    return flops(b, w, 1);
 }
 
 void dt_block_count_linear(struct dt_block_param_counts *p, int64_t times, int64_t in, int64_t out,
@@ -89,6 +98,14 @@ int64_t dt_module_active_params(const struct dt_module *m)
             sum -= dt_block_expert_params(b) / b->n_experts * (b->n_experts - b->top_k);
     }
     return sum;
+}
+
+bool dt_module_is_unfused(const struct dt_module *m)
+{
+    for (int i = 0; i < m->n_blocks; i++)
+        if (m->blocks[i].unfused)
+            return true;
+    return false;
 }
 
 double dt_module_flops(const struct dt_module *m, const struct dt_work *w)

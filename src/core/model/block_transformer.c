@@ -29,7 +29,7 @@ static void params(const struct dt_block *b, struct dt_block_param_counts *p)
 
 static void kernels(const struct dt_block *b, struct dt_kop_list *o)
 {
-    if (b->unfused && b->n_experts == 0) {
+    if (b->unfused) {
         dt_block_unfused_transformer(b, o);
         return;
     }

@@ -329,6 +329,9 @@ bool dt_block_by_items(const struct dt_block *b);
 
 /* Totals at tp = 1 (model FLOPs, per-sample shapes; recompute not counted). */
 double dt_block_flops(const struct dt_block *b, const struct dt_work *w); /* forward */
+/* What kernels compute of it: rows that pad a capacity, too, without those that it drops, and the masked half of unfused
+ * attention. */
+double dt_block_run_flops(const struct dt_block *b, const struct dt_work *w);
 int64_t dt_block_params(const struct dt_block *b);
 /* The same in two.  `matrices`: of products and filters, and the token table; in mixed precision they are read
  * rounded.  `vectors`: gains and shifts of norms, biases, learned positions, class tokens. */
@@ -387,6 +390,7 @@ int64_t dt_block_expert_params(const struct dt_block *b);
 struct dt_block_param_counts dt_block_expert_count(const struct dt_block *b);
 /* Of a module, those that a token meets: of the routed experts top_k. */
 int64_t dt_module_active_params(const struct dt_module *m);
+bool dt_module_is_unfused(const struct dt_module *m); /* any block is */
 double dt_module_flops(const struct dt_module *m, const struct dt_work *w);
 int64_t dt_module_params(const struct dt_module *m);
 

@@ -151,6 +151,10 @@ static enum dt_status check_degrees(const struct dt_plan *p, int m, const struct
             "plan, module %s: vpp %d with pp 1: chunks are dealt to several stages; "
             "use vpp 1",
             p->module_names[m], l->vpp);
+    if (l->cp > 1 && dt_module_is_unfused(mod))
+        return bad(err, p, m,
+                   "cp (context parallelism) needs attention: flash; with unfused attention there "
+                   "is none");
     if (l->ip > 1 && mod->role == DT_ROLE_LLM)
         return bad(err, p, m, "ip (image parallelism) is for encoders and generators");
     DT_TRY(check_window(p, m, mod, err));

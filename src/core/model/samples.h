@@ -72,11 +72,11 @@ enum dt_status dt_samples_prefix(const struct dt_samples *s, int64_t n, struct d
 void dt_samples_free(struct dt_samples *s);
 
 /* What module m has to do for sample i (i taken modulo n, so short sets repeat). */
+void dt_sample_work(const struct dt_samples *s, int64_t i, const struct dt_module *m,
+                    struct dt_work *out);
 /* The same of each of its items for module m alone, in their order; NULL: their number only. */
 int64_t dt_sample_items(const struct dt_samples *s, int64_t i, const struct dt_module *m,
                         struct dt_work *out);
-void dt_sample_work(const struct dt_samples *s, int64_t i, const struct dt_module *m,
-                    struct dt_work *out);
 
 /* DT_ERR_INPUT where an iteration of `batch` samples could hold more work than 64 bits count. */
 enum dt_status dt_samples_check_work(const struct dt_samples *s, const struct dt_model *m,

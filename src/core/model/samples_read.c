@@ -91,6 +91,35 @@ static enum dt_status read_lognormal(struct dt_node n, struct dt_samples_dist *d
     return DT_OK;
 }
 
+/* What this kind does not look at would be a number without an effect. */
+static enum dt_status refuse_others(struct dt_node n, const struct dt_samples_dist *d,
+                                    struct dt_error *err)
+{
+    bool log = d->kind == DT_SAMPLES_LOGNORMAL, p99 = dt_node_present(dt_map_get(n, "p99"));
+    const char *with = d->kind == DT_SAMPLES_CONSTANT      ? "value"
+                       : d->kind == DT_SAMPLES_EXPONENTIAL ? "mean"
+                       : d->kind == DT_SAMPLES_UNIFORM     ? "min and max"
+                       : p99                               ? "mean and p99"
+                                                           : "mu and sigma, or mean and p99";
+    const struct {
+        const char *key;
+        bool counts;
+    } keys[] = {{"value", d->kind == DT_SAMPLES_CONSTANT},
+                {"mean", d->kind == DT_SAMPLES_EXPONENTIAL || (log && p99)},
+                {"p99", log},
+                {"mu", log && !p99},
+                {"sigma", log && !p99}};
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        struct dt_node x = dt_map_get(n, keys[i].key);
+
+        if (!keys[i].counts && dt_node_present(x))
+            return dt_node_error(x, err, "%s: this distribution is stated by %s", keys[i].key,
+                                 with);
+    }
+    return DT_OK;
+}
+
 static enum dt_status read_dist(struct dt_node n, const char *key, double lo, double hi,
                                 struct dt_samples_dist *d, struct dt_error *err)
 {
@@ -100,6 +129,7 @@ static enum dt_status read_dist(struct dt_node n, const char *key, double lo, do
     DT_TRY(dt_keys_check(n, key, dist_keys, err));
     DT_TRY(dt_keys_require(n, key, dist_keys, err));
     DT_TRY(dt_keys_get(n, dist_keys, "kind", d, err));
+    DT_TRY(refuse_others(n, d, err));
     DT_TRY(dt_get_double(n, "min", lo, hi, &d->min, err));
     DT_TRY(dt_get_double(n, "max", d->min, hi, &d->max, err));
     switch (d->kind) {

@@ -32,9 +32,30 @@ static enum dt_status refuse_idle(struct dt_node map, const struct beside *keys,
     return DT_OK;
 }
 
+/* Layers as Megatron-LM ran them before flash attention knew nothing of these (block_unfused.c). */
+static enum dt_status check_unfused(struct dt_node node, const struct dt_shape *s,
+                                    struct dt_error *err)
+{
+    const char *has = s->n_experts > 0                 ? "experts"
+                      : s->window > 0                  ? "a window"
+                      : s->kv_lora > 0                 ? "latent attention (kv_lora)"
+                      : s->qk_norm || s->qk_norm_whole ? "norms of queries and keys (qk_norm)"
+                      : s->norms != 0 && s->norms != 2 ? "other than two norms of a layer (norms)"
+                      : s->layer_scale                 ? "scales of layers"
+                                                       : NULL;
+
+    if (s->unfused && has)
+        return dt_node_error(node, err,
+                             "attention: unfused is GPT's as it was before flash attention, "
+                             "without %s; use flash",
+                             has);
+    return DT_OK;
+}
+
 static enum dt_status check_transformer(struct dt_node node, const char *what, struct dt_shape *s,
                                         struct dt_error *err)
 {
+    DT_TRY(check_unfused(node, s, err));
     DT_TRY(need(node, what, "layers", s->layers, err));
     DT_TRY(need(node, what, "hidden", s->hidden, err));
     DT_TRY(need(node, what, "ffn", s->ffn, err));

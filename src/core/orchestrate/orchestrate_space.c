@@ -94,9 +94,10 @@ static bool tp_legal(struct dt_orch_table *t, int m, int tp)
 /* Context parallelism is for sequences that are long: those of the LLM. */
 static int cp_max(const struct dt_search_input *in, int m)
 {
+    const struct dt_module *mod = &in->model->modules[m];
     int most = 1;
 
-    if (m != in->model->llm || dt_cluster_is_cpu(in->cluster))
+    if (m != in->model->llm || dt_cluster_is_cpu(in->cluster) || dt_module_is_unfused(mod))
         return 1;
     while (in->policy.seq_len / (2 * most) >= CP_TOKENS_MIN &&
            (in->opt.max_cp == 0 || 2 * most <= in->opt.max_cp))

@@ -58,13 +58,14 @@ void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, i
 struct dt_timeline_summary {
     double iteration_s;
     double bubble_fraction; /* 1 - sum(busy compute * gpus) / (gpus_used * makespan) */
-    double
-        exposed_comm_s; /* mean over lanes, GPU-weighted, of time compute waited for a transfer or collective */
+    /* mean over GPUs of the time in which compute waited for a transfer or collective, and no other lane of the GPU computed */
+    double exposed_comm_s;
     double utilisation[DT_MAX_MODULES]; /* busy compute share per module */
     double sync_s, gather_s,
         step_s; /* exposed tail: from last backward to the end, by cause (critical lane) */
 };
-void dt_timeline_summarise(const struct dt_program *p, const struct dt_timeline *t,
-                           struct dt_timeline_summary *out);
+/* DT_ERR_NOMEM */
+enum dt_status dt_timeline_summarise(const struct dt_program *p, const struct dt_timeline *t,
+                                     struct dt_error *err, struct dt_timeline_summary *out);
 
 #endif

@@ -8,6 +8,9 @@
  * other computation. */
 #include "core/schedule/timeline.h"
 
+#include "base/mem.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 static bool is_compute(const struct dt_op *op)
@@ -153,8 +156,122 @@ static double gather_s(const struct dt_program *p, const struct dt_timeline *t, 
     return 0;
 }
 
-void dt_timeline_summarise(const struct dt_program *p, const struct dt_timeline *t,
-                           struct dt_timeline_summary *out)
+/* ---- lanes that share GPUs ---- */
+
+struct edge { /* where a lane's GPUs begin or end */
+    uint32_t gpu;
+    int lane;
+};
+struct cursor {
+    int lane;
+    uint32_t at, previous; /* its next compute op, and the one before */
+};
+
+static int by_gpu(const void *a, const void *b)
+{
+    const struct edge *x = a, *y = b;
+
+    return x->gpu != y->gpu ? (x->gpu > y->gpu ? 1 : -1) : x->lane - y->lane;
+}
+
+static uint32_t next_compute(const struct dt_program *p, const struct dt_lane *l, uint32_t i)
+{
+    while (i < l->first + l->n && !is_compute(&p->ops[i]))
+        i++;
+    return i;
+}
+
+/* What a GPU waits for communication: the compute ops of its lanes in the order in which they begin. */
+static int64_t comm_of_gpu(const struct dt_program *p, const struct dt_timeline *t,
+                           struct cursor *c, int n)
+{
+    int64_t free_ns = 0, comm = 0;
+
+    for (int k = 0; k < n; k++) {
+        c[k].at = next_compute(p, &p->lanes[c[k].lane], p->lanes[c[k].lane].first);
+        c[k].previous = DT_NONE;
+    }
+    for (;;) {
+        struct cursor *x = NULL;
+
+        for (int k = 0; k < n; k++)
+            if (c[k].at < p->lanes[c[k].lane].first + p->lanes[c[k].lane].n &&
+                (!x || t->begin_ns[c[k].at] < t->begin_ns[x->at]))
+                x = &c[k];
+        if (!x)
+            return comm;
+        if (t->begin_ns[x->at] > free_ns) {
+            int64_t produced = inputs_produced_ns(p, t, x->at, x->previous);
+
+            produced = produced < free_ns ? free_ns : produced;
+            if (t->begin_ns[x->at] > produced)
+                comm += t->begin_ns[x->at] - produced;
+        }
+        if (t->end_ns[x->at] > free_ns)
+            free_ns = t->end_ns[x->at];
+        x->previous = x->at;
+        x->at = next_compute(p, &p->lanes[x->lane], x->at + 1);
+    }
+}
+
+/* The sum over GPUs; those between two edges have the same lanes. */
+static double comm_of_gpus(const struct dt_program *p, const struct dt_timeline *t,
+                           struct edge *first, struct edge *last, struct cursor *c)
+{
+    double sum = 0;
+    int n = 0, in = 0, out = 0;
+
+    for (int l = 0; l < p->n_lanes; l++) {
+        first[l] = (struct edge){p->lanes[l].first_gpu, l};
+        last[l] = (struct edge){p->lanes[l].first_gpu + p->lanes[l].gpus, l};
+    }
+    qsort(first, (size_t)p->n_lanes, sizeof(*first), by_gpu);
+    qsort(last, (size_t)p->n_lanes, sizeof(*last), by_gpu);
+    while (out < p->n_lanes) {
+        uint32_t from = n > 0 ? last[out].gpu : first[in].gpu, to;
+        int kept = 0;
+
+        if (n > 0 && in < p->n_lanes && first[in].gpu < from)
+            from = first[in].gpu;
+        for (int k = 0; k < n; k++) {
+            const struct dt_lane *l = &p->lanes[c[k].lane];
+
+            if (l->first_gpu + l->gpus > from)
+                c[kept++] = c[k];
+        }
+        n = kept;
+        while (out < p->n_lanes && last[out].gpu <= from)
+            out++;
+        while (in < p->n_lanes && first[in].gpu <= from)
+            c[n++].lane = first[in++].lane;
+        if (n == 0)
+            continue;
+        to = last[out].gpu;
+        if (in < p->n_lanes && first[in].gpu < to)
+            to = first[in].gpu;
+        sum += (double)comm_of_gpu(p, t, c, n) * (to - from);
+    }
+    return sum;
+}
+
+static enum dt_status shared_comm(const struct dt_program *p, const struct dt_timeline *t,
+                                  struct dt_error *err, double *ns)
+{
+    size_t n = (size_t)p->n_lanes;
+    struct edge *e = dt_malloc(2 * n * sizeof(*e));
+    struct cursor *c = dt_malloc(n * sizeof(*c));
+
+    if (e && c)
+        *ns = comm_of_gpus(p, t, e, e + n, c);
+    dt_free(e);
+    dt_free(c);
+    return e && c ? DT_OK : dt_error_nomem(err, "waits of GPUs");
+}
+
+/* ---- all of it ---- */
+
+enum dt_status dt_timeline_summarise(const struct dt_program *p, const struct dt_timeline *t,
+                                     struct dt_error *err, struct dt_timeline_summary *out)
 {
     double busy = 0, gpus = 0, comm = 0, by_module[DT_MAX_MODULES] = {0}, of[DT_MAX_MODULES] = {0};
     double span = (double)t->makespan_ns;
@@ -173,8 +290,12 @@ void dt_timeline_summarise(const struct dt_program *p, const struct dt_timeline 
         of[l->module] += l->gpus;
     }
     if (p->n_lanes < 1 || span <= 0)
-        return;
-    out->bubble_fraction = 1 - busy / ((p->plan ? dt_plan_gpus(p->plan) : gpus) * span);
+        return DT_OK;
+    if (p->plan && dt_plan_shares(p->plan)) {
+        gpus = dt_plan_gpus(p->plan);
+        DT_TRY(shared_comm(p, t, err, &comm));
+    }
+    out->bubble_fraction = 1 - busy / (gpus * span);
     out->exposed_comm_s = 1e-9 * comm / gpus;
     for (int m = 0; m < DT_MAX_MODULES; m++)
         out->utilisation[m] = of[m] > 0 ? by_module[m] / (of[m] * span) : 0;
@@ -186,4 +307,5 @@ void dt_timeline_summarise(const struct dt_program *p, const struct dt_timeline 
 
             out->gather_s = g > out->gather_s ? g : out->gather_s;
         }
+    return DT_OK;
 }
