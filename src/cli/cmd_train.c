@@ -57,10 +57,14 @@ static void on_signal(int sig)
     signal(sig, SIG_DFL);
 }
 
+/* On a stack of its own: oneDNN's products for AVX2 have the stack pointer in a buffer of the heap while they run, and what a
+ * handler puts below it would overwrite another's memory. */
 static void catch_signals(void)
 {
-    struct sigaction a = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
+    static char stack[1 << 16];
+    struct sigaction a = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK}, before;
 
+    sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof(stack)}, NULL);
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);

@@ -10,7 +10,9 @@
 #include "base/mem.h"
 #include "base/clock.h"
 
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -249,15 +251,39 @@ static void queue_call(struct dt_device_queue *q, void (*fn)(void *), void *arg)
         fn(arg);
 }
 
+#ifdef _OPENMP
+static const int own_fault[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+
+/* oneDNN's products for AVX2 have their stack pointer in a buffer of the heap while they run, so a handler that ran on this
+ * thread's stack would overwrite what lies below: signals are for other threads.  (The thread that calls kernels is the
+ * program's own, whose handlers have a stack of their own: cli/cmd_train.c.) */
+static void take_no_signals(int thread)
+{
+    static _Thread_local bool taken;
+    sigset_t set;
+
+    if (thread == 0 || taken)
+        return;
+    sigfillset(&set);
+    for (int i = 0; i < (int)(sizeof(own_fault) / sizeof(own_fault[0])); i++)
+        sigdelset(&set, own_fault[i]);
+    taken = pthread_sigmask(SIG_BLOCK, &set, NULL) == 0;
+}
+#endif
+
 void dt_cpu_for(struct dt_device_queue *q, int64_t blocks, dt_cpu_block_fn *fn, void *arg)
 {
 #ifdef _OPENMP
     if (blocks > 1 && q->threads > 1) {
-        /* dynamic: a core that the system takes away for a while delays one block, not half the
-         * loop */
-#pragma omp parallel for num_threads(q->threads) schedule(dynamic)
-        for (int64_t b = 0; b < blocks; b++)
-            fn(arg, b, omp_get_thread_num());
+#pragma omp parallel num_threads(q->threads)
+        {
+            take_no_signals(omp_get_thread_num());
+            /* dynamic: a core that the system takes away for a while delays one block, not half the
+             * loop */
+#pragma omp for schedule(dynamic)
+            for (int64_t b = 0; b < blocks; b++)
+                fn(arg, b, omp_get_thread_num());
+        }
         return;
     }
 #else
