@@ -99,8 +99,6 @@ int ranks_of(const struct ranks_case *c);
 void share_device(struct world *w);
 void unshare_device(struct world *w);
 
-/* execute_ranks_bf16.c: can this machine train in bf16? */
-bool bf16_here(void);
 /* execute_ranks_bf16.c, execute_ranks_comm.c, execute_ranks_nonfinite.c, execute_ranks_offload.c,
  * execute_ranks_whole.c */
 void add_bf16_tests(TCase *t);

@@ -11,19 +11,6 @@
 enum { STEPS = 3 };
 enum { SHARDED, WHOLE, APART, WAYS };
 
-bool bf16_here(void)
-{
-    struct dt_device_options o = {.threads = 1};
-    struct dt_device *dev;
-    struct dt_error err;
-    bool has;
-
-    dt_assert_ok(dt_test_device_open(&o, &err, &dev), err);
-    has = dev->info.bf16;
-    dev->close(dev);
-    return has;
-}
-
 static struct outcome {
     double text[STEPS], image[STEPS], norm[STEPS];
     uint64_t parameters;   /* of all stages here, a hash of their bits */
@@ -166,7 +153,7 @@ START_TEST(rounding_what_is_gathered_changes_nothing)
     ck_assert_ptr_nonnull(ranks);
     read_layout(_i, &c);
     if (gathers(&c) && !in_groups(&c) && (!c.full || (full && *full && *full != '0')) &&
-        bf16_here()) {
+        dt_test_has_bf16()) {
         c.bf16 = true;
         for (int way = 0; way < WAYS; way++) {
             for (int m = 0; m < MODULES; m++)
@@ -211,12 +198,12 @@ START_TEST(a_rounded_copy_changes_nothing)
     for (read_layout(0, &c); strcmp(c.name, "fan-in 4/2/1") != 0; read_layout(++i, &c))
         ck_assert_int_lt(i, n_layouts());
     c.bf16 = true;
-    for (int way = 0; way < 2 && bf16_here(); way++)
+    for (int way = 0; way < 2 && dt_test_has_bf16(); way++)
         run_ranks(
             &(struct world){
                 .c = &c, .ranks = ranks_of(&c), .way = way, .own_devices = true, .open = open[way]},
             ranks, train_in_bf16);
-    for (int k = 0; k < ranks_of(&c) && bf16_here(); k++) {
+    for (int k = 0; k < ranks_of(&c) && dt_test_has_bf16(); k++) {
         const struct outcome *a = &outcomes[0][k], *b = &outcomes[1][k];
 
         for (int t = 0; t < STEPS; t++) {
@@ -244,12 +231,12 @@ START_TEST(a_ring_is_near_to_gathering)
         ck_assert_int_lt(i, n_layouts());
     ck_assert(c.ring);
     c.bf16 = true;
-    for (int way = 0; way < 2 && bf16_here(); way++) {
+    for (int way = 0; way < 2 && dt_test_has_bf16(); way++) {
         c.ring = way == 0;
         run_ranks(&(struct world){.c = &c, .ranks = ranks_of(&c), .way = way}, ranks,
                   train_in_bf16);
     }
-    for (int t = 0; t < STEPS && bf16_here(); t++) {
+    for (int t = 0; t < STEPS && dt_test_has_bf16(); t++) {
         const struct outcome *a = &outcomes[0][0], *b = &outcomes[1][0];
 
         printf("%s, step %d: losses %.6f %.6f (gathered %.6f %.6f), norm %.6f (%.6f)\n", c.name,

@@ -117,7 +117,7 @@ START_TEST(messages_have_their_planned_length)
     for (read_layout(0, &c); strcmp(c.name, names[_i / 2]) != 0; read_layout(++i, &c))
         ck_assert_int_lt(i, n_layouts());
     c.bf16 = _i % 2;
-    if (c.bf16 && !bf16_here())
+    if (c.bf16 && !dt_test_has_bf16())
         return;
     run_ranks(&(struct world){.c = &c, .ranks = ranks_of(&c)}, ranks, run_counted);
     for (int k = 0; k < ranks_of(&c); k++) {

@@ -166,7 +166,7 @@ static void check_layout(struct ranks_case *c)
     int64_t host = 0;
 
     ck_assert_ptr_nonnull(ranks);
-    for (int bf16 = 0; bf16 < (bf16_here() ? 2 : 1); bf16++) {
+    for (int bf16 = 0; bf16 < (dt_test_has_bf16() ? 2 : 1); bf16++) {
         c->bf16 = bf16 == 1;
         for (int way = 0; way < WAYS; way++)
             run_way(c, way, ranks);
@@ -221,7 +221,7 @@ START_TEST(where_parameters_are_between_phases_changes_no_bit)
         c.zero[m] = params[_i].zero >= 0 ? params[_i].zero : c.zero[m];
         c.frozen[m] = params[_i].frozen ? params[_i].frozen[m] : c.frozen[m];
     }
-    for (int bf16 = 0; bf16 < (bf16_here() ? 2 : 1); bf16++) {
+    for (int bf16 = 0; bf16 < (dt_test_has_bf16() ? 2 : 1); bf16++) {
         c.bf16 = bf16 == 1;
         run_way(&c, NOWHERE, ranks);
         for (int way = PARAMS; way < ENOUGH; way++) {

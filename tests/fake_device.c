@@ -422,6 +422,20 @@ enum dt_status dt_test_device_open(const struct dt_device_options *opt, struct d
     return other.name ? dt_device_open(&other, opt, err, out) : dt_device_open_cpu(opt, err, out);
 }
 
+bool dt_test_has_bf16(void)
+{
+    struct dt_device_options o = {.threads = 1};
+    struct dt_device *dev;
+    struct dt_error err;
+    bool has;
+
+    if (dt_test_device_open(&o, &err, &dev) != DT_OK)
+        return false;
+    has = dev->info.bf16;
+    dev->close(dev);
+    return has;
+}
+
 void dt_fake_count(struct dt_fake *f, const char *what)
 {
     int k = 0;

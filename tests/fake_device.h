@@ -34,6 +34,8 @@
 /* The CPU, or where the environment asks for it the fake device. */
 enum dt_status dt_test_device_open(const struct dt_device_options *opt, struct dt_error *err,
                                    struct dt_device **out);
+/* Does the CPU here multiply in bf16, and the fake device with it?  Only with AVX-512. */
+bool dt_test_has_bf16(void);
 /* The fake device, whatever the environment says. */
 enum dt_status dt_fake_device_open(const struct dt_device_options *opt, struct dt_error *err,
                                    struct dt_device **out);

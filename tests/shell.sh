@@ -28,6 +28,8 @@ expect() {
 }
 # field NAME [FILE]: the first such member of the JSON in FILE (out); a text without its quotes
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "${2:-out}" | head -n 1; }
+# Does the CPU multiply in bf16?  Only with AVX-512, whose products also give a row the same bits whatever others there are.
+has_bf16() { "$DISTTRAIN" devices --json | grep -m 1 '"bf16":' | grep -q true; }
 totals() { echo "$passed passed, $failed failed"; [ $failed -eq 0 ] && [ $passed -gt 0 ]; }
 
 # two-000000.tar: 40 pictures of 8 x 8, dark ones of label 0 and light ones of label 1 in turn

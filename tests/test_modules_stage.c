@@ -78,6 +78,8 @@ START_TEST(recompute_changes_nothing)
     struct mu_run run = {.upstream = true};
     struct mu_result none, other;
 
+    if (_i >= MU_N && !dt_test_has_bf16())
+        return;
     mu_open_case(&u, _i % MU_N);
     run.dtype = _i < MU_N ? DT_F32 : DT_BF16;
     mu_execute(&u, &run, &none);
@@ -208,6 +210,8 @@ START_TEST(bf16_is_near_fp32)
     struct mu_result full, half, moved;
     double bound = 0;
 
+    if (!dt_test_has_bf16())
+        return;
     mu_open_case(&u, _i);
     mu_execute(&u, &run, &full);
     run.dtype = DT_BF16;

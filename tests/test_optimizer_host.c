@@ -110,6 +110,8 @@ START_TEST(padding_stays_zero)
     struct rig r;
     int gaps = 0;
 
+    if (_i != 0 && !dt_test_has_bf16())
+        return;
     rig_open(&r, _i == 0 ? DT_F32 : DT_BF16);
     ck_assert_int_eq(dt_stage_master(r.stage) == NULL, _i == 1);
     for (size_t end = CHUNK + 1; end < r.total; end++) {

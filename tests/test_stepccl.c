@@ -21,20 +21,8 @@ static const struct row {
     {MU_LLAMA3, 4, 2, 2, 7}, {MU_LLAMA, 8, 4, 4, 16},   {MU_UNET, 2, 2, 2, 4},
 };
 
-static bool bf16,
-    rows_alone; /* of the device: it multiplies in bf16; a product's rows know nothing of each other */
-
-static void ask_device(void)
-{
-    struct dt_device_options o = {.threads = 1};
-    struct dt_device *dev;
-    struct dt_error err;
-
-    dt_assert_ok(dt_test_device_open(&o, &err, &dev), err);
-    bf16 = dev->info.bf16;
-    rows_alone = bf16; /* AVX-512, both */
-    dev->close(dev);
-}
+/* Where AVX-512 is, and with it bf16, a product's rows know nothing of each other. */
+static bool has_bf16, rows_alone;
 
 static double largest(double most, const double *v, int64_t n)
 {
@@ -84,12 +72,12 @@ START_TEST(chunks_change_nothing)
         {.frozen = true, .freeze_from = 0, .freeze_to = 2, .recompute = DT_RECOMPUTE_SELECTIVE},
     };
 
-    ask_device();
+    has_bf16 = rows_alone = dt_test_has_bf16();
     for (size_t k = 0; k < sizeof(runs) / sizeof(runs[0]); k++) {
         struct mu_run run = runs[k];
         struct mu u;
 
-        if (run.dtype == DT_BF16 && !bf16)
+        if (run.dtype == DT_BF16 && !has_bf16)
             continue;
         mu_open_heads(&u, r->kind, dt_test_seed() + k, r->heads, r->kv_heads);
         run.tp = r->tp;
