@@ -301,6 +301,9 @@ SHOWN int ncclCommGetAsyncError(struct dt_nccl_comm *c, int *error)
     if (*error == SUCCESS) {
         l = c->held;
         c->held = NULL;
+        if (c->window_to)
+            *c->window_to = c->window;
+        c->window_to = NULL;
     }
     pthread_mutex_unlock(&fake_nccl_lock);
     if (l)

@@ -70,7 +70,8 @@ struct dt_nccl_comm {
     int me, questions;     /* more of them until it is ready */
     uint64_t windows;      /* made so far */
     uint64_t launches, collectives, sent[RANKS], received[RANKS];
-    struct launch *held; /* goes to its stream when it is ready */
+    struct launch *held;       /* goes to its stream when it is ready */
+    void **window_to, *window; /* where a window is written when it is ready */
     atomic_int inside;
     bool finalizing, zero_cta;
 };
