@@ -64,6 +64,7 @@ struct caller { /* a thread that makes communicators */
 };
 
 struct dt_nccl_comm {
+    struct dt_nccl_comm *next; /* all that have not ended */
     struct world *w;
     struct caller *caller; /* nobody else may call */
     uint64_t name;         /* among the caller's */
@@ -74,6 +75,7 @@ struct dt_nccl_comm {
     void **window_to, *window; /* where a window is written when it is ready */
     atomic_int inside;
     bool finalizing, zero_cta;
+    struct dt_nccl_comm *given_up; /* the next that a group gives up */
 };
 
 extern pthread_mutex_t fake_nccl_lock; /* of worlds, meetings, callers and memory */

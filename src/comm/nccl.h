@@ -40,7 +40,7 @@ struct dt_nccl_config {
     int nvlink_centric_sched;
 };
 enum { DT_NCCL_UNDEFINED = INT_MIN };
-enum { DT_NCCL_VERSION_2_18 = 21800, DT_NCCL_VERSION_2_28 = 22800 };
+enum { DT_NCCL_VERSION_2_18 = 21800, DT_NCCL_VERSION_2_22 = 22200, DT_NCCL_VERSION_2_28 = 22800 };
 enum { DT_NCCL_CTA_POLICY_ZERO = 2, DT_NCCL_WIN_COLL_SYMMETRIC = 1 };
 #define DT_NCCL_MAGIC 0xcafebeefu
 /* Nothing said of what may be left to the library, in the form that `version` knows. */
