@@ -382,6 +382,32 @@ START_TEST(test_unused_memory_goes_back)
 }
 END_TEST
 
+/* All of a small card is free, but in pieces smaller than what is asked for. */
+START_TEST(test_small_pieces_make_room_for_a_large_one)
+{
+    enum { PIECES = 3 };
+    static const struct dt_device_choice which = {.name = "cuda"};
+    const size_t mib = (size_t)1 << 20;
+    struct work k = {0};
+    struct dt_error err;
+    void *p[PIECES], *large;
+
+    setenv("CUCPU_MEMORY_MIB", "256", 1);
+    dt_assert_ok(begin_on(&k, &which, &err), err);
+    for (int i = 0; i < PIECES; i++)
+        dt_assert_ok(k.dev->alloc(k.dev, 40 * mib, &err, &p[i]), err);
+    k.dev->zero(k.q[0], p[0], 40 * mib); /* it is in use when it is freed */
+    for (int i = 0; i < PIECES; i++)
+        k.dev->free(k.dev, p[i]);
+    dt_assert_ok(k.dev->alloc(k.dev, 150 * mib, &err, &large), err);
+    k.dev->zero(k.q[0], large, 150 * mib);
+    ck_assert_int_eq(k.dev->alloc(k.dev, 150 * mib, &err, &p[0]), DT_ERR_NOMEM);
+    k.dev->free(k.dev, large);
+    dt_assert_ok(k.dev->queue_sync(k.q[0], &err), err);
+    end(&k);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("cards: calls that fail");
@@ -397,5 +423,6 @@ int main(void)
     tcase_add_test(t, test_handles);
     tcase_add_test(t, test_any_thread_uses_any_card);
     tcase_add_test(t, test_unused_memory_goes_back);
+    tcase_add_test(t, test_small_pieces_make_room_for_a_large_one);
     return dt_test_run(s);
 }
