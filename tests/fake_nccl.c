@@ -206,9 +206,22 @@ int fake_nccl_version(void)
     return v ? atoi(v) : 22809;
 }
 
+/* FAKE_NCCL_TELLS=FILE: what it finds in the environment is appended. */
+static void tell_environment(void)
+{
+    const char *path = getenv("FAKE_NCCL_TELLS"), *nvls = getenv("NCCL_NVLS_ENABLE");
+    FILE *f = path ? fopen(path, "a") : NULL;
+
+    if (!f)
+        return;
+    fprintf(f, "NCCL_NVLS_ENABLE %s\n", nvls ? nvls : "is not set");
+    fclose(f);
+}
+
 SHOWN int ncclGetVersion(int *version);
 SHOWN int ncclGetVersion(int *version)
 {
+    tell_environment();
     *version = fake_nccl_version();
     return SUCCESS;
 }

@@ -12,6 +12,7 @@
  *     waits until no other communicator of the rank is stuck; in a group, since 2.22, all are given up before
  *
  * What is registered, and windows: fake_nccl_memory.c.  FAKE_NCCL_VERSION=N (22809): it is of another version.
+ * FAKE_NCCL_TELLS=FILE: what it finds in the environment when it is asked for its version is appended.
  *
  * A test finds these functions in the library. */
 #ifndef DT_TESTS_FAKE_NCCL_H

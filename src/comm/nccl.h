@@ -102,6 +102,8 @@ struct dt_nccl {
 /* What NCCL is to read from the environment, where the user has not said it.  Before there are threads: the environment
  * must not change while one of them reads it. */
 void dt_nccl_environment(void);
+/* The same, for the same bits in every run: before a communicator, and before a thread that reads the environment. */
+void dt_nccl_deterministic(void);
 const struct dt_nccl *dt_nccl_load(struct dt_error *err);
 
 #endif
