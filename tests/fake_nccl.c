@@ -5,15 +5,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 pthread_mutex_t fake_nccl_lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
 pthread_cond_t fake_nccl_change = PTHREAD_COND_INITIALIZER;
 static struct caller *callers;
 static uint64_t ids, calls, fail_at;
-static uint64_t living; /* communicators */
+static uint64_t living; /* communicators: these */
+static struct dt_nccl_comm *comms;
 static struct fake_nccl_hooks hooks;
 static _Thread_local int depth;
 static _Thread_local struct launch *group;
+static _Thread_local struct dt_nccl_comm *given_up; /* in the group */
+enum { STUCK_S = 20 };
 
 void fake_nccl_stop(const char *fmt, ...)
 {
@@ -93,6 +97,7 @@ static void run(void *arg)
         }
     }
     w->under_way[l->me]--;
+    pthread_cond_broadcast(&fake_nccl_change);
     fake_nccl_world_leave(w);
     pthread_mutex_unlock(&fake_nccl_lock);
     free((void *)m);
@@ -201,9 +206,22 @@ int fake_nccl_version(void)
     return v ? atoi(v) : 22809;
 }
 
+/* FAKE_NCCL_TELLS=FILE: what it finds in the environment is appended. */
+static void tell_environment(void)
+{
+    const char *path = getenv("FAKE_NCCL_TELLS"), *nvls = getenv("NCCL_NVLS_ENABLE");
+    FILE *f = path ? fopen(path, "a") : NULL;
+
+    if (!f)
+        return;
+    fprintf(f, "NCCL_NVLS_ENABLE %s\n", nvls ? nvls : "is not set");
+    fclose(f);
+}
+
 SHOWN int ncclGetVersion(int *version);
 SHOWN int ncclGetVersion(int *version)
 {
+    tell_environment();
     *version = fake_nccl_version();
     return SUCCESS;
 }
@@ -229,6 +247,7 @@ SHOWN int ncclCommInitRankConfig(struct dt_nccl_comm **comm, int ranks, struct d
                                  int rank, struct dt_nccl_config *config)
 {
     struct dt_nccl_comm *c = NULL;
+    struct caller *who = caller();
     struct world *w = NULL;
     uint64_t n = 0;
 
@@ -262,11 +281,13 @@ SHOWN int ncclCommInitRankConfig(struct dt_nccl_comm **comm, int ranks, struct d
     w->joined++;
     w->users++;
     living++;
-    pthread_mutex_unlock(&fake_nccl_lock);
     c->w = w;
     c->me = rank;
+    c->caller = who;
+    c->next = comms;
+    comms = c;
+    pthread_mutex_unlock(&fake_nccl_lock);
     c->zero_cta = config->version >= 22800 && config->cta_policy == DT_NCCL_CTA_POLICY_ZERO;
-    c->caller = caller();
     c->name = ++c->caller->comms;
     c->questions = 2;
     *comm = c;
@@ -301,6 +322,9 @@ SHOWN int ncclCommGetAsyncError(struct dt_nccl_comm *c, int *error)
     if (*error == SUCCESS) {
         l = c->held;
         c->held = NULL;
+        if (c->window_to)
+            *c->window_to = c->window;
+        c->window_to = NULL;
     }
     pthread_mutex_unlock(&fake_nccl_lock);
     if (l)
@@ -321,18 +345,25 @@ SHOWN int ncclCommFinalize(struct dt_nccl_comm *c)
     return IN_PROGRESS;
 }
 
-static int end(struct dt_nccl_comm *c, bool given_up)
+/* Locked. */
+static void take_out(struct dt_nccl_comm *c)
 {
-    if (c->caller != caller())
-        fake_nccl_stop("the end of a communicator that another thread has made");
-    fake_nccl_forget(c, given_up);
+    struct dt_nccl_comm **at = &comms;
+
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    living--;
+}
+
+static int end(struct dt_nccl_comm *c, bool aborted)
+{
+    fake_nccl_forget(c, aborted);
     pthread_mutex_lock(&fake_nccl_lock);
-    if (!given_up && c->w->finalized < c->w->n)
+    if (!aborted && c->w->finalized < c->w->n)
         fake_nccl_stop("CommDestroy of a communicator that is not finalized by all");
-    if (!given_up && c->w->under_way[c->me] > 0)
+    if (!aborted && c->w->under_way[c->me] > 0)
         fake_nccl_stop("CommDestroy of a communicator with operations under way");
-    c->w->given_up[c->me] = c->w->given_up[c->me] || given_up;
-    pthread_cond_broadcast(&fake_nccl_change);
     if (c->held) { /* it never gets to its stream */
         c->w->users--;
         c->w->under_way[c->me]--;
@@ -340,7 +371,7 @@ static int end(struct dt_nccl_comm *c, bool given_up)
         free(c->held);
     }
     fake_nccl_world_leave(c->w);
-    living--;
+    take_out(c);
     pthread_mutex_unlock(&fake_nccl_lock);
     free(c);
     return SUCCESS;
@@ -349,13 +380,47 @@ static int end(struct dt_nccl_comm *c, bool given_up)
 SHOWN int ncclCommDestroy(struct dt_nccl_comm *c);
 SHOWN int ncclCommDestroy(struct dt_nccl_comm *c)
 {
+    if (c->caller != caller())
+        fake_nccl_stop("the end of a communicator that another thread has made");
     return end(c, false);
+}
+
+/* Locked: another one of the rank's that keeps its card, and that nobody has given up. */
+static bool one_is_stuck(const struct dt_nccl_comm *c)
+{
+    for (const struct dt_nccl_comm *o = comms; o; o = o->next)
+        if (o->caller == c->caller && !o->w->given_up[o->me] && o->w->under_way[o->me] > 0)
+            return true;
+    return false;
+}
+
+/* Waits for the card, as the library may. */
+static int end_given_up(struct dt_nccl_comm *c)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += STUCK_S;
+    pthread_mutex_lock(&fake_nccl_lock);
+    while (one_is_stuck(c))
+        if (pthread_cond_timedwait(&fake_nccl_change, &fake_nccl_lock, &until) != 0)
+            fake_nccl_stop("CommAbort waits for the card, where another communicator is stuck");
+    pthread_mutex_unlock(&fake_nccl_lock);
+    return end(c, true);
 }
 
 SHOWN int ncclCommAbort(struct dt_nccl_comm *c);
 SHOWN int ncclCommAbort(struct dt_nccl_comm *c)
 {
-    return end(c, true);
+    pthread_mutex_lock(&fake_nccl_lock);
+    c->w->given_up[c->me] = true;
+    pthread_cond_broadcast(&fake_nccl_change);
+    pthread_mutex_unlock(&fake_nccl_lock);
+    if (depth == 0 || fake_nccl_version() < DT_NCCL_VERSION_2_22)
+        return end_given_up(c);
+    c->given_up = given_up;
+    given_up = c;
+    return SUCCESS;
 }
 
 SHOWN const char *ncclGetErrorString(int result);
@@ -402,6 +467,11 @@ SHOWN int ncclGroupEnd(void)
         r = launch(l);
         result = r != SUCCESS ? r : result;
     }
+    for (struct dt_nccl_comm *c = given_up, *after; c; c = after) {
+        after = c->given_up;
+        end_given_up(c);
+    }
+    given_up = NULL;
     return fake_nccl_fails() ? SYSTEM : result;
 }
 

@@ -8,9 +8,11 @@
  *   - nobody calls anything on a communicator that is not ready, and nobody but the thread that has made it
  *   - communicators do not block; an operation is on its stream when the communicator is asked and not in progress,
  *     which every fourth of them takes some questions
- *   - what is given up, by CommAbort, comes to an end; others go on waiting for it
+ *   - what is given up, by CommAbort, comes to an end; others go on waiting for it.  The call, which any thread may make,
+ *     waits until no other communicator of the rank is stuck; in a group, since 2.22, all are given up before
  *
  * What is registered, and windows: fake_nccl_memory.c.  FAKE_NCCL_VERSION=N (22809): it is of another version.
+ * FAKE_NCCL_TELLS=FILE: what it finds in the environment when it is asked for its version is appended.
  *
  * A test finds these functions in the library. */
 #ifndef DT_TESTS_FAKE_NCCL_H

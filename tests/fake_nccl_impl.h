@@ -64,15 +64,18 @@ struct caller { /* a thread that makes communicators */
 };
 
 struct dt_nccl_comm {
+    struct dt_nccl_comm *next; /* all that have not ended */
     struct world *w;
     struct caller *caller; /* nobody else may call */
     uint64_t name;         /* among the caller's */
     int me, questions;     /* more of them until it is ready */
     uint64_t windows;      /* made so far */
     uint64_t launches, collectives, sent[RANKS], received[RANKS];
-    struct launch *held; /* goes to its stream when it is ready */
+    struct launch *held;       /* goes to its stream when it is ready */
+    void **window_to, *window; /* where a window is written when it is ready */
     atomic_int inside;
     bool finalizing, zero_cta;
+    struct dt_nccl_comm *given_up; /* the next that a group gives up */
 };
 
 extern pthread_mutex_t fake_nccl_lock; /* of worlds, meetings, callers and memory */

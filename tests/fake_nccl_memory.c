@@ -209,7 +209,7 @@ SHOWN int ncclCommDeregister(struct dt_nccl_comm *c, void *handle)
     return result;
 }
 
-/* It is over after some questions. */
+/* It is over, and the window is written, after some questions; from 2.28 on it says SUCCESS all the same. */
 SHOWN int ncclCommWindowRegister(struct dt_nccl_comm *c, void *p, size_t bytes, void **window,
                                  int flags);
 SHOWN int ncclCommWindowRegister(struct dt_nccl_comm *c, void *p, size_t bytes, void **window,
@@ -220,12 +220,13 @@ SHOWN int ncclCommWindowRegister(struct dt_nccl_comm *c, void *p, size_t bytes, 
     fake_nccl_enter(c, "CommWindowRegister");
     if (flags != DT_NCCL_WIN_COLL_SYMMETRIC || (uintptr_t)p % 4096 != 0)
         fake_nccl_stop("a window at %p with flags %d", p, flags);
-    *window = NULL;
+    c->window_to = window;
+    c->window = NULL;
     if (!refuses("windows"))
-        know(c, p, bytes, window, true);
+        know(c, p, bytes, &c->window, true);
     c->questions = 3;
     fake_nccl_leave(c);
-    return IN_PROGRESS;
+    return fake_nccl_version() < DT_NCCL_VERSION_2_28 ? IN_PROGRESS : SUCCESS;
 }
 
 SHOWN int ncclCommWindowDeregister(struct dt_nccl_comm *c, void *window);

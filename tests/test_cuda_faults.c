@@ -337,6 +337,53 @@ START_TEST(test_any_thread_uses_any_card)
 }
 END_TEST
 
+/* What a kernel may have of shared memory is said to the card of its queue, whichever card the thread's was. */
+static void *attend(void *arg)
+{
+    struct work *k = arg;
+    struct dt_device *d = k->dev;
+    struct dt_kernel_attention a = {.dtype = DT_BF16,
+                                    .heads = 1,
+                                    .kv_heads = 1,
+                                    .head_dim = WIDTH, /* wide enough to ask for more */
+                                    .n_seq = 1,
+                                    .cu_q = k->cu,
+                                    .cu_k = k->cu,
+                                    .rows_q = ROWS,
+                                    .rows_k = ROWS,
+                                    .max_q = ROWS,
+                                    .max_k = ROWS,
+                                    .stride_q = WIDTH,
+                                    .stride_k = WIDTH,
+                                    .stride_v = WIDTH,
+                                    .stride_o = WIDTH,
+                                    .scale = 0.125f};
+    char *in = (char *)(k->p + AT_Q), *out = (char *)(k->p + AT_O);
+
+    d->k->attention_fwd(k->q[0], &a, in, in, in, out, k->p + AT_LSE);
+    return NULL;
+}
+
+START_TEST(test_shared_memory_is_of_the_queues_card)
+{
+    static const struct dt_device_choice which = {.name = "cuda", .index = 1};
+    static const int32_t cu[2] = {0, ROWS};
+    struct work k = {0};
+    struct dt_error err;
+    pthread_t thread;
+
+    setenv("CUCPU_DEVICES", "2", 1);
+    dt_assert_ok(begin_on(&k, &which, &err), err);
+    k.dev->zero(k.q[0], k.p, ALL * sizeof(float));
+    k.dev->copy(k.q[0], k.cu, cu, sizeof(cu), DT_COPY_TO_DEVICE);
+    dt_assert_ok(k.dev->queue_sync(k.q[0], &err), err);
+    ck_assert_int_eq(pthread_create(&thread, NULL, attend, &k), 0);
+    pthread_join(thread, NULL);
+    dt_assert_ok(k.dev->queue_sync(k.q[0], &err), err);
+    end(&k);
+}
+END_TEST
+
 static int blocks_of_driver(void)
 {
     int rest[4];
@@ -382,6 +429,32 @@ START_TEST(test_unused_memory_goes_back)
 }
 END_TEST
 
+/* All of a small card is free, but in pieces smaller than what is asked for. */
+START_TEST(test_small_pieces_make_room_for_a_large_one)
+{
+    enum { PIECES = 3 };
+    static const struct dt_device_choice which = {.name = "cuda"};
+    const size_t mib = (size_t)1 << 20;
+    struct work k = {0};
+    struct dt_error err;
+    void *p[PIECES], *large;
+
+    setenv("CUCPU_MEMORY_MIB", "256", 1);
+    dt_assert_ok(begin_on(&k, &which, &err), err);
+    for (int i = 0; i < PIECES; i++)
+        dt_assert_ok(k.dev->alloc(k.dev, 40 * mib, &err, &p[i]), err);
+    k.dev->zero(k.q[0], p[0], 40 * mib); /* it is in use when it is freed */
+    for (int i = 0; i < PIECES; i++)
+        k.dev->free(k.dev, p[i]);
+    dt_assert_ok(k.dev->alloc(k.dev, 150 * mib, &err, &large), err);
+    k.dev->zero(k.q[0], large, 150 * mib);
+    ck_assert_int_eq(k.dev->alloc(k.dev, 150 * mib, &err, &p[0]), DT_ERR_NOMEM);
+    k.dev->free(k.dev, large);
+    dt_assert_ok(k.dev->queue_sync(k.q[0], &err), err);
+    end(&k);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("cards: calls that fail");
@@ -396,6 +469,8 @@ int main(void)
     t = dt_test_case(s, "threads", 60);
     tcase_add_test(t, test_handles);
     tcase_add_test(t, test_any_thread_uses_any_card);
+    tcase_add_test(t, test_shared_memory_is_of_the_queues_card);
     tcase_add_test(t, test_unused_memory_goes_back);
+    tcase_add_test(t, test_small_pieces_make_room_for_a_large_one);
     return dt_test_run(s);
 }

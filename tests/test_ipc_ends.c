@@ -79,13 +79,14 @@ static enum dt_status slow_map(const struct dt_device *dev, const struct dt_devi
 static void beside_a_mapping(struct if_rank *r)
 {
     struct dt_device slow = *r->dev;
-    char *old = if_alloc(r, LARGE), *fresh = if_alloc(r, LARGE);
+    char *old = if_alloc(r, LARGE), *fresh;
     struct dt_req *into_fresh, *into_old;
     uint64_t begin;
 
     real = r->dev;
     slow.ipc_map = slow_map;
     dt_assert_ok(dt_transport_open_ipc(r->control, &slow, &r->err, &r->t), r->err);
+    fresh = if_alloc(r, LARGE); /* not in the block that is looked at when it opens */
     wait_for(r, post(r, r->k == 0, 1, old));
     atomic_store(&holds, r->k == 0);
     into_fresh = post(r, r->k == 0, 2, fresh);

@@ -233,7 +233,10 @@ struct rank {
     uint64_t
         asked; /* times at which the main thread asked in it whether something of the data transport is over */
     enum dt_status (*test)(struct dt_transport *t, struct dt_req *r, bool *done,
-                           struct dt_error *err); /* of the data transport */
+                           struct dt_error *err); /* of the data transport, as what follows */
+    enum dt_status (*connect)(struct dt_transport *t, const struct dt_transport_edge *edges, int n,
+                              struct dt_error *err);
+    int connects;
 };
 
 static struct rank ranks[RANKS];
@@ -245,6 +248,16 @@ static enum dt_status counting_test(struct dt_transport *t, struct dt_req *req, 
 
     r->asked += pthread_equal(pthread_self(), r->thread) != 0;
     return r->test(t, req, done, err);
+}
+
+static enum dt_status counting_connect(struct dt_transport *t,
+                                       const struct dt_transport_edge *edges, int n,
+                                       struct dt_error *err)
+{
+    struct rank *r = &ranks[t->rank];
+
+    r->connects++;
+    return r->connect(t, edges, n, err);
 }
 
 static void *live(void *arg)
@@ -319,6 +332,8 @@ static size_t run_both(int tp, int pp /* else cp */, bool ring, bool staged,
         ranks[k].ring = ring;
         ranks[k].test = data[k]->test;
         data[k]->test = counting_test;
+        ranks[k].connect = data[k]->connect;
+        data[k]->connect = counting_connect;
     }
     for (int k = 0; k < RANKS; k++) {
         ck_assert_int_eq(pthread_create(&ranks[k].thread, NULL, live, &ranks[k]), 0);
@@ -355,6 +370,7 @@ START_TEST(what_a_lane_shares_neither_waits_nor_allocates)
         /* of both: a spare place, a request that is the first of its queue */
         ck_assert_uint_le(ranks[k].allocations, 2 * PLACE_ALLOCATIONS * RANKS);
         ck_assert_uint_eq(ranks[k].asked, 0);
+        ck_assert_int_eq(ranks[k].connects, WARM + 1); /* before each step, over queues or not */
     }
 }
 END_TEST

@@ -172,6 +172,55 @@ START_TEST(nobody_sends)
 }
 END_TEST
 
+/* A rank whose group and whose edge both wait for others, each on a queue of its own. */
+static struct dt_device_queue *stuck_twice(void)
+{
+    struct dt_device_queue *other;
+    struct dt_error err;
+
+    dt_assert_ok(dev->queue_new(dev, false, &err, &other), err);
+    dt_assert_ok(t[1]->post_recv(t[1], 0, 5, x[1], 8, queue[1], &err, NULL), err);
+    dt_assert_ok(t[1]->post_all_reduce(all[1], DT_REDUCE_F32, x[1], N, other, &err, NULL), err);
+    return other;
+}
+
+/* An abort waits for the card, so it must not come before those of the others that are stuck there. */
+static const char *const abort_versions[] = {"21805", "22203", "22809"};
+
+START_TEST(two_are_stuck)
+{
+    struct dt_device_queue *other;
+    struct dt_error err;
+
+    setenv("FAKE_NCCL_VERSION", abort_versions[_i], 1);
+    begin(2, "0.4");
+    nf_together(2, join_well, NULL);
+    other = stuck_twice();
+    ck_assert(seconds_until_it_goes_on(1, &err) < 15);
+    dt_assert_ok(dev->queue_sync(other, &err), err);
+    ck_assert_int_eq(t[1]->state(t[1], &err), DT_ERR_TIMEOUT);
+    dev->queue_free(other);
+    finish(2);
+}
+END_TEST
+
+/* The same at the end, before it has been noticed. */
+START_TEST(two_are_stuck_at_the_end)
+{
+    struct dt_device_queue *other;
+
+    setenv("FAKE_NCCL_VERSION", abort_versions[_i], 1);
+    begin(2, "2");
+    nf_together(2, join_well, NULL);
+    other = stuck_twice();
+    nf_together(2, leave, NULL);
+    t[0] = t[1] = NULL;
+    all[0] = all[1] = NULL;
+    dev->queue_free(other);
+    finish(2);
+}
+END_TEST
+
 /* NCCL says that a rank is lost: all who wait for it go on, long before the limit. */
 START_TEST(a_rank_is_lost)
 {
@@ -327,6 +376,8 @@ int main(void)
 
     tcase_add_test(c, every_call_fails);
     tcase_add_test(c, nobody_sends);
+    tcase_add_loop_test(c, two_are_stuck, 0, 3);
+    tcase_add_loop_test(c, two_are_stuck_at_the_end, 0, 3);
     tcase_add_test(c, a_rank_is_lost);
     tcase_add_test(c, an_edge_that_nobody_named);
     tcase_add_test(c, cards_are_not_shared);

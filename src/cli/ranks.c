@@ -10,6 +10,7 @@
 #include "exec/program/execute.h"
 #include "exec/train/setup.h"
 #include "comm/lifeline.h"
+#include "comm/nccl.h"
 #include "exec/train/profiler_notes.h"
 #include "kernels/device_open.h"
 
@@ -93,6 +94,8 @@ enum dt_status dt_cli_on_ranks(const struct dt_job *job, int64_t ranks, dt_cli_r
     struct dt_cli_ranks alone = {0}, r = {0};
     enum dt_status st = DT_OK;
 
+    if (job->run.deterministic) /* the launcher's library has threads */
+        dt_nccl_deterministic();
     DT_TRY(dt_transport_open_launched(err, &r.transport));
     if (ranks != 1)
         st = dt_transport_check_tasks(r.transport->size, err);

@@ -68,6 +68,12 @@ void dt_nccl_environment(void)
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 }
 
+void dt_nccl_deterministic(void)
+{
+    /* sums in the switch (H100) are not in the same order in every run (nccl#1497) */
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+}
+
 static void *open_library(void)
 {
     const char *env = getenv("DISTTRAIN_CUDA_LIBS");

@@ -40,7 +40,7 @@ struct dt_nccl_config {
     int nvlink_centric_sched;
 };
 enum { DT_NCCL_UNDEFINED = INT_MIN };
-enum { DT_NCCL_VERSION_2_18 = 21800, DT_NCCL_VERSION_2_28 = 22800 };
+enum { DT_NCCL_VERSION_2_18 = 21800, DT_NCCL_VERSION_2_22 = 22200, DT_NCCL_VERSION_2_28 = 22800 };
 enum { DT_NCCL_CTA_POLICY_ZERO = 2, DT_NCCL_WIN_COLL_SYMMETRIC = 1 };
 #define DT_NCCL_MAGIC 0xcafebeefu
 /* Nothing said of what may be left to the library, in the form that `version` knows. */
@@ -102,6 +102,8 @@ struct dt_nccl {
 /* What NCCL is to read from the environment, where the user has not said it.  Before there are threads: the environment
  * must not change while one of them reads it. */
 void dt_nccl_environment(void);
+/* The same, for the same bits in every run: before a communicator, and before a thread that reads the environment. */
+void dt_nccl_deterministic(void);
 const struct dt_nccl *dt_nccl_load(struct dt_error *err);
 
 #endif

@@ -93,7 +93,8 @@ struct dt_transport {
     /* ---- between two ranks ---- tag: 0 .. 2^22 - 1.  To oneself is allowed, but not over NCCL. */
 
     /* Says what messages there will be: both ends say so before they post any, in an order that is the same for all
-     * ranks.  Those that are known, or are of others, are passed over.  Most transports do not care. */
+     * ranks.  Those that are known, or are of others, are passed over.  Most transports do not care.  Called before
+     * each iteration, when the device is idle (there may be no edges then): what waits for the device is done here. */
     enum dt_status (*connect)(struct dt_transport *t, const struct dt_transport_edge *edges, int n,
                               struct dt_error *err);
     enum dt_status (*post_send)(struct dt_transport *t, int to, int tag, const void *buf,

@@ -119,12 +119,15 @@ static enum dt_status state(struct dt_transport *t, struct dt_error *err)
     return staged->state(staged, err);
 }
 
-static enum dt_status connect_staged(struct dt_transport *t, const struct dt_transport_edge *edges,
-                                     int n, struct dt_error *err)
+static enum dt_status connect_ipc(struct dt_transport *t, const struct dt_transport_edge *edges,
+                                  int n, struct dt_error *err)
 {
-    struct dt_transport *staged = dt_ipc_of(t)->staged;
+    struct dt_ipc *s = dt_ipc_of(t);
 
-    return staged->connect(staged, edges, n, err);
+    pthread_mutex_lock(&s->lock);
+    dt_ipc_map_trim(s);
+    pthread_mutex_unlock(&s->lock);
+    return s->staged->connect(s->staged, edges, n, err);
 }
 
 static void fill_table(struct dt_ipc *s)
@@ -140,7 +143,7 @@ static void fill_table(struct dt_ipc *s)
     t->state = state;
     t->comm_new = comm_new;
     t->comm_free = comm_free;
-    t->connect = connect_staged;
+    t->connect = connect_ipc;
     dt_ipc_fill_posts(t);
 }
 

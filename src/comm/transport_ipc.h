@@ -17,7 +17,8 @@
  * of this process (ipc_leave), and nothing is freed that another one may have mapped.
  *
  * Mapping may take as long as the whole device, so a thread does nothing else, without the lock: messages into what is
- * mapped go on. */
+ * mapped go on.  Nothing is unmapped in an iteration, and something of each peer stays mapped from the beginning to the
+ * end, so that the driver sets up access to its card once, while nothing is under way. */
 #ifndef DT_COMM_TRANSPORT_IPC_H
 #define DT_COMM_TRANSPORT_IPC_H
 
@@ -97,9 +98,8 @@ struct dt_ipc {
     struct dt_ipc_request *first, *last; /* under way */
     struct dt_ipc_request *free[DT_IPC_KINDS], *all;
     uint32_t n_requests;
-    struct dt_ipc_mapping *mappings,
-        *leaving; /* those to be unmapped are no more among the others */
-    int n_mappings;
+    struct dt_ipc_mapping *mappings;
+    int n_mappings; /* but for those that are there for good */
     uint64_t uses;
     pthread_t mapper; /* its thread, if there is one; told of work, or that it is to end */
     bool has_mapper, ends;
@@ -122,15 +122,20 @@ enum dt_status dt_ipc_agree(struct dt_ipc *s, const struct dt_error *unable, str
 /* The thread that maps; the lock is initialised. */
 enum dt_status dt_ipc_mapper_begin(struct dt_ipc *s, struct dt_error *err);
 void dt_ipc_mapper_end(struct dt_ipc *s);
-/* *out NULL: as many blocks are mapped as may be, and all in use.  Else one user more; it may not be there yet. */
+/* One user more; it may not be there yet. */
 enum dt_status dt_ipc_map(struct dt_ipc *s, int peer, const struct dt_device_handle *block,
                           struct dt_error *err, struct dt_ipc_mapping **out);
 /* One user less. */
 void dt_ipc_map_leave(struct dt_ipc *s, struct dt_ipc_mapping *m);
+/* At once, by the calling thread, until all are unmapped. */
+enum dt_status dt_ipc_map_for_good(struct dt_ipc *s, int peer, const struct dt_device_handle *block,
+                                   struct dt_error *err, void **base);
+/* Unmaps what nobody uses, down to dt_transport_ipc_mappings.  The card is idle. */
+void dt_ipc_map_trim(struct dt_ipc *s);
 /* The event of a peer's number, which it has told of. */
 enum dt_status dt_ipc_event(struct dt_ipc *s, int peer, const struct dt_ipc_note *copied,
                             struct dt_error *err, struct dt_device_event **out);
-/* All; none is in use, and there is no mapper any more. */
+/* All; none is in use or wanted. */
 void dt_ipc_unmap_all(struct dt_ipc *s);
 
 /* ---- the protocol (transport_ipc_edge.c); locked ---- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Which ranks can map each other's memory.  Each shows the others of its host a few bytes and an event; each opens those
- * of the others and looks at what is there.  So what drivers, containers and CUDA_VISIBLE_DEVICES forbid is found before
+ * of the others and looks at what is there, which it keeps mapped if all can be.  So what drivers, containers and CUDA_VISIBLE_DEVICES forbid is found before
  * anything depends on it, and said on all ranks alike. */
 #include "comm/transport_agree.h"
 #include "comm/transport_ipc.h"
@@ -58,21 +58,31 @@ static enum dt_status show(struct dt_ipc *s, struct probe *x, struct shown *mine
     return d->queue_sync(s->q, err);
 }
 
-static enum dt_status look_at(struct dt_ipc *s, struct probe *x, const struct shown *theirs,
-                              struct dt_error *err)
+static enum dt_status map(struct dt_ipc *s, int peer, const struct dt_device_handle *block,
+                          struct dt_error *err, void **base)
+{
+    enum dt_status st;
+
+    pthread_mutex_lock(&s->lock);
+    st = dt_ipc_map_for_good(s, peer, block, err, base);
+    pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
+static enum dt_status look_at(struct dt_ipc *s, struct probe *x, int peer,
+                              const struct shown *theirs, struct dt_error *err)
 {
     const struct dt_device *d = s->dev;
     struct dt_device_event *event;
     enum dt_status st;
     void *base;
 
-    DT_TRY(d->ipc_map(d, &theirs->block, err, &base));
+    DT_TRY(map(s, peer, &theirs->block, err, &base));
     d->copy(s->q, x->host, (const char *)base + theirs->offset, sizeof(theirs->word),
             DT_COPY_TO_HOST);
     st = d->queue_sync(s->q, err);
     if (st == DT_OK && memcmp(x->host, theirs->word, sizeof(theirs->word)) != 0)
         st = dt_error_set(err, DT_ERR_INPUT, "what is mapped is other memory than it has shown");
-    d->ipc_unmap(d, base);
     DT_TRY(st);
     DT_TRY(d->ipc_event_open(d, &theirs->event, err, &event));
     if (!d->event_done(event))
@@ -120,11 +130,22 @@ static enum dt_status judge_seen(struct dt_ipc *s, const struct seen *all, struc
     return DT_OK;
 }
 
+/* What others have mapped must not be freed: all say that they have let go, before a rank that is refused ends. */
+static enum dt_status let_go(struct dt_ipc *s, struct seen *seen, struct dt_error *err)
+{
+    pthread_mutex_lock(&s->lock);
+    dt_ipc_unmap_all(s);
+    pthread_mutex_unlock(&s->lock);
+    return dt_transport_tell_all(s->control, seen, sizeof(*seen),
+                                 "all ranks, who let go of each other's memory", err);
+}
+
 static enum dt_status agree(struct dt_ipc *s, const struct dt_error *unable, struct probe *x,
                             struct shown *shown, struct seen *seen, struct dt_error *err)
 {
     struct seen *mine = &seen[s->control->rank];
     struct dt_error why = {0};
+    enum dt_status st;
 
     if (unable)
         why = *unable;
@@ -135,13 +156,16 @@ static enum dt_status agree(struct dt_ipc *s, const struct dt_error *unable, str
                                  "all ranks, who show memory to each other", err));
     DT_TRY(judge_shown(s, shown, err));
     for (int k = 0; k < s->control->size && !mine->why[0]; k++)
-        if (s->peer[k].near && look_at(s, x, &shown[k], &why) != DT_OK) {
+        if (s->peer[k].near && look_at(s, x, k, &shown[k], &why) != DT_OK) {
             mine->of = k;
             snprintf(mine->why, sizeof(mine->why), "%.500s", why.message);
         }
     DT_TRY(dt_transport_tell_all(s->control, seen, sizeof(*seen),
                                  "all ranks, who look at each other's memory", err));
-    return judge_seen(s, seen, err);
+    st = judge_seen(s, seen, err);
+    if (st != DT_OK)
+        DT_TRY(let_go(s, seen, err));
+    return st;
 }
 
 enum dt_status dt_ipc_agree(struct dt_ipc *s, const struct dt_error *unable, struct dt_error *err)
@@ -155,11 +179,10 @@ enum dt_status dt_ipc_agree(struct dt_ipc *s, const struct dt_error *unable, str
         st = dt_error_nomem(err, "ranks");
     if (st == DT_OK)
         st = agree(s, unable, &x, shown, seen, err);
-    if (st != DT_OK &&
-        st != DT_ERR_INPUT) { /* others may still look: what was shown ends with the process */
+    s->shown = st != DT_ERR_INPUT; /* others have it mapped, or may still look */
+    if (st != DT_OK && s->shown) { /* the event ends with the process */
         dt_transport_leave(x.event);
         x.event = NULL;
-        s->shown = true;
     }
     probe_free(s->dev, &x);
     if (st == DT_OK || st == DT_ERR_INPUT) { /* else more of it may come */

@@ -88,7 +88,7 @@ static enum dt_status find_mapping(struct dt_ipc *s, struct dt_ipc_request *r, b
     if (!r->mapping)
         DT_TRY(dt_ipc_map(s, r->peer, &r->note.handle, err, &r->mapping));
     m = r->mapping;
-    *later = !m || m->state == DT_IPC_WANTED;
+    *later = m->state == DT_IPC_WANTED;
     if (*later || m->state == DT_IPC_THERE)
         return DT_OK;
     st = m->failed.status;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
  * Blocks and events of other ranks: opened when they are first named, kept, closed at the end.  Of blocks
- * dt_transport_ipc_mappings at most are mapped; the one that was used the longest time ago makes room.
+ * dt_transport_ipc_mappings at most are left mapped between iterations: unmapping is like freeing, it may wait for the
+ * card, which may wait for other ranks.  Those go first that were used the longest time ago.
  *
- *   wanted -- the mapper maps it --> there -- makes room --> leaving -- the mapper unmaps it */
+ *   wanted -- the mapper maps it --> there -- before an iteration, if there are too many --> gone */
 #include "comm/transport_ipc.h"
 
 #include "base/mem.h"
@@ -13,17 +14,6 @@
 int dt_transport_ipc_mappings = 256;
 
 /* ---- the mapper ---- */
-
-static void unmap_first(struct dt_ipc *s)
-{
-    struct dt_ipc_mapping *m = s->leaving;
-
-    s->leaving = m->next;
-    pthread_mutex_unlock(&s->lock);
-    s->dev->ipc_unmap(s->dev, m->base);
-    dt_free(m);
-    pthread_mutex_lock(&s->lock);
-}
 
 /* Whoever wants it is its user, so it stays. */
 static void map_one(struct dt_ipc *s, struct dt_ipc_mapping *m)
@@ -59,9 +49,7 @@ static void *serve(void *arg)
     while (!s->ends) {
         struct dt_ipc_mapping *m = wanted(s);
 
-        if (s->leaving) /* first: it makes room */
-            unmap_first(s);
-        else if (m)
+        if (m)
             map_one(s, m);
         else
             pthread_cond_wait(&s->work, &s->lock);
@@ -103,24 +91,6 @@ static void take_out(struct dt_ipc *s, struct dt_ipc_mapping *m)
     s->n_mappings--;
 }
 
-/* Is there room for one more? */
-static bool make_room(struct dt_ipc *s)
-{
-    struct dt_ipc_mapping *oldest = NULL;
-
-    if (s->n_mappings < dt_transport_ipc_mappings)
-        return true;
-    for (struct dt_ipc_mapping *m = s->mappings; m; m = m->next)
-        if (m->users == 0 && (!oldest || m->used < oldest->used))
-            oldest = m;
-    if (!oldest)
-        return false;
-    take_out(s, oldest);
-    oldest->next = s->leaving;
-    s->leaving = oldest;
-    return true;
-}
-
 static enum dt_status want(struct dt_ipc *s, int peer, const struct dt_device_handle *block,
                            struct dt_error *err, struct dt_ipc_mapping **out)
 {
@@ -144,11 +114,8 @@ enum dt_status dt_ipc_map(struct dt_ipc *s, int peer, const struct dt_device_han
 {
     struct dt_ipc_mapping *m = s->mappings;
 
-    *out = NULL;
     while (m && (m->peer != peer || memcmp(&m->block, block, sizeof(*block)) != 0))
         m = m->next;
-    if (!m && !make_room(s))
-        return DT_OK;
     if (!m)
         DT_TRY(want(s, peer, block, err, &m));
     m->users++;
@@ -163,6 +130,50 @@ void dt_ipc_map_leave(struct dt_ipc *s, struct dt_ipc_mapping *m)
         return;
     take_out(s, m);
     dt_free(m);
+}
+
+enum dt_status dt_ipc_map_for_good(struct dt_ipc *s, int peer, const struct dt_device_handle *block,
+                                   struct dt_error *err, void **base)
+{
+    struct dt_ipc_mapping *m = dt_calloc(1, sizeof(*m));
+    enum dt_status st;
+
+    if (!m)
+        return dt_error_nomem(err, "another rank's memory");
+    st = s->dev->ipc_map(s->dev, block, err, &m->base);
+    if (st != DT_OK) {
+        dt_free(m);
+        return st;
+    }
+    m->state = DT_IPC_THERE;
+    m->peer = peer;
+    m->block = *block;
+    m->users = 1; /* which never leaves it, so it is not counted */
+    m->next = s->mappings;
+    s->mappings = m;
+    *base = m->base;
+    return DT_OK;
+}
+
+static struct dt_ipc_mapping *oldest(const struct dt_ipc *s)
+{
+    struct dt_ipc_mapping *old = NULL;
+
+    for (struct dt_ipc_mapping *m = s->mappings; m; m = m->next)
+        if (m->users == 0 && m->state == DT_IPC_THERE && (!old || m->used < old->used))
+            old = m;
+    return old;
+}
+
+void dt_ipc_map_trim(struct dt_ipc *s)
+{
+    struct dt_ipc_mapping *m;
+
+    while (s->n_mappings > dt_transport_ipc_mappings && (m = oldest(s)) != NULL) {
+        take_out(s, m);
+        s->dev->ipc_unmap(s->dev, m->base);
+        dt_free(m);
+    }
 }
 
 /* ---- events ---- */
@@ -193,12 +204,7 @@ void dt_ipc_unmap_all(struct dt_ipc *s)
             s->dev->ipc_unmap(s->dev, m->base);
         dt_free(m);
     }
-    for (struct dt_ipc_mapping *m = s->leaving, *next; m; m = next) {
-        next = m->next;
-        s->dev->ipc_unmap(s->dev, m->base);
-        dt_free(m);
-    }
-    s->mappings = s->leaving = NULL;
+    s->mappings = NULL;
     s->n_mappings = 0;
     for (int k = 0; s->peer && k < s->t.size; k++) {
         for (size_t i = 0; i < s->peer[k].n_events; i++)

@@ -12,12 +12,15 @@
 /* One of NCCL's communicators: of a group of ranks, or of the messages of an edge. */
 struct dt_nccl_link {
     struct dt_nccl_link *next;
+    struct dt_nccl_ranks *ranks;   /* whose it is */
     struct dt_nccl_comm *h;        /* NULL: aborted, or not begun */
     struct dt_transport_edge edge; /* from -1: of a group */
     int me, n;
     struct dt_nccl_id id;
     struct dt_device_event *past; /* its last operation */
     uint64_t posted_ns;           /* 0: there was none */
+    bool finished, aborts;        /* at the end: nothing of it is under way; `thread` aborts it */
+    pthread_t thread;
 };
 
 /* An event that a request waits for. */

@@ -28,6 +28,63 @@ static bool over(uint64_t since_ns, double limit_s)
     return (double)(dt_clock_ns() - since_ns) > limit_s * 1e9;
 }
 
+/* ---- giving up communicators ---- */
+
+/* NCCL ends the kernels of the one that is given up, and then waits for its streams, which may wait for the whole card:
+ * behind the kernel of another one that is stuck, too, it would never come back (nccl#1013).  So all are told before one
+ * is waited for: in a group, which knows of aborts since 2.22, or before it each by a thread of its own. */
+static bool is_left(const struct dt_nccl_link *l)
+{
+    return l->h && !l->finished;
+}
+
+static void *abort_link(void *arg)
+{
+    const struct dt_nccl_link *l = arg;
+
+    (void)l->ranks->dev->queue_stream(l->ranks->q); /* the card is this thread's */
+    l->ranks->f->CommAbort(l->h);
+    return NULL;
+}
+
+static void abort_by_threads(struct dt_nccl_ranks *s)
+{
+    for (struct dt_nccl_link *l = s->links; l; l = l->next)
+        l->aborts = is_left(l) && pthread_create(&l->thread, NULL, abort_link, l) == 0;
+    for (struct dt_nccl_link *l = s->links; l; l = l->next)
+        if (is_left(l) && !l->aborts)
+            s->f->CommAbort(l->h);
+    for (struct dt_nccl_link *l = s->links; l; l = l->next)
+        if (l->aborts)
+            pthread_join(l->thread, NULL);
+}
+
+static void abort_in_group(struct dt_nccl_ranks *s)
+{
+    for (struct dt_nccl_link *l = s->links; l; l = l->next)
+        if (is_left(l))
+            s->f->CommAbort(l->h);
+    (void)s->f->GroupEnd();
+}
+
+/* All but those that have finished. */
+static void abort_all(struct dt_nccl_ranks *s)
+{
+    bool some = false;
+
+    for (struct dt_nccl_link *l = s->links; l; l = l->next)
+        some = some || is_left(l);
+    if (!some)
+        return;
+    if (s->f->version >= DT_NCCL_VERSION_2_22 && s->f->GroupStart() == DT_NCCL_SUCCESS)
+        abort_in_group(s);
+    else
+        abort_by_threads(s);
+    for (struct dt_nccl_link *l = s->links; l; l = l->next)
+        if (!l->finished)
+            l->h = NULL;
+}
+
 /* ---- failures ---- */
 
 enum dt_status dt_nccl_fail(struct dt_nccl_ranks *s, enum dt_status st, const char *text)
@@ -39,11 +96,7 @@ enum dt_status dt_nccl_fail(struct dt_nccl_ranks *s, enum dt_status st, const ch
     pthread_mutex_lock(&s->lock);
     dt_error_set(&s->failed, st, "%s", text);
     pthread_mutex_unlock(&s->lock);
-    for (struct dt_nccl_link *l = s->links; l; l = l->next) {
-        if (l->h)
-            s->f->CommAbort(l->h);
-        l->h = NULL;
-    }
+    abort_all(s);
     return st;
 }
 
@@ -140,6 +193,7 @@ enum dt_status dt_nccl_link_new(struct dt_nccl_ranks *s, const struct dt_transpo
         config.cta_policy = DT_NCCL_CTA_POLICY_ZERO; /* where gathers have windows, else nothing */
     else
         config.max_ctas = EDGE_CTAS;
+    l->ranks = s;
     l->edge = *edge;
     l->me = me;
     l->n = n;
@@ -214,24 +268,29 @@ struct dt_nccl_link *dt_nccl_link_find(const struct dt_nccl_ranks *s, int from, 
 /* ---- the end ---- */
 
 /* What is under way comes to its end first; whoever does not come is not waited for. */
+static bool finishes(struct dt_nccl_ranks *s, struct dt_nccl_link *l, uint64_t begin_ns,
+                     double limit_s)
+{
+    int64_t pause_ns = 20000;
+    int result;
+
+    while ((result = ask(s, l)) == DT_NCCL_IN_PROGRESS && !over(begin_ns, limit_s))
+        pause_for(&pause_ns);
+    return result == DT_NCCL_SUCCESS;
+}
+
+/* Destroying one may wait for the card as well, so by then none is stuck. */
 static void finalize(struct dt_nccl_ranks *s)
 {
     double limit_s = s->t.limit_s < CLOSE_S ? s->t.limit_s : CLOSE_S;
-    uint64_t begin = dt_clock_ns();
+    uint64_t begin_ns = dt_clock_ns();
 
+    for (struct dt_nccl_link *l = s->links; l; l = l->next)
+        l->finished = l->h && finishes(s, l, begin_ns, limit_s);
+    abort_all(s);
     for (struct dt_nccl_link *l = s->links; l; l = l->next) {
-        int64_t pause_ns = 20000;
-        int result = l->h ? DT_NCCL_IN_PROGRESS : DT_NCCL_SUCCESS;
-
-        while (result == DT_NCCL_IN_PROGRESS && !over(begin, limit_s)) {
-            result = ask(s, l);
-            if (result == DT_NCCL_IN_PROGRESS)
-                pause_for(&pause_ns);
-        }
-        if (result == DT_NCCL_SUCCESS && l->h)
+        if (l->h)
             s->f->CommDestroy(l->h);
-        else if (l->h)
-            s->f->CommAbort(l->h);
         l->h = NULL;
     }
 }

@@ -97,12 +97,18 @@ static enum dt_status memory_new(struct dt_transport *t, size_t bytes, struct dt
 
 /* ---- being known ---- */
 
+/* 2.28 answers SUCCESS although a thread of its own only writes the window later (2.27: IN_PROGRESS), so the
+ * communicator is asked either way. */
 static int make_known(struct dt_nccl_ranks *s, const struct dt_nccl_memory *m, struct share *x)
 {
+    int result;
+
     x->window = s->f->CommWindowRegister != NULL;
-    return x->window ? s->f->CommWindowRegister(x->link->h, m->p, m->bytes, &x->handle,
-                                                DT_NCCL_WIN_COLL_SYMMETRIC)
-                     : s->f->CommRegister(x->link->h, m->p, m->bytes, &x->handle);
+    if (!x->window)
+        return s->f->CommRegister(x->link->h, m->p, m->bytes, &x->handle);
+    result = s->f->CommWindowRegister(x->link->h, m->p, m->bytes, &x->handle,
+                                      DT_NCCL_WIN_COLL_SYMMETRIC);
+    return result == DT_NCCL_SUCCESS ? DT_NCCL_IN_PROGRESS : result;
 }
 
 /* Without a handle the library has said that it cannot. */

@@ -15,6 +15,8 @@
 
 #include "base/mem.h"
 
+#include <assert.h>
+
 static struct dt_transport_staged_request *request_of(struct dt_req *r)
 {
     return (struct dt_transport_staged_request *)(void *)r;
@@ -22,7 +24,8 @@ static struct dt_transport_staged_request *request_of(struct dt_req *r)
 
 /* ---- requests ---- */
 
-/* The smallest that is large enough, else the largest. */
+/* The one with the smallest room that is large enough, else one that has none yet.  A smaller room is not exchanged for
+ * a larger one: freeing it may wait for the device, which may wait for other ranks.  It serves smaller messages. */
 static struct dt_transport_staged_request *take_free(struct dt_transport_staged *s, size_t bytes)
 {
     struct dt_transport_staged_request **best = NULL, *r;
@@ -31,8 +34,8 @@ static struct dt_transport_staged_request *take_free(struct dt_transport_staged 
     for (struct dt_transport_staged_request **at = &s->free; *at; at = &(*at)->next) {
         bool fits = (*at)->host_cap >= bytes, had = best && (*best)->host_cap >= bytes;
 
-        if (!best || (fits && (!had || (*at)->host_cap < (*best)->host_cap)) ||
-            (!had && (*at)->host_cap > (*best)->host_cap))
+        if ((fits && (!had || (*at)->host_cap < (*best)->host_cap)) ||
+            (!best && (*at)->host_cap == 0))
             best = at;
     }
     r = best ? *best : NULL;
@@ -88,7 +91,7 @@ static enum dt_status request_make(struct dt_transport_staged *s, struct dt_erro
     return DT_OK;
 }
 
-/* Room in the host's memory; it grows by half as much again, as allocating it may stop the device. */
+/* Room in the host's memory, for half as much again: allocating it may stop the device. */
 static enum dt_status host_room(struct dt_transport_staged *s,
                                 struct dt_transport_staged_request *r, size_t bytes,
                                 struct dt_error *err)
@@ -97,10 +100,8 @@ static enum dt_status host_room(struct dt_transport_staged *s,
 
     if (s->direct || bytes <= r->host_cap)
         return DT_OK;
+    assert(!r->host); /* take_free() */
     bytes += bytes / 2;
-    s->dev->host_free(s->dev, r->host);
-    r->host = NULL;
-    r->host_cap = 0;
     DT_TRY(dt_transport_alloc(s->dev, true, bytes, err, &p));
     r->host = p;
     r->host_cap = bytes;

@@ -162,7 +162,7 @@ namespace
 
 std::mutex streams_lock;
 std::set<cudaStream_t> streams;
-std::map<const void *, int> allowed; // dynamic shared memory of kernels
+std::map<std::pair<const void *, int>, int> allowed; // dynamic shared memory of kernels on a card
 
 void pause_maybe(CUstream_st *s, uint64_t number)
 {
@@ -275,7 +275,7 @@ void cucpu_launch(const char *name, const void *kernel, dim3 grid, dim3 block, s
 
     {
         std::lock_guard<std::mutex> hold(streams_lock);
-        auto it = allowed.find(kernel);
+        auto it = allowed.find({kernel, cucpu_card});
 
         if (it != allowed.end() && size_t(it->second) > most)
             most = size_t(it->second);
@@ -549,7 +549,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute what, int
         return cucpu_error = cudaErrorInvalidValue;
     std::lock_guard<std::mutex> hold(streams_lock);
 
-    allowed[kernel] = value;
+    allowed[{kernel, cucpu_card}] = value;
     return cudaSuccess;
 }
 

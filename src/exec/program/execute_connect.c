@@ -73,8 +73,10 @@ enum dt_status dt_exec_connect(const struct dt_exec *x, struct dt_error *err)
     struct edges l = {0};
     enum dt_status st;
 
-    if (!x->ranks.t || !data->on_queue)
+    if (!x->ranks.t)
         return DT_OK;
+    if (!data->on_queue)
+        return data->connect(data, NULL, 0, err);
     if (lanes * lanes > DT_EXEC_TAG_TOKEN && (uint64_t)x->ranks.n < lanes)
         return dt_error_set(
             err, DT_ERR_INPUT,

@@ -421,7 +421,7 @@ bool dt_cuda_mma_can(const struct dt_device_queue *q, const struct dt_kernel_att
 /* More shared memory than a kernel has without asking. */
 template <typename K> static bool allow(struct dt_device_queue *q, K *kernel, size_t bytes)
 {
-    return q->status == DT_OK &&
+    return dt_cuda_ready(q) &&
            dt_cuda_ok(q,
                       cudaFuncSetAttribute((const void *)kernel,
                                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),

@@ -70,11 +70,28 @@ int dt_cuda_processors(const struct dt_device_queue *q);
 /* Shared memory that a block may have, in bytes, by asking. */
 size_t dt_cuda_shared(const struct dt_device_queue *q);
 
+/* What a kernel's arguments take, one behind another. */
+template <typename K> struct dt_cuda_arguments;
+template <typename... A> struct dt_cuda_arguments<void (*)(A...)> {
+    static constexpr size_t bytes()
+    {
+        size_t at = 0;
+
+        ((at = (at + alignof(A) - 1) / alignof(A) * alignof(A) + sizeof(A)), ...);
+        return at;
+    }
+};
+/* Until CUDA 12.1 and its driver, 530 (CUDA C++ Programming Guide, 12.1: 32,764 since then, on cards of 7.0 or newer). */
+constexpr size_t DT_CUDA_ARGUMENTS_MOST = 4096;
+
 /* kernel<<<grid, block>>>(...) on the queue; nothing when it has failed. */
 #define DT_LAUNCH(q, grid, block, shared, kernel, ...)                                             \
     do {                                                                                           \
         if (dt_cuda_ready(q)) {                                                                    \
             auto dt_kernel_ = &kernel;                                                             \
+            static_assert(dt_cuda_arguments<decltype(dt_kernel_)>::bytes() <=                      \
+                              DT_CUDA_ARGUMENTS_MOST,                                              \
+                          "older drivers take fewer arguments");                                   \
             DT_CUDA_START(#kernel, dt_kernel_, grid, block, shared, (q)->stream, __VA_ARGS__);     \
             dt_cuda_ok(q, cudaGetLastError(), #kernel);                                            \
         }                                                                                          \

@@ -354,6 +354,61 @@ static bool grow(struct dt_cuda_memory *m, size_t bytes)
     return true;
 }
 
+/* ---- and back ---- */
+
+static void piece_free(struct piece *p)
+{
+    dt_cuda_said(cudaFree(p->p));
+    dt_free(p);
+}
+
+/* The only block of a piece that nobody uses; NULL: somebody does. */
+static struct block *all_of(const struct dt_cuda_memory *m, const struct piece *p)
+{
+    struct block *b = m->free;
+
+    while (b && (b->p != p->p || b->bytes != p->bytes))
+        b = b->other;
+    return b;
+}
+
+/* Pieces that nobody uses.  The driver waits for the card.  Were there any? */
+static bool trim(struct dt_cuda_memory *m)
+{
+    bool some = false;
+
+    for (struct piece **at = &m->pieces; *at;) {
+        struct piece *p = *at;
+        struct block *b = p->shown ? NULL : all_of(m, p);
+
+        if (!b) {
+            at = &p->next;
+            continue;
+        }
+        list_remove(m, b);
+        dt_free(b);
+        *at = p->next;
+        piece_free(p);
+        some = true;
+    }
+    return some;
+}
+
+static void memory_trim(const struct dt_device *dev)
+{
+    struct dt_cuda *c = dt_cuda_of(dev);
+    struct dt_cuda_memory *m = c->memory;
+
+    dt_cuda_use(dev);
+    pthread_mutex_lock(&c->lock);
+    close_group(c);
+    reclaim(c, true);
+    trim(m);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- what is asked for ---- */
+
 static struct block *find(struct dt_cuda *c, size_t bytes)
 {
     struct dt_cuda_memory *m = c->memory;
@@ -376,50 +431,9 @@ static struct block *find(struct dt_cuda *c, size_t bytes)
         return b;
     if (grow(m, bytes))
         return take(m, bytes);
-    return reclaim(c, true) ? take(m, bytes) : NULL;
-}
-
-/* ---- and back ---- */
-
-static void piece_free(struct piece *p)
-{
-    dt_cuda_said(cudaFree(p->p));
-    dt_free(p);
-}
-
-/* The only block of a piece that nobody uses; NULL: somebody does. */
-static struct block *all_of(const struct dt_cuda_memory *m, const struct piece *p)
-{
-    struct block *b = m->free;
-
-    while (b && (b->p != p->p || b->bytes != p->bytes))
-        b = b->other;
-    return b;
-}
-
-static void memory_trim(const struct dt_device *dev)
-{
-    struct dt_cuda *c = dt_cuda_of(dev);
-    struct dt_cuda_memory *m = c->memory;
-
-    dt_cuda_use(dev);
-    pthread_mutex_lock(&c->lock);
-    close_group(c);
-    reclaim(c, true);
-    for (struct piece **at = &m->pieces; *at;) {
-        struct piece *p = *at;
-        struct block *b = p->shown ? NULL : all_of(m, p);
-
-        if (!b) {
-            at = &p->next;
-            continue;
-        }
-        list_remove(m, b);
-        dt_free(b);
-        *at = p->next;
-        piece_free(p);
-    }
-    pthread_mutex_unlock(&c->lock);
+    if (reclaim(c, true) && (b = take(m, bytes)))
+        return b;
+    return trim(m) && grow(m, bytes) ? take(m, bytes) : NULL; /* free, but in pieces too small */
 }
 
 void dt_cuda_memory_shown(struct dt_cuda *c, const void *p)

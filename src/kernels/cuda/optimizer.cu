@@ -2,13 +2,14 @@
  *
  * AdamW, sums over parameters, zeroing and copying of many tensors, the clipping coefficient, sums of ranks.
  *
- * Many tensors a launch: the table of them travels with the kernel's arguments, TABLE of them at a time.
+ * Many tensors a launch: the table of them travels with the kernel's arguments, TABLE of them at a time: as many as fit
+ * into the arguments that older drivers take (DT_LAUNCH).
  * Tensors are cut into blocks of 2^14 elements, one for a CUDA block each, numbered through all of a table. */
 #include "kernels/cuda/cuda.h"
 
 #include <math.h>
 
-enum { THREADS = 256, BLOCK = 1 << 14, TABLE = 64 };
+enum { THREADS = 256, BLOCK = 1 << 14, TABLE = 60 };
 
 template <typename P> struct table {
     int parts;
