@@ -149,7 +149,8 @@ static enum dt_status walk(struct dt_shard_index *ix, uint32_t shard, struct arc
             DT_TRY(end_sample(ix, shard, begin, next, err));
         return damage(r, path, at, archive_error_string(a), err);
     }
-    at = (uint64_t)archive_read_header_position(a);
+    /* libarchive's position of what is no header need not be that of a block */
+    at = next > 0 && next <= s->size ? next : (uint64_t)archive_read_header_position(a);
     if (open)
         DT_TRY(end_sample(ix, shard, begin, at, err));
     return at + 512 > s->size ? damage(r, path, at, "no end-of-archive mark", err) : DT_OK;
