@@ -20,13 +20,16 @@ static const struct base {
      "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
     {"qwen2", DT_HF_QWEN2,
      "\"model_type\": \"qwen2\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
-     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264, "
+     "\"num_key_value_heads\": 4"},
     {"qwen3", DT_HF_QWEN3,
      "\"model_type\": \"qwen3\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
-     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264, "
+     "\"num_key_value_heads\": 4"},
     {"mixtral", DT_HF_MIXTRAL,
      "\"model_type\": \"mixtral\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
-     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264, "
+     "\"num_key_value_heads\": 4"},
     {"gpt2", DT_HF_GPT2, "\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_embd\": 48, \"n_head\": 4"},
     {"vit", DT_HF_VIT,
      "\"model_type\": \"vit\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
@@ -39,13 +42,16 @@ static const struct base {
      "\"intermediate_size\": 80, \"num_attention_heads\": 4"},
     {"mistral", DT_HF_MISTRAL,
      "\"model_type\": \"mistral\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
-     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264, "
+     "\"num_key_value_heads\": 4"},
     {"qwen2_moe", DT_HF_QWEN2_MOE,
      "\"model_type\": \"qwen2_moe\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
-     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264, "
+     "\"num_key_value_heads\": 4"},
     {"qwen3_moe", DT_HF_QWEN3_MOE,
      "\"model_type\": \"qwen3_moe\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
-     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264, "
+     "\"num_key_value_heads\": 4"},
     {"deepseek", DT_HF_DEEPSEEK,
      "\"model_type\": \"deepseek\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
      "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264, "
@@ -62,10 +68,12 @@ static const struct base {
      "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
     {"gemma", DT_HF_GEMMA,
      "\"model_type\": \"gemma\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
-     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264, "
+     "\"num_key_value_heads\": 4"},
     {"gemma3", DT_HF_GEMMA,
      "\"model_type\": \"gemma3_text\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
-     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264, "
+     "\"num_key_value_heads\": 4"},
     {"phi3", DT_HF_PHI3,
      "\"model_type\": \"phi3\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
      "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
@@ -271,6 +279,44 @@ START_TEST(a_key_that_is_read_shows)
     dt_assert_ok(parse(changes[_i].type, changes[_i].key, &changed, &err), err);
     ck_assert_msg(memcmp(&plain, &changed, sizeof(plain)) != 0, "%s: %s changes nothing",
                   changes[_i].type, changes[_i].key);
+}
+END_TEST
+
+/* Key-value heads that a config does not state: a number where transformers' class of the type has one; null is as many as heads. */
+START_TEST(absent_heads_are_the_librarys)
+{
+    static const struct {
+        const char *type;
+        int kv_heads, window;
+    } types[] = {
+        {"llama", 64, 0},    {"mistral", 8, 4096}, {"mixtral", 8, 0},
+        {"qwen2", 32, 0},    {"qwen3", 32, 0},     {"qwen2_moe", 16, 0},
+        {"qwen3_moe", 4, 0}, {"gemma", 16, 0},     {"gemma2", 4, 4096},
+    };
+
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        for (int null = 0; null < 2; null++) {
+            struct dt_error err = {0};
+            struct dt_shape s;
+            char text[512];
+            int n = snprintf(text, sizeof(text),
+                             "{\"model_type\": \"%s\", \"num_hidden_layers\": 2, "
+                             "\"hidden_size\": 1024, \"intermediate_size\": 80, "
+                             "\"num_attention_heads\": 64, \"vocab_size\": 264%s}",
+                             types[i].type,
+                             !null ? ""
+                             : types[i].window > 0
+                                 ? ", \"num_key_value_heads\": null, \"sliding_window\": null"
+                                 : ", \"num_key_value_heads\": null");
+
+            if (null && strcmp(types[i].type, "gemma2") == 0) /* has no such layers */
+                continue;
+            dt_assert_ok(dt_hf_parse("config.json", text, (size_t)n, &s, NULL, 0, &err), err);
+            ck_assert_msg(s.kv_heads == (null ? 64 : types[i].kv_heads), "%s: %d", types[i].type,
+                          s.kv_heads);
+            ck_assert_msg(s.window == (null ? 0 : types[i].window), "%s: window %d", types[i].type,
+                          s.window);
+        }
 }
 END_TEST
 
@@ -568,6 +614,7 @@ int main(void)
 
     tcase_add_loop_test(t, refused_by_name_and_place, 0, sizeof(refused) / sizeof(refused[0]));
     tcase_add_loop_test(t, a_key_that_is_read_shows, 0, sizeof(changes) / sizeof(changes[0]));
+    tcase_add_test(t, absent_heads_are_the_librarys);
     tcase_add_test(t, defaults_are_the_librarys);
     tcase_add_test(t, rope_is_read_where_either_version_puts_it);
     tcase_add_test(t, choices_of_experts_that_are_not_run);

@@ -74,6 +74,7 @@ enum dt_status dt_hf_rope(const struct dt_hf *hf, double theta, struct dt_shape 
 /* hf_text.c: layers with the keys of Llama; what a family takes for granted */
 struct dt_hf_habits {
     double norm_eps, theta;
+    int kv_heads; /* where the key is absent; 0, or null there: as many as heads */
     bool tied;
     const char *activation_key, *activation; /* NULL = hidden_act, silu */
 };

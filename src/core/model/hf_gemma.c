@@ -6,19 +6,25 @@
 #include <math.h>
 #include <string.h>
 
-static const struct dt_hf_habits habits = {.norm_eps = 1e-6,
-                                           .theta = 10000,
-                                           .tied = true,
-                                           .activation_key = "hidden_activation",
-                                           .activation = "gelu_pytorch_tanh"};
-
-enum dt_status dt_hf_gemma(const struct dt_hf *hf, struct dt_shape *s)
+static enum dt_status gemma(const struct dt_hf *hf, int kv_heads, struct dt_shape *s)
 {
+    const struct dt_hf_habits habits = {.norm_eps = 1e-6,
+                                        .theta = 10000,
+                                        .kv_heads = kv_heads,
+                                        .tied = true,
+                                        .activation_key = "hidden_activation",
+                                        .activation = "gelu_pytorch_tanh"};
+
     DT_TRY(dt_hf_llama_like(hf, &habits, s));
     if (s->head_dim == 0)
         DT_TRY(dt_hf_int(hf, "head_dim", DT_LIM_HEADS, 256, &s->head_dim));
     s->planned_only = "scaled embeddings and norms of 1 + weight (Gemma)";
     return DT_OK;
+}
+
+enum dt_status dt_hf_gemma(const struct dt_hf *hf, struct dt_shape *s)
+{
+    return gemma(hf, 16, s);
 }
 
 /* Every how many layers one attends to all: where layer_types has them, or by sliding_window_pattern. */
@@ -57,7 +63,7 @@ static enum dt_status windowed(const struct dt_hf *hf, int window, int every, st
 {
     double scalar = 256;
 
-    DT_TRY(dt_hf_gemma(hf, s));
+    DT_TRY(gemma(hf, 4, s));
     DT_TRY(dt_hf_int(hf, "sliding_window", DT_LIM_POSITIONS, window, &s->window));
     DT_TRY(pattern(hf, every, &s->window_every));
     DT_TRY(dt_hf_double(hf, "query_pre_attn_scalar", 1, 1e6, 256, &scalar));

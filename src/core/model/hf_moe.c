@@ -9,7 +9,9 @@
 
 enum dt_status dt_hf_mixtral(const struct dt_hf *hf, struct dt_shape *s)
 {
-    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-5, .theta = 1e6}, s));
+    const struct dt_hf_habits habits = {.norm_eps = 1e-5, .theta = 1e6, .kv_heads = 8};
+
+    DT_TRY(dt_hf_llama_like(hf, &habits, s));
     DT_TRY(dt_hf_int(hf, "num_local_experts", DT_LIM_EXPERTS, 8, &s->n_experts));
     DT_TRY(dt_hf_int(hf, "num_experts_per_tok", DT_LIM_EXPERTS, 2, &s->top_k));
     s->mixtral_names = true;
@@ -59,7 +61,9 @@ static enum dt_status qwen_experts(const struct dt_hf *hf, int experts, int top_
 
 enum dt_status dt_hf_qwen2_moe(const struct dt_hf *hf, struct dt_shape *s)
 {
-    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
+    const struct dt_hf_habits habits = {.norm_eps = 1e-6, .theta = 10000, .kv_heads = 16};
+
+    DT_TRY(dt_hf_llama_like(hf, &habits, s));
     DT_TRY(dt_hf_int(hf, "shared_expert_intermediate_size", DT_LIM_FFN, 5632, &s->shared_ffn));
     s->qkv_bias = s->shared_gate = true;
     return qwen_experts(hf, 60, 4, 1408, s);
@@ -67,8 +71,10 @@ enum dt_status dt_hf_qwen2_moe(const struct dt_hf *hf, struct dt_shape *s)
 
 enum dt_status dt_hf_qwen3_moe(const struct dt_hf *hf, struct dt_shape *s)
 {
+    const struct dt_hf_habits habits = {.norm_eps = 1e-6, .theta = 10000, .kv_heads = 4};
+
     DT_TRY(dt_hf_only(hf, "attention_bias", false, "Qwen3 layers are taken without biases"));
-    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
+    DT_TRY(dt_hf_llama_like(hf, &habits, s));
     s->qk_norm = true;
     return qwen_experts(hf, 128, 8, 768, s);
 }

@@ -56,16 +56,25 @@ enum dt_status dt_hf_qwen_window(const struct dt_hf *hf, int positions)
 
 /* ---- what Llama and its kin share ---- */
 
+/* Not there at all: null is a value of its own to the library. */
+static bool is_absent(const struct dt_hf *hf, const char *key)
+{
+    return !dt_node_present(dt_map_get(hf->map, key));
+}
+
 enum dt_status dt_hf_llama_like(const struct dt_hf *hf, const struct dt_hf_habits *h,
                                 struct dt_shape *s)
 {
+    int kv_heads;
+
     dt_shape_init(s, DT_SHAPE_LLM);
     DT_TRY(dt_hf_need(hf, "num_hidden_layers", DT_LIM_LAYERS, &s->layers));
     DT_TRY(dt_hf_need(hf, "hidden_size", DT_LIM_HIDDEN, &s->hidden));
     DT_TRY(dt_hf_need(hf, "intermediate_size", DT_LIM_FFN, &s->ffn));
     DT_TRY(dt_hf_need(hf, "num_attention_heads", DT_LIM_HEADS, &s->heads));
     DT_TRY(dt_hf_need(hf, "vocab_size", DT_LIM_VOCAB, &s->vocab));
-    DT_TRY(dt_hf_int(hf, "num_key_value_heads", DT_LIM_HEADS, s->heads, &s->kv_heads));
+    kv_heads = h->kv_heads > 0 && is_absent(hf, "num_key_value_heads") ? h->kv_heads : s->heads;
+    DT_TRY(dt_hf_int(hf, "num_key_value_heads", DT_LIM_HEADS, kv_heads, &s->kv_heads));
     if (dt_hf_has(hf, "head_dim"))
         DT_TRY(dt_hf_need(hf, "head_dim", DT_LIM_HEADS, &s->head_dim));
     DT_TRY(dt_hf_double(hf, "rms_norm_eps", DT_NORM_EPS_MIN, 1, h->norm_eps, &s->arith.norm_eps));
@@ -84,15 +93,19 @@ enum dt_status dt_hf_llama(const struct dt_hf *hf, struct dt_shape *s)
 
 enum dt_status dt_hf_qwen2(const struct dt_hf *hf, struct dt_shape *s)
 {
-    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
+    const struct dt_hf_habits habits = {.norm_eps = 1e-6, .theta = 10000, .kv_heads = 32};
+
+    DT_TRY(dt_hf_llama_like(hf, &habits, s));
     s->qkv_bias = true;
     return dt_hf_qwen_window(hf, 32768);
 }
 
 enum dt_status dt_hf_qwen3(const struct dt_hf *hf, struct dt_shape *s)
 {
+    const struct dt_hf_habits habits = {.norm_eps = 1e-6, .theta = 10000, .kv_heads = 32};
+
     DT_TRY(dt_hf_only(hf, "attention_bias", false, "Qwen3 layers are taken without biases"));
-    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
+    DT_TRY(dt_hf_llama_like(hf, &habits, s));
     s->qk_norm = true;
     if (s->head_dim == 0)
         DT_TRY(dt_hf_int(hf, "head_dim", DT_LIM_HEADS, 128, &s->head_dim));
@@ -108,7 +121,11 @@ enum dt_status dt_hf_window(const struct dt_hf *hf, struct dt_shape *s)
 
 enum dt_status dt_hf_mistral(const struct dt_hf *hf, struct dt_shape *s)
 {
-    DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
+    const struct dt_hf_habits habits = {.norm_eps = 1e-6, .theta = 10000, .kv_heads = 8};
+
+    DT_TRY(dt_hf_llama_like(hf, &habits, s));
+    if (is_absent(hf, "sliding_window")) /* null: none */
+        return dt_hf_int(hf, "sliding_window", DT_LIM_POSITIONS, 4096, &s->window);
     return dt_hf_window(hf, s);
 }
 
