@@ -342,11 +342,12 @@ enum dt_status dt_report_page_inputs(struct dt_text *t, const struct dt_report_p
                                .width = 900};
 
     dt_html_raw(t, "<h2>Sensitivity</h2>\n");
-    st = chart(t, &c, id,
-               "Each input alone, the plan kept: a longer time of "
-               "kernels, a faster "
-               "link. Simulated on the first global batch.",
-               err);
+    st = chart(
+        t, &c, id,
+        "Each input alone, the plan kept: a longer time of kernels, a faster link. Simulated on "
+        "the first global batch, whose samples are assigned anew, as are the turns of modules "
+        "that share GPUs: small differences may be theirs.",
+        err);
     bars_free(&b);
     if (st == DT_OK)
         inputs_table(t, w);
