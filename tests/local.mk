@@ -367,6 +367,7 @@ SHELL_TESTS = \
 	tests/test_gpu_jobs.sh \
 	tests/test_hardening.sh \
 	tests/test_ipc_train.sh \
+	tests/test_isa.sh \
 	tests/test_nccl_environment.sh \
 	tests/test_hf.sh \
 	tests/test_hosts.sh \
