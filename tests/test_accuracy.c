@@ -194,6 +194,8 @@ START_TEST(test_unfused_flops)
 
     b.unfused = true;
     ck_assert_double_eq_tol(dt_block_flops(&b, &w) / fused, 1, 1e-12);
+    ck_assert_double_eq_tol((dt_block_run_flops(&b, &w) - fused) / (2.0 * 3 * 896 * 896 * 1536), 1,
+                            1e-9);
     b.no_seqpar = true;
     n = dt_block_kops(&b, &shard, &w, k);
     ck_assert_int_le(n, DT_MAX_KOPS);

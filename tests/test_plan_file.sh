@@ -194,6 +194,13 @@ expect 0 "not used with strategy distmm: search.placement, search.megatron_pp" \
     "$DISTTRAIN" simulate --no-runs -s distmm $job search.placement=auto search.megatron_pp=2
 expect 0 "^not used with strategy disttrain: train.stepccl_chunks (stepccl is false)\$" "$DISTTRAIN" plan $job train.stepccl=false train.stepccl_chunks=4 search.effort=quick
 expect 0 "not used with strategy disttrain: search.megatron_pp" "$DISTTRAIN" plan $job search.megatron_pp=2 search.placement=auto
+# a plan beside a job whose plan is searched for, and what divides layouts that a strategy does not divide
+expect 0 "^not used with strategy disttrain: plan.llm.tp, plan.llm.pp\$" "$DISTTRAIN" plan llama-70b-96 plan.llm.tp=8 plan.llm.pp=2 search.effort=quick
+expect 0 '"search_unused": "plan.llm.tp"' "$DISTTRAIN" simulate --no-runs --json llama-70b-96 plan.llm.tp=8 search.effort=quick
+expect 0 "^not used with strategy homogeneous: search.uniform\$" "$DISTTRAIN" plan -s homogeneous $job search.uniform=true search.effort=quick
+# unfused attention has no context parallelism
+expect 2 "plan, module llm: cp (context parallelism) needs attention: flash" "$DISTTRAIN" plan llama-70b-96 search.strategy=manual \
+    'plan={llm: {tp: 8, cp: 2, pp: 6, dp: 1}}' model.llm.attention=unfused
 # the baselines keep samples as they come, and one line says so
 for strategy in megatron-lm distmm dip; do
     for way in batch both 'intra: true, inter: auto'; do

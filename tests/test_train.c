@@ -242,17 +242,6 @@ static struct dt_train_summary run_ranks(const char *const *over, int n, int64_t
     return r[0].s;
 }
 
-static bool bf16_here(void)
-{
-    struct world w;
-    bool has;
-
-    dt_assert_ok(open_world(&w, NULL, 0), err);
-    has = w.device->info.bf16;
-    close_world(&w);
-    return has;
-}
-
 /* Two ranks, a module's tensors dealt to both, moments of the others shared out: what they save together and take
  * apart again is all that there is. */
 START_TEST(ranks_go_on_exactly)
@@ -271,7 +260,7 @@ START_TEST(ranks_go_on_exactly)
     double direct[7];
 
     make_shard();
-    if (_i == 0 || bf16_here()) {
+    if (_i == 0 || dt_test_has_bf16()) {
         snprintf(whole, sizeof(whole), "run.checkpoint={dir: %s/whole}", dir);
         snprintf(parts, sizeof(parts), "run.checkpoint={dir: %s/parts, interval: 2}", dir);
         a = run_ranks(one, 7, 0);

@@ -18,8 +18,6 @@ libdtbase_a_SOURCES = \
 	src/base/hash.h \
 	src/base/hashtable.c \
 	src/base/hashtable.h \
-	src/base/memo.c \
-	src/base/memo.h \
 	src/base/heap.h \
 	src/base/json.c \
 	src/base/json.h \
@@ -27,6 +25,8 @@ libdtbase_a_SOURCES = \
 	src/base/keys.h \
 	src/base/mem.c \
 	src/base/mem.h \
+	src/base/memo.c \
+	src/base/memo.h \
 	src/base/normal.c \
 	src/base/normal_as241.h \
 	src/base/number.c \

@@ -36,6 +36,7 @@ static enum dt_status refuse_idle(struct dt_node map, const struct beside *keys,
 static enum dt_status check_unfused(struct dt_node node, const struct dt_shape *s,
                                     struct dt_error *err)
 {
+    struct dt_node attention = dt_map_get(node, "attention");
     const char *has = s->n_experts > 0                 ? "experts"
                       : s->window > 0                  ? "a window"
                       : s->kv_lora > 0                 ? "latent attention (kv_lora)"
@@ -44,12 +45,12 @@ static enum dt_status check_unfused(struct dt_node node, const struct dt_shape *
                       : s->layer_scale                 ? "scales of layers"
                                                        : NULL;
 
-    if (s->unfused && has)
-        return dt_node_error(node, err,
-                             "attention: unfused is GPT's as it was before flash attention, "
-                             "without %s; use flash",
-                             has);
-    return DT_OK;
+    if (!s->unfused || !has)
+        return DT_OK;
+    return dt_node_error(dt_node_present(attention) ? attention : node, err,
+                         "attention: unfused is GPT's as it was before flash attention, without "
+                         "%s; use flash",
+                         has);
 }
 
 static enum dt_status check_transformer(struct dt_node node, const char *what, struct dt_shape *s,
