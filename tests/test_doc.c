@@ -145,6 +145,9 @@ START_TEST(refused)
     REFUSE("a: \0\n", 1, 4, "not UTF-8");
     REFUSE("a: 1\nb: \xff\n", 2, 4, "0xff");
     REFUSE("a: \xc3", 1, 4, "0xc3");
+    /* libfyaml frees the key before the second colon twice */
+    REFUSE("? a:\t:p", 1, 5, "a tab between");
+    REFUSE("x: 1\n? a: \t- b\n", 2, 5, "a tab between");
     REFUSE("\xff\xfe"
            "a",
            1, 1, "0xff");
