@@ -235,6 +235,55 @@ START_TEST(what_a_rank_keeps)
 }
 END_TEST
 
+/* What a search takes collectives for at least, before it knows where modules begin, is no more than what they take wherever
+ * that is. */
+START_TEST(least_of_all_places)
+{
+    static const struct dt_cost_options opt = {.allow_analytical = true};
+
+    for (int i = 0; i < 12; i++) {
+        static const int replicas[] = {3, 4, 8, 9, 12, 13};
+        int dp = replicas[i % 6], tp = 1 + i / 6;
+        double least = INFINITY, most = 0;
+
+        for (int first = 0; first < 8; first += tp) {
+            struct dt_durations d;
+            double sum = 0, bound;
+
+            sf_init(&s);
+            sf_llm(&s, 6);
+            sf_plan(&s, 2 * dp, 1, DT_SCHED_1F1B);
+            sf_layout(&s, 0, tp, 1, 1, dp);
+            s.plan.modules[0].zero = 3;
+            s.plan.modules[0].layout.first_gpu = first;
+            s.plan.modules[0].pinned = true;
+            sf_samples(&s, 2 * dp, 0, 0, false, 15);
+            fx_profile(&s.f, true);
+            dt_assert_ok(dt_cost_new(&s.f.model, &s.f.cluster, &s.f.profile, &opt, &s.err, &cost),
+                         s.err);
+            sf_compile(&s);
+            dt_assert_ok(
+                dt_durations_compute(s.p, &s.f.model, &s.f.cluster, cost, false, &s.err, &d),
+                s.err);
+            for (uint32_t k = s.p->lanes[0].first; k < s.p->lanes[0].first + s.p->lanes[0].n; k++)
+                sum += s.p->ops[k].kind == DT_OP_GRAD_SYNC || s.p->ops[k].kind == DT_OP_PARAM_GATHER
+                           ? 1e-9 * (double)d.ns[k]
+                           : 0;
+            bound = dt_sched_collectives_s(&s.plan, &s.f.model, &s.f.cluster, cost, 0, 2);
+            ck_assert_msg(bound <= sum + 1e-7, "tp %d, dp %d, at GPU %d: %g s, at least %g", tp, dp,
+                          first, sum, bound);
+            least = fmin(least, sum);
+            most = fmax(most, sum);
+            dt_durations_free(&d);
+            dt_cost_free(cost);
+            sf_free(&s);
+        }
+        ck_assert_msg(most > 1.2 * least, "tp %d, dp %d: where it begins makes no difference", tp,
+                      dp);
+    }
+}
+END_TEST
+
 /* ---- groups ---- */
 
 enum { GROUP_DP = 16, GROUP_TP = 2 };
@@ -482,6 +531,7 @@ int main(void)
     tcase_add_test(c, more_sharding_takes_longer);
     tcase_add_test(c, random_graphs);
     tcase_add_test(c, what_a_rank_keeps);
+    tcase_add_test(c, least_of_all_places);
     tcase_add_test(c, groups_of_shards);
     tcase_add_test(c, groups_inside_nodes_load_no_nics);
     tcase_add_test(c, cores_work_for_groups);

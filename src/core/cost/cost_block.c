@@ -39,6 +39,7 @@ struct dt_cost_shard_key dt_cost_shard_key(const struct dt_block_shard *s)
     k.cp = (uint16_t)s->cp;
     k.ep = (uint16_t)s->ep;
     k.ip = (uint16_t)s->ip;
+    k.ahead = (uint16_t)s->ahead;
     k.seqpar = s->seqpar;
     k.recompute = (uint32_t)s->recompute;
     return k;
@@ -430,7 +431,8 @@ void dt_cost_block(struct dt_cost *c, int module, int class_, const struct dt_bl
 
     h = dt_hash_word(h, (uint64_t)key.tp << 48 | (uint64_t)key.cp << 32 | (uint64_t)key.ep << 16 |
                             key.ip);
-    h = dt_hash_word(h, (uint64_t)work->tokens << 3 | key.recompute << 1 | key.seqpar);
+    h = dt_hash_word(h, ((uint64_t)work->tokens << 3 | key.recompute << 1 | key.seqpar) ^
+                            (uint64_t)key.ahead << 48);
     h = dt_hash_word(h, (uint64_t)work->tokens_sq);
     h = dt_hash_word(h, (uint64_t)work->n << 40 ^ (uint64_t)work->tokens_max);
     h |= 1;

@@ -248,6 +248,36 @@ int dt_plan_lane_gpu(const struct dt_plan *p, int module, int replica, int stage
     return l->first_gpu + (stage * replicas + replica) * dt_plan_layout_lane_gpus(l);
 }
 
+int dt_plan_ranks_ahead(const struct dt_plan *p, int module, int stage, int gpus_per_node)
+{
+    const struct dt_plan_layout *l = &p->modules[module].layout;
+    int replicas = l->dp * dt_plan_takes_part(p);
+    int64_t first = l->first_gpu + (int64_t)stage * replicas * dt_plan_layout_lane_gpus(l);
+
+    return l->tp < gpus_per_node ? (int)(first % gpus_per_node / l->tp) : 0;
+}
+
+struct dt_block_shard dt_plan_stage_shard(const struct dt_plan *p, int module, int stage,
+                                          int gpus_per_node)
+{
+    const struct dt_plan_layout *l = &p->modules[module].layout;
+    struct dt_block_shard shard = dt_plan_shard(&p->modules[module]);
+    int64_t groups = dt_plan_layout_copies(l) * dt_plan_takes_part(p) / l->ep;
+    int room = l->tp < gpus_per_node ? gpus_per_node / l->tp : 1, worst = room + 1;
+    int ahead = dt_plan_ranks_ahead(p, module, stage, gpus_per_node);
+
+    for (int k = 0; l->ep > 1 && k < groups && k < room; k++, ahead = (ahead + l->ep) % room) {
+        int first = room - ahead, last = (ahead + l->ep - 1) % room + 1;
+        int least = l->ep <= first ? room : first < last ? first : last;
+
+        if (least < worst) {
+            worst = least;
+            shard.ahead = ahead;
+        }
+    }
+    return shard;
+}
+
 /* ---- validity ---- */
 
 /* A guest uses GPUs of the module that it names, no others. */
