@@ -257,15 +257,15 @@ static struct part every(const struct dt_sched_times *t, const struct dt_group *
     };
 }
 
-/* The ranks in a row: in groups of m->zero_group, or all. */
+/* The ranks in a row: in groups of n, or all.  Where some of the replicas stand for a plan, they may be fewer than a group. */
 static struct part in_row(const struct dt_group *g, int n, int64_t ranks, enum dt_kop_family family,
                           double bytes)
 {
-    int64_t groups = n > 0 ? ranks / n : 1;
+    int64_t groups = n > 0 && ranks > n ? ranks / n : 1;
 
     return (struct part){
         .family = family,
-        .of = {.n = (int)(ranks / groups),
+        .of = {.n = n > 0 ? n : (int)ranks,
                .per_node = g->per_node,
                .ahead = g->ahead,
                .share = g->share},
