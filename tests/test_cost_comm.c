@@ -5,8 +5,10 @@
 #include "cost_fixture.h"
 #include "test_util.h"
 
-#include <math.h>
+#include "base/rng.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 static const struct dt_cost_options plain = {0};
@@ -260,6 +262,173 @@ START_TEST(test_collectives_across_nodes)
 }
 END_TEST
 
+/* Nodes of 8 GPUs with a NIC each, which lose nothing; links inside that are never in the way; no rows. */
+static void open_nics(struct fixture *f, double nic_bytes_per_s)
+{
+    fx_init(f);
+    fx_index(f);
+    f->cluster.nics_per_node = 8;
+    f->cluster.nic_bytes_per_s = nic_bytes_per_s;
+    f->cluster.nic_efficiency = 1;
+    f->cluster.nvlink_bytes_per_s = 1e15;
+}
+
+/* The table's own cells, with the NICs that it was made with. */
+START_TEST(test_published_ring)
+{
+    static const struct {
+        int ranks;
+        double mib, ratio;
+    } cells[] = {{16, 16, .32},    {16, 64, .50},    {16, 4096, .95},  {32, 256, .77},
+                 {64, 64, .39},    {128, 16, .05},   {256, 256, .39},  {512, 1024, .56},
+                 {1024, 16, .009}, {1024, 256, .10}, {1024, 4096, .74}};
+    struct fixture f;
+    struct dt_cost *c;
+    struct dt_cost_time t;
+
+    open_nics(&f, 50e9);
+    c = cost_of(&f, &plain);
+    for (size_t i = 0; i < sizeof(cells) / sizeof(cells[0]); i++) {
+        double bytes = cells[i].mib * 1048576, n = cells[i].ranks;
+
+        dt_cost_collective(c, DT_KOP_REDUCE_SCATTER, cells[i].ranks, 8, 1, bytes, &t);
+        assert_near(t.ns, 1e9 * bytes * (n - 1) / n / (400e9 * cells[i].ratio), 1e-9, "a cell");
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
+/* Steps take as long over any NIC: what a slower one adds is the bytes'.  By hand: 128 ranks in as many nodes, of which
+ * each has an eighth of its NICs; steps of 4 to 6.3 us, to which NCCL's own figure is near. */
+START_TEST(test_ring_latency_is_no_bandwidth)
+{
+    const double bytes = 76e6;
+    double last = INFINITY;
+
+    for (double gbit = 12.5; gbit <= 800; gbit *= 2) {
+        double nic = gbit / 8 * 1e9, moved = 1e9 * bytes * 127 / 128 / nic;
+        struct fixture f;
+        struct dt_cost *c;
+        struct dt_cost_time t;
+
+        open_nics(&f, nic);
+        c = cost_of(&f, &plain);
+        dt_cost_collective(c, DT_KOP_ALL_GATHER, 128, 1, 8, bytes, &t);
+        ck_assert_msg(t.ns >= moved && t.ns < 1.09 * moved + 127 * 6.3e3,
+                      "%g Gb/s: %g ns, the bytes alone %g", gbit, t.ns, moved);
+        ck_assert(t.ns < last);
+        last = t.ns;
+        dt_cost_free(c);
+        fx_free(&f);
+    }
+}
+END_TEST
+
+static double random_between(struct dt_rng *r, double low, double high) /* in the logarithm */
+{
+    return low * exp(dt_rng_uniform(r) * log(high / low));
+}
+
+/* Of any ring or tree over nodes: more bytes or slower NICs never take less, a little more takes a little more, and a part
+ * of an all-reduce takes no more than all of it (where a rank's part is so small that a ring's steps, of 20 us at most, cost
+ * more than its bytes, an all-reduce goes by tree, which the others do not have). */
+START_TEST(test_ring_properties)
+{
+    struct dt_rng r;
+
+    dt_rng_init(&r, dt_test_seed(), 20);
+    for (int round = 0; round < 400; round++) {
+        struct dt_cost_members m = {.per_node = 1 << dt_rng_below(&r, 4),
+                                    .share = 1 << dt_rng_below(&r, 4)};
+        enum dt_kop_family family =
+            (enum dt_kop_family)(DT_KOP_ALL_REDUCE + (int)dt_rng_below(&r, 3));
+        double nic = random_between(&r, 0.2e9, 400e9), bytes = random_between(&r, 1, 32e9), line;
+        struct fixture f, slow;
+        struct dt_cost *c, *d;
+        struct dt_cost_time a, b;
+
+        m.n = 1 + m.per_node + (int)random_between(&r, 1, 3000);
+        m.ahead = (int)dt_rng_below(&r, (uint64_t)m.per_node);
+        if (round % 3 == 0) /* a border of the table */
+            bytes = 1048576.0 * (16 << 2 * dt_rng_below(&r, 5));
+        open_nics(&f, nic);
+        open_nics(&slow, nic / random_between(&r, 1, 10));
+        c = cost_of(&f, &plain);
+        d = cost_of(&slow, &plain);
+        dt_cost_collective_of(c, family, &m, bytes, &a);
+        dt_cost_collective_of(d, family, &m, bytes, &b);
+        ck_assert_msg(b.ns >= a.ns * (1 - 1e-12), "seed %" PRIu64 ", round %d: slower NICs",
+                      dt_test_seed(), round);
+        dt_cost_collective_of(c, family, &m, bytes * random_between(&r, 1, 100), &b);
+        ck_assert_msg(b.ns >= a.ns * (1 - 1e-12), "seed %" PRIu64 ", round %d: more bytes",
+                      dt_test_seed(), round);
+        dt_cost_collective_of(c, family, &m, bytes * (1 + 1e-6), &b);
+        ck_assert_msg(b.ns <= a.ns * (1 + 1e-5), "seed %" PRIu64 ", round %d: a jump of %g",
+                      dt_test_seed(), round, b.ns / a.ns);
+        line = nic * fmin(1, 8.0 / m.share);
+        dt_cost_collective_of(c, DT_KOP_ALL_REDUCE, &m, bytes, &b);
+        ck_assert_msg(a.ns <= b.ns * (1 + 1e-12) || bytes / m.n < line * m.per_node * 20e-6,
+                      "seed %" PRIu64 ", round %d: %g ns, an all-reduce %g", dt_test_seed(), round,
+                      a.ns, b.ns);
+        dt_cost_free(c);
+        dt_cost_free(d);
+        fx_free(&f);
+        fx_free(&slow);
+    }
+}
+END_TEST
+
+/* By hand, of buffers so large that only links count: the last node's one rank has one NIC; a ring goes no faster over two
+ * nodes than in one; a rank sends to those elsewhere by its own NIC, whatever its link inside carries. */
+START_TEST(test_ranks_as_they_lie)
+{
+    const double bytes = 4e10;
+    static const struct {
+        enum dt_kop_family family;
+        struct dt_cost_members m;
+        double ns; /* of a byte, at 1 GB/s */
+    } cases[] = {
+        {DT_KOP_REDUCE_SCATTER, {9, 8, 0, 1}, 8. / 9 / 50}, /* 8 + 1 */
+        {DT_KOP_REDUCE_SCATTER,
+         {12, 8, 0, 1},
+         11. / 12 / 148}, /* 8 + 4: 200 of NICs, 148 measured */
+        {DT_KOP_REDUCE_SCATTER, {10, 8, 0, 1}, 9. / 10 / 100},  /* 8 + 2 */
+        {DT_KOP_REDUCE_SCATTER, {10, 8, 7, 1}, 9. / 10 / 50},   /* 1 + 8 + 1 */
+        {DT_KOP_REDUCE_SCATTER, {3, 4, 3, 2}, 2. / 3 / 50},     /* 1 + 2 */
+        {DT_KOP_REDUCE_SCATTER, {16, 8, 0, 1}, 15. / 16 / 148}, /* NICs of 400 */
+        {DT_KOP_ALL_GATHER, {4, 4, 2, 2}, 3. / 4 / 100},        /* 2 + 2 */
+        {DT_KOP_ALL_REDUCE, {2, 2, 1, 4}, 2. / 2 / 50},         /* 1 + 1 */
+        {DT_KOP_ALL_TO_ALL, {16, 8, 0, 1}, 8. / 16 / 50},       /* half of it leaves */
+        {DT_KOP_ALL_TO_ALL, {8, 8, 4, 1}, 4. / 8 / 50},
+        {DT_KOP_ALL_TO_ALL, {16, 2, 0, 4}, 14. / 16 / 50},
+        {DT_KOP_ALL_TO_ALL, {16, 4, 0, 4}, 4 * 12. / 16 / 100}, /* a quarter of 8 NICs for four */
+    };
+    struct dt_cost_time t, inside;
+    struct fixture f;
+    struct dt_cost *c;
+
+    open_nics(&f, 50e9);
+    f.cluster.nvlink_bytes_per_s = 160e9;
+    fx_collectives(&f); /* 148 GB/s */
+    fx_index(&f);
+    c = cost_of(&f, &plain);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        dt_cost_collective_of(c, cases[i].family, &cases[i].m, bytes, &t);
+        assert_near(t.ns, bytes * cases[i].ns, 0.02, "as links allow");
+    }
+    for (int ahead = 0; ahead <= 4; ahead++) { /* four fit behind four */
+        struct dt_cost_members m = {4, 8, ahead, 1};
+
+        dt_cost_collective_of(c, DT_KOP_ALL_GATHER, &m, bytes, &t);
+        dt_cost_collective(c, DT_KOP_ALL_GATHER, 4, 8, 1, bytes, &inside);
+        ck_assert_double_eq(t.ns, inside.ns);
+    }
+    dt_cost_free(c);
+    fx_free(&f);
+}
+END_TEST
+
 /* What a stated latency is longer than that of the rows comes with each step; what it is shorter does not. */
 START_TEST(test_stated_latencies)
 {
@@ -442,6 +611,10 @@ int main(void)
     tcase_add_test(t, test_collectives_in_a_node);
     tcase_add_loop_test(t, test_a_ring_of_keys, 0, 2);
     tcase_add_test(t, test_collectives_across_nodes);
+    tcase_add_test(t, test_published_ring);
+    tcase_add_test(t, test_ring_latency_is_no_bandwidth);
+    tcase_add_test(t, test_ring_properties);
+    tcase_add_test(t, test_ranks_as_they_lie);
     tcase_add_test(t, test_context_parallel_groups_span_nodes);
     tcase_add_test(t, test_rows_of_another_link);
     tcase_add_test(t, test_stated_latencies);

@@ -191,6 +191,43 @@ START_TEST(test_stepccl_bounds)
 }
 END_TEST
 
+/* Unfused blocks add up weights' gradients between a product and its reduce-scatter, which overlap all the same: as much
+ * of the forward as those behind all-gathers. */
+START_TEST(test_stepccl_of_unfused_blocks)
+{
+    struct rig off, on;
+
+    rig_open(&off, false);
+    rig_open(&on, true);
+    for (int i = 0; i < 2; i++) {
+        struct rig *r = i ? &on : &off;
+        struct dt_module *mod = &r->f.model.modules[r->llm];
+
+        for (int b = 0; b < mod->n_blocks; b++)
+            mod->blocks[b].unfused = true;
+    }
+    for (int tp = 2; tp <= 8; tp *= 2) {
+        struct dt_block_shard shard = fx_shard(tp);
+        struct dt_work w = fx_text(1, 8192);
+        struct dt_kop k[DT_MAX_KOPS];
+        struct dt_cost_block_times a[DT_MAX_KOPS], b[DT_MAX_KOPS];
+        int n = dt_cost_block_parts(off.c, off.llm, 1, &shard, &w, k, a), found = 0;
+
+        ck_assert_int_eq(dt_cost_block_parts(on.c, on.llm, 1, &shard, &w, k, b), n);
+        for (int i = 0; i < n; i++) {
+            if (k[i].family != DT_KOP_ALL_GATHER && k[i].family != DT_KOP_REDUCE_SCATTER)
+                continue;
+            ck_assert_msg(b[i].fwd.ns < 0.8 * a[i].fwd.ns, "tp %d, %s: %g of %g ns exposed", tp,
+                          dt_kop_family_names[k[i].family], b[i].fwd.ns, a[i].fwd.ns);
+            found++;
+        }
+        ck_assert_int_eq(found, 4);
+    }
+    rig_close(&off);
+    rig_close(&on);
+}
+END_TEST
+
 /* Stated chunks are all there are: where they are the best there are, they cost no less than the free choice (the
  * executor's remap is never the smaller one), and one chunk is no overlap.  A weight's gradient pays for the order of
  * its rows. */
@@ -417,6 +454,7 @@ int main(void)
     tcase_add_test(t, test_fp32_collectives_are_twice_as_long);
     tcase_add_test(t, test_keys_are_gathered_twice);
     tcase_add_test(t, test_stepccl_bounds);
+    tcase_add_test(t, test_stepccl_of_unfused_blocks);
     tcase_add_test(t, test_stated_chunks);
     tcase_add_test(t, test_freezing);
     tcase_add_test(t, test_recompute);

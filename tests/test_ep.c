@@ -8,6 +8,10 @@
 #include "random_plan.h"
 #include "test_util.h"
 
+#include "base/rng.h"
+
+#include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 
 enum { HIDDEN = 1024, FFN = 2816, VOCAB = 4099, EXPERTS = 8, DP = 8, TP = 2 };
@@ -16,7 +20,7 @@ enum { HIDDEN = 1024, FFN = 2816, VOCAB = 4099, EXPERTS = 8, DP = 8, TP = 2 };
 #define ROUTED (3.0 * HIDDEN * FFN * EXPERTS)
 
 /* An LLM of a table, four layers with experts and a head, in two stages. */
-static void world(struct sched_fixture *s, int ep, int cp, int zero)
+static void world_at(struct sched_fixture *s, int ep, int cp, int zero, int first_gpu)
 {
     sf_init(s);
     fx_index(&s->f);
@@ -27,8 +31,15 @@ static void world(struct sched_fixture *s, int ep, int cp, int zero)
     sf_experts(s, 0, EXPERTS, ep, 1);
     ck_assert_int_eq(s->plan.modules[0].layout.ep, ep);
     s->plan.modules[0].zero = zero;
+    s->plan.modules[0].layout.first_gpu = first_gpu;
+    s->plan.modules[0].pinned = true;
     sf_samples(s, 64, 0, 0, false, 3);
     sf_compile(s);
+}
+
+static void world(struct sched_fixture *s, int ep, int cp, int zero)
+{
+    world_at(s, ep, cp, zero, 0);
 }
 
 /* Parameters on a GPU of the first stage that others hold too. */
@@ -101,6 +112,121 @@ START_TEST(how_long)
         dt_durations_free(&d);
         dt_cost_free(cost);
         sf_free(&s);
+    }
+}
+END_TEST
+
+/* The same of modules that begin in the middle of a node, with nodes of four ranks: at half of one, 2 + 4 + 2 of a stage's
+ * dense parameters meet, and expert groups of 4 are half here and half there. */
+START_TEST(how_long_in_the_middle_of_a_node)
+{
+    static const struct dt_cost_options opt = {.allow_analytical = true};
+    static const struct {
+        int ep;
+        struct dt_cost_members dense, experts, exchange;
+    } cases[] = {
+        {2, {8, 4, 2, 2}, {4, 2, 1, 4}, {2, 4, 0, 2}},
+        {4, {8, 4, 2, 2}, {2, 1, 0, 8}, {4, 4, 2, 2}},
+        {8, {8, 4, 2, 2}, {1, 1, 0, 8}, {8, 4, 2, 2}},
+    };
+
+    for (int i = 0; i < 3; i++) {
+        double forward[2], more = 0;
+        struct dt_cost *cost;
+
+        for (int where = 0; where < 2; where++) {
+            struct dt_block_shard shard = {TP, 1, cases[i].ep, 1, 0, true, false, 0};
+            struct dt_work w = {1, SF_SEQ, (int64_t)SF_SEQ * SF_SEQ, SF_SEQ};
+            struct dt_kop kop[DT_MAX_KOPS];
+            struct sched_fixture s;
+            struct dt_durations d;
+            int n;
+
+            world_at(&s, cases[i].ep, 1, 1, 4 * where);
+            dt_assert_ok(dt_cost_new(&s.f.model, &s.f.cluster, &s.f.profile, &opt, &s.err, &cost),
+                         s.err);
+            dt_assert_ok(
+                dt_durations_compute(s.p, &s.f.model, &s.f.cluster, cost, false, &s.err, &d),
+                s.err);
+            for (uint32_t k = 0; k < s.p->n_ops; k++) {
+                const struct dt_op *op = &s.p->ops[k];
+                struct dt_cost_time all, some;
+
+                if (op->kind == DT_OP_FORWARD && op->stage == 1 && op->parts == 1)
+                    forward[where] = (double)d.ns[k];
+                if (op->kind != DT_OP_GRAD_SYNC || !where)
+                    continue;
+                dt_cost_collective_of(cost, DT_KOP_REDUCE_SCATTER, &cases[i].dense,
+                                      (double)(op->bytes - s.p->groups[op->peer].expert_bytes),
+                                      &all);
+                dt_cost_collective_of(cost, DT_KOP_REDUCE_SCATTER, &cases[i].experts,
+                                      (double)s.p->groups[op->peer].expert_bytes, &some);
+                ck_assert_double_eq_tol((double)d.ns[k], all.ns + some.ns, 1);
+            }
+            n = dt_block_kops(&s.f.model.modules[0].blocks[3], &shard, &w, kop);
+            for (int k = 0; where && k < n;
+                 k++) { /* of two layers, what goes to experts and comes back */
+                struct dt_cost_members there = cases[i].exchange;
+                struct dt_cost_time here, apart;
+
+                if (kop[k].family != DT_KOP_ALL_TO_ALL)
+                    continue;
+                dt_cost_collective_of(cost, DT_KOP_ALL_TO_ALL, &there, (double)kop[k].d[2], &apart);
+                there.ahead = 0;
+                dt_cost_collective_of(cost, DT_KOP_ALL_TO_ALL, &there, (double)kop[k].d[2], &here);
+                more += 2 * (apart.ns - here.ns);
+            }
+            dt_durations_free(&d);
+            dt_cost_free(cost);
+            sf_free(&s);
+        }
+        ck_assert_double_eq_tol(forward[1] - forward[0], more, 2);
+        ck_assert_int_eq(more > 0, cases[i].ep == 4); /* of 8, four are in a node either way */
+    }
+}
+END_TEST
+
+/* Rank by rank: how a group that deals experts lies where it lies worst. */
+START_TEST(the_worst_of_expert_groups)
+{
+    struct dt_rng r;
+
+    dt_rng_init(&r, dt_test_seed(), 31);
+    for (int round = 0; round < 2000; round++) {
+        const int node = 8, tp = 1 << dt_rng_below(&r, 5), ep = 2 + (int)dt_rng_below(&r, 15);
+        struct dt_plan p = {.n_modules = 1};
+        struct dt_plan_layout *l = &p.modules[0].layout;
+        struct dt_block_shard shard;
+        int groups = 1 + (int)dt_rng_below(&r, 6), stage, worst = INT_MAX, room, first, found;
+
+        *l = (struct dt_plan_layout){tp, 1, ep, 3, 1, ep * groups, 1, 0};
+        l->first_gpu = (tp < node ? tp : node) * (int)dt_rng_below(&r, 20);
+        stage = (int)dt_rng_below(&r, 3);
+        for (int g = 0; g < groups; g++) {
+            int here = 0, last = -1, least = INT_MAX, nodes = 0;
+
+            for (int k = 0; k < ep; k++) {
+                int at = (l->first_gpu + ((stage * groups + g) * ep + k) * tp) / node;
+
+                if (at != last) {
+                    least = here > 0 && here < least ? here : least;
+                    here = 0;
+                    nodes++;
+                }
+                here++;
+                last = at;
+            }
+            least = here < least ? here : least;
+            if (nodes > 1 && least < worst)
+                worst = least;
+        }
+        shard = dt_plan_stage_shard(&p, 0, stage, node);
+        room = tp < node ? node / tp : 1;
+        first = room - shard.ahead;
+        found = (shard.ahead + ep - 1) % room + 1;
+        found = ep <= first ? INT_MAX : first < found ? first : found;
+        ck_assert_msg(found == worst, "seed %" PRIu64 ", round %d: %d, not %d ranks in a node",
+                      dt_test_seed(), round, found, worst);
     }
 }
 END_TEST
@@ -271,6 +397,8 @@ int main(void)
 
     tcase_add_test(c, what_travels);
     tcase_add_test(c, how_long);
+    tcase_add_test(c, how_long_in_the_middle_of_a_node);
+    tcase_add_test(c, the_worst_of_expert_groups);
     tcase_add_test(c, what_a_rank_holds);
     tcase_add_test(c, wrong_shares_are_found);
     tcase_add_test(c, lanes_that_groups_link_run_together);

@@ -148,6 +148,13 @@ START_TEST(origin_is_the_nearest_row)
         ck_assert_int_eq(o.kind, row->kind);
         ck_assert_double_eq_tol(o.sigma, log(row->p90_ns / row->p10_ns) / (2 * 1.2815516), 1e-4);
     }
+    for (int ranks = 8; ranks <= 16; ranks += 8) { /* neighbours on nodes of 8, and twice as many */
+        const struct dt_kop all = {.family = DT_KOP_ALL_REDUCE, .d = {ranks, ranks, 1 << 20, 1}};
+
+        dt_cost_origin(s.cost, &all, DT_PHASE_FWD, &o);
+        ck_assert_int_eq(strcmp(o.source, "link arithmetic") == 0, ranks > 8);
+        ck_assert_int_eq(o.kind<0, ranks> 8);
+    }
     memset(s.job->profile->first[DT_KOP_CONV2D], 0, sizeof s.job->profile->first[DT_KOP_CONV2D]);
     dt_cost_origin(s.cost, &none, DT_PHASE_FWD, &o);
     ck_assert_int_eq(o.kind, -1);

@@ -41,6 +41,23 @@ START_TEST(one_rank_per_gpu)
 }
 END_TEST
 
+/* An encoder of half a node is not in front of expert groups that fill nodes, but where its lanes are wider. */
+START_TEST(experts_begin_with_a_node)
+{
+    for (int tp = 1; tp <= 2; tp++) {
+        struct dt_plan p = plan_of(false, (int[]){tp, 1, 4 / tp}, (int[]){1, 2, 8});
+        struct dt_cluster c = {.nodes = 4, .gpus_per_node = 8};
+
+        ck_assert_int_eq(p.modules[0].layout.first_gpu, 0);
+        ck_assert_int_eq(p.modules[1].layout.first_gpu, 4);
+        p.modules[1].layout.ep = 8;
+        dt_assert_ok(dt_plan_place(&p, &c, &err), err);
+        ck_assert_int_eq(p.modules[0].layout.first_gpu, tp > 1 ? 0 : 16);
+        ck_assert_int_eq(p.modules[1].layout.first_gpu, tp > 1 ? 4 : 0);
+    }
+}
+END_TEST
+
 START_TEST(neighbours_share_a_rank)
 {
     struct dt_plan p = plan_of(false, (int[]){1, 1, 3}, (int[]){1, 2, 1});
@@ -107,6 +124,7 @@ int main(void)
     TCase *t = dt_test_case(s, "placement", 0);
 
     tcase_add_test(t, one_rank_per_gpu);
+    tcase_add_test(t, experts_begin_with_a_node);
     tcase_add_test(t, neighbours_share_a_rank);
     tcase_add_test(t, colocated_modules_share_ranks);
     tcase_add_test(t, gaps_are_closed);

@@ -235,11 +235,60 @@ START_TEST(what_a_rank_keeps)
 }
 END_TEST
 
+/* What a search takes collectives for at least, before it knows where modules begin, is no more than what they take wherever
+ * that is. */
+START_TEST(least_of_all_places)
+{
+    static const struct dt_cost_options opt = {.allow_analytical = true};
+
+    for (int i = 0; i < 12; i++) {
+        static const int replicas[] = {3, 4, 8, 9, 12, 13};
+        int dp = replicas[i % 6], tp = 1 + i / 6;
+        double least = INFINITY, most = 0;
+
+        for (int first = 0; first < 8; first += tp) {
+            struct dt_durations d;
+            double sum = 0, bound;
+
+            sf_init(&s);
+            sf_llm(&s, 6);
+            sf_plan(&s, 2 * dp, 1, DT_SCHED_1F1B);
+            sf_layout(&s, 0, tp, 1, 1, dp);
+            s.plan.modules[0].zero = 3;
+            s.plan.modules[0].layout.first_gpu = first;
+            s.plan.modules[0].pinned = true;
+            sf_samples(&s, 2 * dp, 0, 0, false, 15);
+            fx_profile(&s.f, true);
+            dt_assert_ok(dt_cost_new(&s.f.model, &s.f.cluster, &s.f.profile, &opt, &s.err, &cost),
+                         s.err);
+            sf_compile(&s);
+            dt_assert_ok(
+                dt_durations_compute(s.p, &s.f.model, &s.f.cluster, cost, false, &s.err, &d),
+                s.err);
+            for (uint32_t k = s.p->lanes[0].first; k < s.p->lanes[0].first + s.p->lanes[0].n; k++)
+                sum += s.p->ops[k].kind == DT_OP_GRAD_SYNC || s.p->ops[k].kind == DT_OP_PARAM_GATHER
+                           ? 1e-9 * (double)d.ns[k]
+                           : 0;
+            bound = dt_sched_collectives_s(&s.plan, &s.f.model, &s.f.cluster, cost, 0, 2);
+            ck_assert_msg(bound <= sum + 1e-7, "tp %d, dp %d, at GPU %d: %g s, at least %g", tp, dp,
+                          first, sum, bound);
+            least = fmin(least, sum);
+            most = fmax(most, sum);
+            dt_durations_free(&d);
+            dt_cost_free(cost);
+            sf_free(&s);
+        }
+        ck_assert_msg(most > 1.2 * least, "tp %d, dp %d: where it begins makes no difference", tp,
+                      dp);
+    }
+}
+END_TEST
+
 /* ---- groups ---- */
 
 enum { GROUP_DP = 16, GROUP_TP = 2 };
 
-static void open_groups(int group)
+static void open_groups(int group, int first_gpu)
 {
     static const struct dt_cost_options opt = {.allow_analytical = true};
 
@@ -249,6 +298,8 @@ static void open_groups(int group)
     s.plan.policy.overlap_grad = s.plan.policy.overlap_param = false;
     sf_layout(&s, 0, GROUP_TP, 1, 1, GROUP_DP);
     s.plan.modules[0].zero_group = group;
+    s.plan.modules[0].layout.first_gpu = first_gpu;
+    s.plan.modules[0].pinned = true;
     sf_samples(&s, 32, 0, 0, false, 15);
     fx_profile(&s.f, true);
     dt_assert_ok(dt_cost_new(&s.f.model, &s.f.cluster, &s.f.profile, &opt, &s.err, &cost), s.err);
@@ -280,7 +331,7 @@ START_TEST(groups_of_shards)
         struct dt_cost_time step;
         struct dt_memory mem;
 
-        open_groups(group);
+        open_groups(group, 0);
         params = (double)dt_module_params(&s.f.model.modules[0]) / GROUP_TP;
         sync = collective_ns(DT_KOP_REDUCE_SCATTER, group, GROUP_TP, 4 * params) +
                collective_ns(DT_KOP_ALL_REDUCE, over, GROUP_TP * group, 4 * params / group);
@@ -302,6 +353,42 @@ START_TEST(groups_of_shards)
         ck_assert_double_eq_tol(mem.optimizer, 12 * params / group, 1e-6 * params);
         dt_durations_free(&d);
         span(); /* both evaluators agree */
+        dt_cost_free(cost);
+        sf_free(&s);
+    }
+}
+END_TEST
+
+/* The same at the second rank of a node of four, by hand: all groups of four have three ranks in one node and one in the next;
+ * of the groups of two every other one has one in each, and sums over groups of a place that is alone there begin with either
+ * of two places, which have room for two each. */
+START_TEST(groups_in_the_middle_of_a_node)
+{
+    static const struct {
+        int group;
+        struct dt_cost_members inside, over;
+    } cases[] = {{4, {4, 4, 1, 2}, {4, 1, 0, 8}}, {2, {2, 4, 3, 2}, {8, 2, 1, 4}}};
+
+    for (int i = 0; i < 2; i++) {
+        struct dt_cost_time scatter, sum, gather;
+        struct dt_durations d;
+        double params;
+
+        open_groups(cases[i].group, GROUP_TP);
+        params = (double)dt_module_params(&s.f.model.modules[0]) / GROUP_TP;
+        dt_cost_collective_of(cost, DT_KOP_REDUCE_SCATTER, &cases[i].inside, 4 * params, &scatter);
+        dt_cost_collective_of(cost, DT_KOP_ALL_REDUCE, &cases[i].over, 4 * params / cases[i].group,
+                              &sum);
+        dt_cost_collective_of(cost, DT_KOP_ALL_GATHER, &cases[i].inside, 2 * params, &gather);
+        dt_assert_ok(dt_durations_compute(s.p, &s.f.model, &s.f.cluster, cost, false, &s.err, &d),
+                     s.err);
+        for (uint32_t k = 0; k < s.p->n_ops; k++) {
+            if (s.p->ops[k].kind == DT_OP_GRAD_SYNC)
+                ck_assert_double_eq_tol((double)d.ns[k], scatter.ns + sum.ns, 2);
+            if (s.p->ops[k].kind == DT_OP_PARAM_GATHER)
+                ck_assert_double_eq_tol((double)d.ns[k], gather.ns, 2);
+        }
+        dt_durations_free(&d);
         dt_cost_free(cost);
         sf_free(&s);
     }
@@ -398,7 +485,7 @@ START_TEST(cores_work_for_groups)
         struct dt_durations d;
         int seen = 0;
 
-        open_groups(group);
+        open_groups(group, 0);
         dt_cost_free(cost);
         s.f.cluster.cores_per_node = 8;
         if (measured)
@@ -482,7 +569,9 @@ int main(void)
     tcase_add_test(c, more_sharding_takes_longer);
     tcase_add_test(c, random_graphs);
     tcase_add_test(c, what_a_rank_keeps);
+    tcase_add_test(c, least_of_all_places);
     tcase_add_test(c, groups_of_shards);
+    tcase_add_test(c, groups_in_the_middle_of_a_node);
     tcase_add_test(c, groups_inside_nodes_load_no_nics);
     tcase_add_test(c, cores_work_for_groups);
     tcase_add_test(c, plans_that_are_refused);

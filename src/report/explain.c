@@ -192,7 +192,7 @@ static enum dt_status module_parts(struct explain *e, int module, struct dt_erro
     const struct dt_plan *plan = e->p->plan;
     const struct dt_plan_module *mp = &plan->modules[module];
     const struct dt_plan_layout *l = &mp->layout;
-    const struct dt_block_shard shard = dt_plan_shard(mp);
+    int node = dt_cost_cluster(e->cost)->gpus_per_node;
     unsigned char *trainable =
         DT_ARENA_NEW(&e->arena, unsigned char, e->model->modules[module].n_blocks + 1);
     struct dt_work mean;
@@ -205,6 +205,7 @@ static enum dt_status module_parts(struct explain *e, int module, struct dt_erro
     for (int v = 0; v < l->pp * l->vpp && mean.n > 0; v++) {
         int first = mp->split[v], n = mp->split[v + 1] - first;
         bool upstream = dt_plan_upstream_trained(plan, e->model, module, first);
+        const struct dt_block_shard shard = dt_plan_stage_shard(plan, module, v % l->pp, node);
 
         e->now = &e->stage[module][v];
         e->f_ns = e->b_ns = 0;

@@ -41,7 +41,6 @@ enum dt_status dt_cost_new(const struct dt_model *model, const struct dt_cluster
                            struct dt_error *err, struct dt_cost **out)
 {
     struct dt_cost *c;
-    enum dt_status status;
 
     if (!(cluster->peak_flops > 0) || !(cluster->hbm_bytes_per_s > 0) ||
         !(cluster->nvlink_bytes_per_s > 0) || cluster->gpus_per_node < 1)
@@ -67,11 +66,6 @@ enum dt_status dt_cost_new(const struct dt_model *model, const struct dt_cluster
         dt_cost_free(c);
         return dt_error_nomem(err, "cost model tables");
     }
-    status = dt_cost_nic_table_new(c, err);
-    if (status != DT_OK) {
-        dt_cost_free(c);
-        return status;
-    }
     *out = c;
     return DT_OK;
 }
@@ -81,7 +75,6 @@ void dt_cost_free(struct dt_cost *c)
     if (!c)
         return;
     dt_cost_surfaces_free(c);
-    dt_cost_nic_table_free(c);
     dt_free(c->blocks);
     dt_memo_free(&c->stages);
     dt_free(c->recipes);
@@ -93,6 +86,11 @@ void dt_cost_free(struct dt_cost *c)
 const struct dt_cost_options *dt_cost_opts(const struct dt_cost *c)
 {
     return &c->opt;
+}
+
+const struct dt_cluster *dt_cost_cluster(const struct dt_cost *c)
+{
+    return c->cluster;
 }
 
 enum dt_status dt_cost_status(const struct dt_cost *c, struct dt_error *err)

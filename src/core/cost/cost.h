@@ -75,6 +75,7 @@ enum dt_status dt_cost_new(const struct dt_model *model, const struct dt_cluster
                            struct dt_error *err, struct dt_cost **out);
 void dt_cost_free(struct dt_cost *c);
 const struct dt_cost_options *dt_cost_opts(const struct dt_cost *c);
+const struct dt_cluster *dt_cost_cluster(const struct dt_cost *c);
 /* A sentence where rows of another device, or over another link inside a node, are made to do; else "". */
 void dt_cost_note(const struct dt_cost *c, char *buf, size_t size);
 /* What plans may make of the model. */
@@ -149,8 +150,15 @@ bool dt_cost_stages_ns(struct dt_cost *c, int module, int first, int n,
                        size_t n_works, const unsigned char *trainable, bool upstream,
                        struct dt_cost_stage_ns *out);
 
-/* Collective over `gpus` ranks, `per_node` of them in each node, `share` = how many such collectives use the
- * node's NICs at once; bytes as in nccl-tests (full buffer).  family: one of the collective families. */
+/* Who meets in a collective: n ranks in a row, for `per_node` of which a node has room; `ahead` places of their first node
+ * are in front of them.  `share` such collectives use the node's NICs at once. */
+struct dt_cost_members {
+    int n, per_node, ahead, share;
+};
+/* Bytes as in nccl-tests (full buffer).  family: one of the collective families. */
+void dt_cost_collective_of(struct dt_cost *c, enum dt_kop_family family,
+                           const struct dt_cost_members *m, double bytes, struct dt_cost_time *out);
+/* The same of ranks that begin with a node. */
 void dt_cost_collective(struct dt_cost *c, enum dt_kop_family family, int gpus, int per_node,
                         int share, double bytes, struct dt_cost_time *out);
 /* What a collective inside a node takes however few its bytes. */

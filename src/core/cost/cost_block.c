@@ -39,6 +39,7 @@ struct dt_cost_shard_key dt_cost_shard_key(const struct dt_block_shard *s)
     k.cp = (uint16_t)s->cp;
     k.ep = (uint16_t)s->ep;
     k.ip = (uint16_t)s->ip;
+    k.ahead = (uint16_t)s->ahead;
     k.seqpar = s->seqpar;
     k.recompute = (uint32_t)s->recompute;
     return k;
@@ -136,15 +137,20 @@ void dt_cost_kernel_times(struct dt_cost_block_kernels *b, int i)
  * last). */
 bool dt_cost_partner(const struct dt_cost_block_kernels *b, int i, int *first, int *last)
 {
+    int before = i - 1;
+
     *first = *last = i;
+    while (before >= 0 && b->k[before].wgrad_only) /* not of the forward's order */
+        before--;
     if (b->k[i].family == DT_KOP_ALL_GATHER) {
         *first = *last = i + 1;
         while (*last < b->n && b->k[*last].family == DT_KOP_GEMM &&
                b->k[*last].count == b->k[i].count)
             ++*last;
-    } else if (b->k[i].family == DT_KOP_REDUCE_SCATTER && i > 0 &&
-               b->k[i - 1].family == DT_KOP_GEMM && b->k[i - 1].count == b->k[i].count) {
-        *first = i - 1;
+    } else if (b->k[i].family == DT_KOP_REDUCE_SCATTER && before >= 0 &&
+               b->k[before].family == DT_KOP_GEMM && b->k[before].count == b->k[i].count) {
+        *first = before;
+        *last = before + 1;
     }
     return *last > *first;
 }
@@ -184,6 +190,7 @@ static double chunk_gemm_ns(struct dt_cost_block_kernels *b, int first, int last
         part.bytes =
             2.0 * (double)(part.d[0] * part.d[2] + part.d[2] * part.d[1] + part.d[0] * part.d[1]);
         dt_cost_kernel_one(b->c, &part, phase, b->s[i][phase], &t);
+        as_trained(b, i, &t);
         sum += t.ns;
     }
     return sum;
@@ -424,7 +431,8 @@ void dt_cost_block(struct dt_cost *c, int module, int class_, const struct dt_bl
 
     h = dt_hash_word(h, (uint64_t)key.tp << 48 | (uint64_t)key.cp << 32 | (uint64_t)key.ep << 16 |
                             key.ip);
-    h = dt_hash_word(h, (uint64_t)work->tokens << 3 | key.recompute << 1 | key.seqpar);
+    h = dt_hash_word(h, ((uint64_t)work->tokens << 3 | key.recompute << 1 | key.seqpar) ^
+                            (uint64_t)key.ahead << 48);
     h = dt_hash_word(h, (uint64_t)work->tokens_sq);
     h = dt_hash_word(h, (uint64_t)work->n << 40 ^ (uint64_t)work->tokens_max);
     h |= 1;

@@ -3,8 +3,7 @@
  * Collectives and point-to-point transfers.
  *
  * Inside a node: measured bus bandwidth over bytes.  Across nodes: NCCL's own latency terms for
- * ring and tree over the cluster's NICs, held to the published drop of ring bandwidth with size and
- * length.
+ * ring and tree over the cluster's NICs, and no less than the published steps of long rings take.
  *
  *   bus bytes = bytes * f        f of n ranks, as in nccl-tests:
  *     2 (n-1)/n   all-reduce
@@ -32,19 +31,19 @@ static const double proto_bw[PROTO_N] = {0.5, 0.92, 1.0}; /* share of the channe
 #define RING_SIMPLE_MULTINODE 1.4                         /* all-reduce, SM80 and later */
 #define TREE_BW 0.92
 
-/* SimAI nic_ratio.csv: all-reduce bandwidth as a fraction of NIC line rate, by nodes (8 GPUs each)
- * and bytes. */
+/* SimAI nic_ratio.csv: bus bandwidth of an all-reduce as a fraction of the node's line rate, by bytes and
+ * nodes of 8 GPUs: 16, 64, ... MiB, 2, 4, ... nodes. */
 enum { NIC_NODES = 7, NIC_SIZES = 5 };
-static const double nic_log2_nodes[NIC_NODES] = {1, 2, 3, 4, 5, 6, 7};
-static const double nic_log2_mib[NIC_SIZES] = {4, 6, 8, 10, 12};
-static const double nic_ratio[NIC_SIZES * NIC_NODES] = {
-    .32, .24, .13, .05, .044, .021, .009, /* 16 MB */
-    .50, .53, .39, .21, .106, .051, .044, /* 64 MB */
-    .85, .77, .69, .57, .39,  .21,  .10,  /* 256 MB */
-    .92, .93, .90, .76, .74,  .56,  .31,  /* 1 GB */
-    .95, .95, .95, .95, .92,  .76,  .74,  /* 4 GB */
+static const double nic_ratio[NIC_SIZES][NIC_NODES] = {
+    {.32, .24, .13, .05, .044, .021, .009}, /* 16 MiB */
+    {.50, .53, .39, .21, .106, .051, .044}, /* 64 MiB */
+    {.85, .77, .69, .57, .39, .21, .10},    /* 256 MiB */
+    {.92, .93, .90, .76, .74, .56, .31},    /* 1 GiB */
+    {.95, .95, .95, .95, .92, .76, .74},    /* 4 GiB */
 };
-#define SIMAI_GPUS_PER_NODE 8.0
+#define SIMAI_GPUS_PER_NODE 8
+/* 8 NICs of 400 Gb/s: with them the table's columns fall by 4 to 6 us a step of the ring, whatever its length (derived). */
+#define SIMAI_LINE 400e9
 
 double dt_cost_bus_factor(int family, int gpus)
 {
@@ -53,46 +52,36 @@ double dt_cost_bus_factor(int family, int gpus)
     return (family == DT_KOP_ALL_REDUCE ? 2.0 : 1.0) * (gpus - 1) / gpus;
 }
 
-enum dt_status dt_cost_nic_table_new(struct dt_cost *c, struct dt_error *err)
-{
-    gsl_error_handler_t *old = gsl_set_error_handler_off();
-    int bad = 1;
-
-    c->nic_table = gsl_interp2d_alloc(gsl_interp2d_bilinear, NIC_NODES, NIC_SIZES);
-    c->nic_ax = gsl_interp_accel_alloc();
-    c->nic_ay = gsl_interp_accel_alloc();
-    if (c->nic_table && c->nic_ax && c->nic_ay)
-        bad = gsl_interp2d_init(c->nic_table, nic_log2_nodes, nic_log2_mib, nic_ratio, NIC_NODES,
-                                NIC_SIZES);
-    gsl_set_error_handler(old);
-    return bad ? dt_error_nomem(err, "network table") : DT_OK;
-}
-
-void dt_cost_nic_table_free(struct dt_cost *c)
-{
-    if (c->nic_table)
-        gsl_interp2d_free(c->nic_table);
-    if (c->nic_ax)
-        gsl_interp_accel_free(c->nic_ax);
-    if (c->nic_ay)
-        gsl_interp_accel_free(c->nic_ay);
-}
-
 static double clamp(double x, double lo, double hi)
 {
     return x < lo ? lo : x > hi ? hi : x;
 }
 
-/* The table's fall follows the length of its rings (2(n-1) steps of about 4.5 us give its 128-node
- * column), so a group is looked up by its number of ranks, not of nodes. */
-static double nic_share(struct dt_cost *c, int gpus, double bytes)
+static double nic_bytes(int size)
 {
-    double nodes =
-        clamp(log2(gpus / SIMAI_GPUS_PER_NODE), nic_log2_nodes[0], nic_log2_nodes[NIC_NODES - 1]);
-    double mib = clamp(log2(bytes / (1 << 20)), nic_log2_mib[0], nic_log2_mib[NIC_SIZES - 1]);
+    return 16.0 * (1 << 20) * (1 << 2 * size);
+}
 
-    return gsl_interp2d_eval(c->nic_table, nic_log2_nodes, nic_log2_mib, nic_ratio, nodes, mib,
-                             c->nic_ax, c->nic_ay);
+/* Of a cell of the table: what a step of its ring takes beyond the bytes that it moves at line rate. */
+static double nic_step_ns(int size, int column)
+{
+    double ranks = SIMAI_GPUS_PER_NODE * (2 << column);
+
+    return 1e9 * nic_bytes(size) / ranks / SIMAI_LINE * (1 / nic_ratio[size][column] - 1);
+}
+
+/* What it takes in a ring of so many ranks, not nodes, since steps are those of ranks: between cells bilinear in the
+ * logarithms, beyond the ends as there, but less and less with fewer bytes, for which NCCL has faster protocols. */
+static double step_beside_line_ns(int gpus, double bytes)
+{
+    double x = clamp(log2((double)gpus / SIMAI_GPUS_PER_NODE) - 1, 0, NIC_NODES - 1);
+    double y = clamp(log2(bytes / nic_bytes(0)) / 2, 0, NIC_SIZES - 1);
+    int i = x < NIC_NODES - 1 ? (int)x : NIC_NODES - 2;
+    int k = y < NIC_SIZES - 1 ? (int)y : NIC_SIZES - 2;
+    double low = nic_step_ns(k, i) * (1 + i - x) + nic_step_ns(k, i + 1) * (x - i);
+    double high = nic_step_ns(k + 1, i) * (1 + i - x) + nic_step_ns(k + 1, i + 1) * (x - i);
+
+    return (low * (1 + k - y) + high * (y - k)) * fmin(1, bytes / nic_bytes(0));
 }
 
 static bool all_reduce(int family)
@@ -293,20 +282,50 @@ static double tree_correction(double bytes)
     return 0.5 + 0.4 * (x - 20) / 7;
 }
 
+/* NIC line rate, bytes/s, that one of `share` groups has in a node with so many of its members: one NIC each at most. */
+static double nic_line(const struct dt_cost *c, double members, int share)
+{
+    const struct dt_cluster *cl = c->cluster;
+    double nics = fmin(members, (double)cl->nics_per_node / (share > 1 ? share : 1));
+
+    return nics * cl->nic_bytes_per_s / fmax(1, cl->fabric_oversubscription);
+}
+
+static double nic_usable(const struct dt_cost *c, double members, int share)
+{
+    double efficiency = c->cluster->nic_efficiency;
+
+    return nic_line(c, members, share) * (efficiency > 0 ? efficiency : 1);
+}
+
 struct inter {
-    double gpus, nodes, per_node;
-    double line;   /* bytes/s of NIC line rate one such group has in each node */
-    double usable; /* the same, usable, and no more than NVLink carries inside the node */
+    double gpus, nodes;
+    double least, most; /* members in a node */
+    double line;        /* bytes/s of NIC line rate one such group has in the node with the least */
+    double usable;      /* the same, usable, and no more than a ring carries inside a node */
     /* of each step between nodes and inside one, beyond what NCCL's terms and rows contain */
     double late_ns, late_inside_ns;
 };
 
-static double ring_inter_ns(struct dt_cost *c, int family, const struct inter *g, double bytes)
+/* As the published table has it.  Some of its cells take less than others of fewer bytes; no time does. */
+static double table_ns(int family, const struct inter *g, double bytes)
 {
-    double k = all_reduce(family) ? 2 : 1, best = INFINITY, table;
-    double bus = bytes * k * (g->gpus - 1) / g->gpus;
+    double steps = ring_steps(family, (int)g->gpus), bus = dt_cost_bus_factor(family, (int)g->gpus);
+    double most = 0;
+
+    for (int i = 0; i <= NIC_SIZES; i++) {
+        double b = i < NIC_SIZES ? fmin(bytes, nic_bytes(i)) : bytes;
+
+        most = fmax(most, 1e9 * bus * b / g->line + steps * step_beside_line_ns((int)g->gpus, b));
+    }
+    return most;
+}
+
+static double ring_inter_ns(int family, const struct inter *g, double bytes)
+{
+    double k = all_reduce(family) ? 2 : 1, best = INFINITY;
+    double bus = bytes * dt_cost_bus_factor(family, (int)g->gpus);
     double hops = k * (g->nodes - 1), inside = k * (g->gpus - 1) - hops;
-    double late = hops * g->late_ns + inside * g->late_inside_ns;
 
     for (int p = 0; p < PROTO_N; p++) {
         /* a step inside a node is no faster than the network's posting overhead, 1 us, 3 for Simple
@@ -317,15 +336,11 @@ static double ring_inter_ns(struct dt_cost *c, int family, const struct inter *g
 
         if (p == PROTO_SIMPLE && all_reduce(family))
             lat *= RING_SIMPLE_MULTINODE;
-        lat = 1e3 * lat + late + 1e9 * bus / (g->usable * proto_bw[p]);
+        lat = 1e3 * lat + 1e9 * bus / (g->usable * proto_bw[p]);
         best = lat < best ? lat : best;
     }
-    /* the published table contains the latency, so the slower of the two views holds, not their
-     * sum; it starts at 16 MB, below which its ratio would be a guess */
-    if (bytes < 16.0 * (1 << 20))
-        return best;
-    table = late + 1e9 * bus / (g->line * nic_share(c, (int)g->gpus, bytes));
-    return table > best ? table : best;
+    /* the published table contains the latency, so the slower of the two views holds, not their sum */
+    return fmax(best, table_ns(family, g, bytes)) + hops * g->late_ns + inside * g->late_inside_ns;
 }
 
 static double tree_inter_ns(const struct inter *g, double bytes)
@@ -334,71 +349,99 @@ static double tree_inter_ns(const struct inter *g, double bytes)
 
     for (int p = 0; p < PROTO_N; p++) {
         double lat = tree_base_us[p] +
-                     2 * ((g->per_node - 1) * tree_nvlink_us[p] + log2(g->nodes) * tree_net_us[p]);
+                     2 * ((g->most - 1) * tree_nvlink_us[p] + log2(g->nodes) * tree_net_us[p]);
         double bw = g->usable * TREE_BW * proto_bw[p];
 
         if (p == PROTO_SIMPLE)
             bw *= tree_correction(bytes);
-        lat = 1e3 * lat + 2 * ((g->per_node - 1) * g->late_inside_ns + log2(g->nodes) * g->late_ns);
+        lat = 1e3 * lat + 2 * ((g->most - 1) * g->late_inside_ns + log2(g->nodes) * g->late_ns);
         lat += 1e9 * 2 * bytes / bw; /* up and down: each byte crosses every NIC twice */
         best = lat < best ? lat : best;
     }
     return best;
 }
 
-/* Each GPU sends bytes/n to every other one; what leaves the node shares its NICs. */
-static double all_to_all_ns(const struct dt_cost *c, const struct inter *g, double bytes)
+/* Each GPU sends bytes/n to every other one; what leaves a node with `here` of them shares its NICs. */
+static double leaves_ns(const struct dt_cost *c, const struct inter *g, double here, int share,
+                        double bytes)
 {
-    double out = g->per_node * bytes * (g->gpus - g->per_node) / g->gpus / g->usable;
-    double in = bytes * (g->per_node - 1) / g->gpus / c->cluster->nvlink_bytes_per_s;
-
-    return 1e3 * (ring_base_us[PROTO_SIMPLE] + ring_net_us[PROTO_SIMPLE]) + g->late_ns +
-           g->late_inside_ns + 1e9 * (out > in ? out : in);
+    return 1e9 * here * bytes * (g->gpus - here) / g->gpus / nic_usable(c, here, share);
 }
 
-static void collective(struct dt_cost *c, enum dt_kop_family family, int gpus, int per_node,
-                       int share, double bytes, struct dt_cost_time *out)
+static double all_to_all_ns(const struct dt_cost *c, const struct inter *g, int share, double bytes)
 {
-    const struct dt_cluster *cl = c->cluster;
-    struct inter g = {.gpus = gpus};
-    double one_nic_each, all_nics, ring, tree;
+    double out =
+        fmax(leaves_ns(c, g, g->most, share, bytes), leaves_ns(c, g, g->least, share, bytes));
+    double in = 1e9 * bytes * (g->most - 1) / g->gpus / c->cluster->nvlink_bytes_per_s;
 
-    *out = (struct dt_cost_time){0};
-    if (gpus <= 1 || bytes <= 0)
-        return;
-    per_node = per_node < 1 ? 1 : per_node;
-    if (per_node > cl->gpus_per_node)
-        per_node = cl->gpus_per_node;
-    if (gpus <= per_node) {
-        intra(c, (int)family, gpus, bytes, out);
-        return;
-    }
-    g.per_node = per_node;
-    g.nodes = ceil((double)gpus / per_node);
+    return 1e3 * (ring_base_us[PROTO_SIMPLE] + ring_net_us[PROTO_SIMPLE]) + g->late_ns +
+           g->late_inside_ns + fmax(out, in);
+}
+
+/* What a ring carries inside a node: no more than was measured of the largest buffer, nor than NCCL takes links for. */
+static double ring_inside(struct dt_cost *c, int family, int members)
+{
+    double link = c->cluster->nvlink_bytes_per_s;
+    int64_t d[6] = {members, members, 1};
+    struct dt_cost_surface *s = dt_cost_surface(c, family, DT_PHASE_FWD, d);
+    enum dt_cost_prov prov;
+    bool below;
+
+    if (!s)
+        return link;
+    return fmin(link, 1e9 * exp(dt_cost_surface_eval(s, s->lu[s->nu - 1], 0, &prov, &below)) /
+                          c->link_ratio);
+}
+
+static void across(struct dt_cost *c, int family, const struct dt_cost_members *m, double bytes,
+                   struct dt_cost_time *out)
+{
+    int room = m->per_node, first = room - m->ahead, last = (m->ahead + m->n - 1) % room + 1;
+    int nodes = (m->ahead + m->n + room - 1) / room;
+    struct inter g = {.gpus = m->n, .nodes = nodes};
+    double ns;
+
+    g.least = first < last ? first : last;
+    g.most = nodes > 2 ? room : first < last ? last : first;
     g.late_ns = step_late_ns(c, false);
     g.late_inside_ns = step_late_ns(c, true);
-    all_nics = cl->nics_per_node * cl->nic_bytes_per_s / (share > 1 ? share : 1);
-    one_nic_each = per_node * cl->nic_bytes_per_s;
-    g.line = all_nics < one_nic_each ? all_nics : one_nic_each;
-    if (cl->fabric_oversubscription > 1)
-        g.line /= cl->fabric_oversubscription;
-    g.usable = g.line * (cl->nic_efficiency > 0 ? cl->nic_efficiency : 1);
-    if (per_node > 1 && g.usable > cl->nvlink_bytes_per_s)
-        g.usable = cl->nvlink_bytes_per_s;
     if (family == DT_KOP_ALL_TO_ALL) {
-        dt_cost_time_set(out, all_to_all_ns(c, &g, bytes), DT_PROV_COMPUTED);
-        return;
+        ns = all_to_all_ns(c, &g, m->share, bytes);
+    } else {
+        g.line = nic_line(c, g.least, m->share);
+        g.usable = nic_usable(c, g.least, m->share);
+        if (g.most > 1)
+            g.usable = fmin(g.usable, ring_inside(c, family, (int)g.most));
+        ns = ring_inter_ns(family, &g, bytes);
+        if (all_reduce(family))
+            ns = fmin(ns, tree_inter_ns(&g, bytes));
     }
-    ring = ring_inter_ns(c, (int)family, &g, bytes);
-    tree = all_reduce((int)family) ? tree_inter_ns(&g, bytes) : INFINITY;
-    dt_cost_time_set(out, ring < tree ? ring : tree, DT_PROV_COMPUTED);
+    dt_cost_time_set(out, ns, DT_PROV_COMPUTED);
+}
+
+void dt_cost_collective_of(struct dt_cost *c, enum dt_kop_family family,
+                           const struct dt_cost_members *m, double bytes, struct dt_cost_time *out)
+{
+    struct dt_cost_members at = *m;
+
+    *out = (struct dt_cost_time){0};
+    if (m->n <= 1 || bytes <= 0)
+        return;
+    at.per_node = (int)clamp(m->per_node, 1, c->cluster->gpus_per_node);
+    at.ahead = m->ahead % at.per_node;
+    if (at.ahead + at.n <= at.per_node)
+        intra(c, (int)family, at.n, bytes, out);
+    else
+        across(c, (int)family, &at, bytes, out);
+    dt_cost_scale(c, (int)family, out);
 }
 
 void dt_cost_collective(struct dt_cost *c, enum dt_kop_family family, int gpus, int per_node,
                         int share, double bytes, struct dt_cost_time *out)
 {
-    collective(c, family, gpus, per_node, share, bytes, out);
-    dt_cost_scale(c, (int)family, out);
+    const struct dt_cost_members m = {.n = gpus, .per_node = per_node, .share = share};
+
+    dt_cost_collective_of(c, family, &m, bytes, out);
 }
 
 /* ---- point to point ---- */

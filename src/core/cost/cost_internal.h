@@ -74,8 +74,8 @@ enum {
 
 /* ---- block and stage memo ---- */
 struct dt_cost_shard_key {
-    uint16_t tp, cp, ep, ip;
-    uint32_t seqpar, recompute;
+    uint16_t tp, cp, ep, ip, ahead, seqpar;
+    uint32_t recompute;
 };
 struct dt_cost_block_times {
     struct dt_cost_time fwd, dgrad, wgrad;
@@ -134,8 +134,6 @@ struct dt_cost {
     struct dt_cost_recipe *recipes;
     struct dt_memo stages; /* of dt_cost_stage_entry */
     struct dt_memo sheet_sums;
-    gsl_interp2d *nic_table;
-    gsl_interp_accel *nic_ax, *nic_ay;
     struct dt_arena arena;
 };
 
@@ -173,6 +171,8 @@ struct dt_cost_surface *dt_cost_kernel_surface(struct dt_cost *c, const struct d
 void dt_cost_kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phase phase,
                         struct dt_cost_surface *s, struct dt_cost_time *out);
 
+/* A collective between nodes, which no row tells of. */
+bool dt_cost_leaves_node(const struct dt_cost *c, const struct dt_kop *op);
 /* Applies the option `scale` of the family. */
 void dt_cost_scale(const struct dt_cost *c, int family, struct dt_cost_time *t);
 int dt_cost_family_source(struct dt_cost *c,
@@ -196,9 +196,6 @@ static inline void dt_cost_time_set(struct dt_cost_time *t, double ns, enum dt_c
 /* The link that the profile's rows were measured over / the cluster's; 1 where the former is not known. */
 double dt_cost_link_ratio(const struct dt_profile *p, const struct dt_cluster *cl);
 double dt_cost_bus_factor(int family, int gpus);
-/* Latency part of a collective inside a node: time of the smallest measured buffer. */
-enum dt_status dt_cost_nic_table_new(struct dt_cost *c, struct dt_error *err);
-void dt_cost_nic_table_free(struct dt_cost *c);
 
 /* cost_block.c */
 struct dt_cost_block_kernels { /* a block's kernels and their times, count included */

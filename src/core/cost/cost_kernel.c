@@ -200,14 +200,20 @@ static double from_surface(const struct dt_kop *op, struct dt_cost_surface *s, d
 
 /* A group of GPUs `stride` apart: where it leaves the node, as many such groups share the node's NICs as lie
  * between two neighbours (all of one lane run together). */
-static void group_collective(struct dt_cost *c, const struct dt_kop *op, struct dt_cost_time *out)
+static struct dt_cost_members members_of(const struct dt_cost *c, const struct dt_kop *op)
 {
-    int node = c->cluster->gpus_per_node, gpus = (int)op->d[0];
+    int node = c->cluster->gpus_per_node;
     int stride = op->d[3] > 1 ? (int)(op->d[3] < node ? op->d[3] : node) : 1;
-    int inside = node / stride; /* members of a group that a node has room for */
-    int per_node = gpus < inside ? gpus : inside;
 
-    dt_cost_collective(c, op->family, gpus, per_node, stride, (double)op->d[2], out);
+    return (struct dt_cost_members){
+        .n = (int)op->d[0], .per_node = node / stride, .ahead = (int)op->d[4], .share = stride};
+}
+
+bool dt_cost_leaves_node(const struct dt_cost *c, const struct dt_kop *op)
+{
+    struct dt_cost_members m = members_of(c, op);
+
+    return m.ahead + m.n > m.per_node;
 }
 
 /* What was measured on a processor with caches may well be faster than its memory, whose bandwidth is assumed
@@ -225,10 +231,12 @@ static void kernel_one(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_p
     enum dt_cost_prov prov;
 
     if (dt_cost_is_collective((int)op->family)) {
+        const struct dt_cost_members m = members_of(c, op);
+
         if (op->family == DT_KOP_SEND_RECV)
             dt_cost_p2p(c, op->d[0] > 1, 1, (double)op->d[1], out, NULL, NULL);
         else
-            group_collective(c, op, out);
+            dt_cost_collective_of(c, op->family, &m, (double)op->d[2], out);
         return;
     }
     ratio = phase_ratio(op, phase);

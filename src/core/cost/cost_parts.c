@@ -158,8 +158,12 @@ void dt_cost_origin(struct dt_cost *c, const struct dt_kop *op, enum dt_kop_phas
     const struct dt_profile_row *row = NULL;
     int family = dt_cost_family_source(c, (int)op->family);
 
-    if (dt_cost_is_collective((int)op->family))
+    if (dt_cost_is_collective((int)op->family)) {
         phase = DT_PHASE_FWD;
+        *out = (struct dt_cost_origin){.source = "link arithmetic", .kind = -1};
+        if (op->family != DT_KOP_SEND_RECV && dt_cost_leaves_node(c, op))
+            return;
+    }
     if (family >= 0)
         row = nearest_row(c, op, family, phase);
     if (family >= 0 && !row)

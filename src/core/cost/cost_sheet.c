@@ -205,7 +205,7 @@ static uint64_t hash_of(const struct batch *q, const struct sheet *s, const stru
     *of = (struct dt_cost_sheet_sum){.a = 1, .b = 2};
     mix(of, (uint64_t)q->module << 32 | (uint64_t)s->class_);
     mix(of, (uint64_t)d->tp << 32 | (uint64_t)d->cp);
-    mix(of, (uint64_t)d->ep << 32 | (uint64_t)d->ip);
+    mix(of, (uint64_t)d->ahead << 48 | (uint64_t)d->ep << 32 | (uint64_t)d->ip);
     mix(of, (uint64_t)d->seqpar << 8 | (uint64_t)(s->measured ? d->recompute + 1 : 0));
     mix(of, (uint64_t)work->n);
     mix(of, (uint64_t)work->tokens);

@@ -153,8 +153,9 @@ uint64_t dt_cost_stage_hash(const struct dt_cost_stage_key *key)
     const struct dt_work *work = &key->work;
     uint64_t h;
 
-    h = dt_hash_word(key->flags, (uint64_t)key->module << 48 | (uint64_t)key->first << 24 |
-                                     (uint64_t)key->n << 1 | (uint64_t)key->upstream);
+    h = dt_hash_word(key->flags ^ key->shard.ahead,
+                     (uint64_t)key->module << 48 | (uint64_t)key->first << 24 |
+                         (uint64_t)key->n << 1 | (uint64_t)key->upstream);
     h = dt_hash_word(h, (uint64_t)work->tokens);
     h = dt_hash_word(h, (uint64_t)work->tokens_sq ^ (uint64_t)work->n << 44 ^
                             (uint64_t)work->tokens_max << 20);

@@ -52,6 +52,7 @@ void dt_block_share_init(struct dt_block_share *w, const struct dt_block *b,
     w->tp = s->tp > 1 ? s->tp : 1;
     w->cp = s->cp > 1 ? s->cp : 1;
     w->ep = s->ep > 1 ? s->ep : 1;
+    w->ahead = s->ahead;
     w->seqpar = s->seqpar && w->tp > 1 && !b->no_seqpar;
     w->any_routing = s->any_routing;
     w->n = (double)work->n * part;
@@ -121,7 +122,7 @@ void dt_kop_emit_pointwise(struct dt_kop_list *o, enum dt_kop_family f, double t
 }
 
 void dt_kop_emit_coll_apart(struct dt_kop_list *o, enum dt_kop_family f, double gpus, double stride,
-                            double bytes, double count)
+                            double ahead, double bytes, double count)
 {
     struct dt_kop *op;
 
@@ -132,13 +133,14 @@ void dt_kop_emit_coll_apart(struct dt_kop_list *o, enum dt_kop_family f, double 
     op->d[1] = (int64_t)gpus;
     op->d[2] = dim(bytes);
     op->d[3] = (int64_t)stride;
+    op->d[4] = (int64_t)ahead;
     op->bytes = bytes;
 }
 
 void dt_kop_emit_coll(struct dt_kop_list *o, enum dt_kop_family f, double gpus, double bytes,
                       double count)
 {
-    dt_kop_emit_coll_apart(o, f, gpus, 1, bytes, count);
+    dt_kop_emit_coll_apart(o, f, gpus, 1, 0, bytes, count);
 }
 
 void dt_kop_emit_attention(struct dt_kop_list *o, bool causal, double seq, double tokens_sq,

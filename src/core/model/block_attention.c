@@ -64,7 +64,7 @@ static void gather_keys(struct dt_kop_list *o, double width)
     const struct dt_block_share *w = &o->w;
     int before = o->n;
 
-    dt_kop_emit_coll_apart(o, DT_KOP_ALL_GATHER, w->cp, w->tp,
+    dt_kop_emit_coll_apart(o, DT_KOP_ALL_GATHER, w->cp, w->tp, 0,
                            DT_ELEM_BYTES * w->tokens_all * width, 1);
     if (o->n > before)
         o->k[before].again = true;

@@ -64,7 +64,7 @@ static void shared_experts(const struct dt_block *b, struct dt_kop_list *o)
 /* Rows of `w->norm_tokens` tokens to the ranks of their experts, or back. */
 static void exchange(const struct dt_block *b, struct dt_kop_list *o, double rows)
 {
-    dt_kop_emit_coll_apart(o, DT_KOP_ALL_TO_ALL, o->w.ep, o->w.tp,
+    dt_kop_emit_coll_apart(o, DT_KOP_ALL_TO_ALL, o->w.ep, o->w.tp, o->w.ahead,
                            DT_ELEM_BYTES * rows / o->w.tokens * o->w.norm_tokens * b->hidden, 1);
 }
 

@@ -17,7 +17,7 @@ struct dt_block_share { /* what one rank of the lane processes, before tensor pa
     double seq;         /* mean sequence length as attention sees it: tokens_sq / tokens */
     /* tokens of norms and residuals: divided by tp under sequence parallelism */
     double norm_tokens;
-    double tp, cp, ep;
+    double tp, cp, ep, ahead;
     bool seqpar, any_routing;
 };
 
@@ -46,10 +46,10 @@ void dt_kop_emit_gemm(struct dt_kop_list *o, double m, double n, double k, doubl
 /* Element-wise kernels: `passes` = reads + writes of a tokens x width tensor. */
 void dt_kop_emit_pointwise(struct dt_kop_list *o, enum dt_kop_family f, double tokens, double width,
                            int64_t extra, double passes, bool has_weight, double count);
-/* bytes: full buffer, nccl-tests convention.  The group is GPUs that are `stride` apart (1: neighbours); the
- * block does not know nodes, the cost model finds how many of a group share one. */
+/* bytes: full buffer, nccl-tests convention.  The group is GPUs that are `stride` apart (1: neighbours), its first node begins
+ * with `ahead` others; the block does not know nodes, the cost model finds how many of a group share one. */
 void dt_kop_emit_coll_apart(struct dt_kop_list *o, enum dt_kop_family f, double gpus, double stride,
-                            double bytes, double count);
+                            double ahead, double bytes, double count);
 void dt_kop_emit_coll(struct dt_kop_list *o, enum dt_kop_family f, double gpus, double bytes,
                       double count);
 /* Self-attention over sequences of mean length seq with total squared length tokens_sq. */

@@ -308,6 +308,7 @@ extern const char *const dt_block_recompute_names[]; /* NULL-terminated */
 struct dt_block_shard {
     int tp, cp, ep;
     int ip; /* image parallelism: whole images dealt to ip ranks of the lane (Megatron baseline) */
+    int ahead; /* of a group that deals experts: ranks of its first node that are in front of it */
     bool seqpar; /* sequence parallelism of norms/residuals with tp (on whenever tp > 1) */
     bool
         any_routing; /* memory has room for any routing to dealt experts, as our executor's (else: for `imbalance`) */

@@ -335,6 +335,11 @@ enum dt_status dt_plan_check_places(const struct dt_plan *p, const struct dt_clu
 void dt_plan_unpin(struct dt_plan *p);
 /* Global GPU index of the first GPU of a lane (order inside a module: tp fastest, then dp, then pp). */
 int dt_plan_lane_gpu(const struct dt_plan *p, int module, int replica, int stage);
+/* Of ranks that hold the same parameters of a stage, how many more have room in the node in front of its first. */
+int dt_plan_ranks_ahead(const struct dt_plan *p, int module, int stage, int gpus_per_node);
+/* dt_plan_shard of a stage where it lies: of its groups that deal experts that which lies worst. */
+struct dt_block_shard dt_plan_stage_shard(const struct dt_plan *p, int module, int stage,
+                                          int gpus_per_node);
 
 /* ---- validity ---- */
 

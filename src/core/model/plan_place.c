@@ -148,18 +148,28 @@ static int64_t free_range(const struct dt_plan *p, const int64_t *first, int64_t
     return from;
 }
 
-/* Modules with GPUs of their own, those with wider lanes first, else in the order of the model; how
- * many. */
-static int hosts_widest_first(const struct dt_plan *p, int *order)
+/* Whether a host is placed before another one: it has wider lanes, or as wide ones and deals experts, whose groups then do not
+ * straddle nodes because of what lies in front. */
+static bool goes_before(const struct dt_plan *p, int a, int b)
+{
+    int width = widest_lane(p, a), other = widest_lane(p, b);
+
+    if (width != other)
+        return width > other;
+    return p->modules[a].layout.ep > 1 && p->modules[b].layout.ep <= 1;
+}
+
+/* Modules with GPUs of their own, in that order, else in the order of the model; how many. */
+static int hosts_in_order(const struct dt_plan *p, int *order)
 {
     int n = 0;
 
     for (int i = 0; i < p->n_modules; i++) {
-        int width = widest_lane(p, i), j = n;
+        int j = n;
 
         if (dt_plan_host(p, i) != i)
             continue;
-        for (; j > 0 && widest_lane(p, order[j - 1]) < width; j--)
+        for (; j > 0 && goes_before(p, i, order[j - 1]); j--)
             order[j] = order[j - 1];
         order[j] = i;
         n++;
@@ -227,7 +237,7 @@ enum dt_status dt_plan_place(struct dt_plan *p, const struct dt_cluster *c, stru
         first[i] = m->pinned ? m->layout.first_gpu : -1;
         pins |= m->pinned && dt_plan_host(p, i) == i;
     }
-    n = hosts_widest_first(p, order);
+    n = hosts_in_order(p, order);
     for (int i = 0; i < n; i++)
         DT_TRY(place_host(p, c, order[i], pins, first, &next, err));
     for (int i = 0; i < p->n_modules; i++)
@@ -246,6 +256,36 @@ int dt_plan_lane_gpu(const struct dt_plan *p, int module, int replica, int stage
         replica += p->first_group > 0 ? (p->first_group - 1) * (l->dp / p->in_place) : 0;
     }
     return l->first_gpu + (stage * replicas + replica) * dt_plan_layout_lane_gpus(l);
+}
+
+int dt_plan_ranks_ahead(const struct dt_plan *p, int module, int stage, int gpus_per_node)
+{
+    const struct dt_plan_layout *l = &p->modules[module].layout;
+    int replicas = l->dp * dt_plan_takes_part(p);
+    int64_t first = l->first_gpu + (int64_t)stage * replicas * dt_plan_layout_lane_gpus(l);
+
+    return l->tp < gpus_per_node ? (int)(first % gpus_per_node / l->tp) : 0;
+}
+
+struct dt_block_shard dt_plan_stage_shard(const struct dt_plan *p, int module, int stage,
+                                          int gpus_per_node)
+{
+    const struct dt_plan_layout *l = &p->modules[module].layout;
+    struct dt_block_shard shard = dt_plan_shard(&p->modules[module]);
+    int64_t groups = dt_plan_layout_copies(l) * dt_plan_takes_part(p) / l->ep;
+    int room = l->tp < gpus_per_node ? gpus_per_node / l->tp : 1, worst = room + 1;
+    int ahead = dt_plan_ranks_ahead(p, module, stage, gpus_per_node);
+
+    for (int k = 0; l->ep > 1 && k < groups && k < room; k++, ahead = (ahead + l->ep) % room) {
+        int first = room - ahead, last = (ahead + l->ep - 1) % room + 1;
+        int least = l->ep <= first ? room : first < last ? first : last;
+
+        if (least < worst) {
+            worst = least;
+            shard.ahead = ahead;
+        }
+    }
+    return shard;
 }
 
 /* ---- validity ---- */

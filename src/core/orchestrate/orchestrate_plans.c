@@ -238,7 +238,7 @@ static bool is_of(const struct dt_orch_table *t, const struct dt_plan *p,
 static enum dt_status add_lean(struct dt_orch_table *t, struct round *r, int n_cands,
                                enum dt_plan_strategy strategy, struct dt_error *err)
 {
-    struct dt_plan *spare = &r->plans[r->n];
+    struct dt_plan *spare = &r->plans[r->n], *same;
     struct dt_orch_cand lean;
     int one = 1;
 
@@ -250,8 +250,14 @@ static enum dt_status add_lean(struct dt_orch_table *t, struct round *r, int n_c
         if (lean.gpus >= dt_plan_gpus(&r->plans[0]))
             return DT_OK;
         DT_TRY(dt_orch_cand_plan(t, &lean, strategy, err, spare));
+        same = dt_orch_plan_listed(r->plans, r->n, spare);
+        if (same && same->predicted.timeline_s > 0)
+            return DT_OK;
         DT_TRY(dt_orch_rank(t, spare, &one, false, err));
-        r->n += one;
+        if (same && one) /* the budget did not reach it before */
+            *same = *spare;
+        else
+            r->n += one;
         return dt_orch_sort(r->plans, r->n, err);
     }
     return DT_OK;

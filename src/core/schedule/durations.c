@@ -90,8 +90,8 @@ static void stage_provenance(struct times *t, int module)
     for (int v = 0; v < mp->layout.pp * mp->layout.vpp; v++) {
         struct dt_cost_stage c;
 
-        dt_cost_stage(t->of.cost, module, mp->split[v], mp->split[v + 1] - mp->split[v], &m->shard,
-                      &mean, m->trainable,
+        dt_cost_stage(t->of.cost, module, mp->split[v], mp->split[v + 1] - mp->split[v],
+                      &m->shard[v % mp->layout.pp], &mean, m->trainable,
                       dt_plan_upstream_trained(t->p->plan, t->of.model, module, mp->split[v]), &c);
         dt_cost_time_add(&c.dgrad, &c.wgrad, 1);
         if (c.fwd.ns > 0)

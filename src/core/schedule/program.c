@@ -158,7 +158,8 @@ uint64_t dt_program_digest(const struct dt_program *p)
         const struct dt_group *x = &p->groups[g];
 
         h = dt_hash_finish(h ^ ((uint64_t)x->first << 32 | x->n));
-        h = dt_hash_finish(h ^ ((uint64_t)x->kind << 32 | (uint64_t)x->per_node << 16 | x->share));
+        h = dt_hash_finish(h ^ ((uint64_t)x->ahead << 40 | (uint64_t)x->kind << 32 |
+                                (uint64_t)x->per_node << 16 | x->share));
     }
     return h;
 }

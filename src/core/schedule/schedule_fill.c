@@ -530,36 +530,41 @@ static void tail(struct fill *f, uint32_t *norm_member)
 
 /* ---- groups ---- */
 
-static void set_group(const struct dt_sched *s, struct dt_program *p, uint32_t g,
-                      enum dt_op_kind kind, const struct dt_sched_module *m, uint32_t n,
-                      uint32_t *next)
+static struct dt_group *set_group(struct dt_program *p, uint32_t g, enum dt_op_kind kind,
+                                  uint32_t n, uint32_t *next)
 {
-    int gpn = s->cluster->gpus_per_node;
-
     p->groups[g] = (struct dt_group){.first = *next, .n = n, .kind = (uint8_t)kind, .share = 1};
     *next += n;
-    if (!m) { /* the norm: every GPU that trains */
-        p->groups[g].per_node = (uint16_t)gpn;
-        return;
-    }
-    dt_sched_group_shape(m->layout, gpn, n, &p->groups[g]);
+    return &p->groups[g];
 }
 
 /* n groups in a row from the first bucket's. */
 static void set_bucket_groups(const struct dt_sched *s, struct dt_program *p,
-                              const struct dt_sched_module *m, enum dt_op_kind kind,
+                              const struct dt_sched_module *m, int stage, enum dt_op_kind kind,
                               const uint32_t *group, int buckets, uint32_t n, uint32_t *next)
 {
     int k = 0;
 
     while (k < buckets && group[k] == DT_NONE)
         k++;
-    for (uint32_t i = 0; i < n; i++) {
-        set_group(s, p, group[k] + i, kind, m, (uint32_t)m->dp, next);
-        dt_sched_group_shape(m->layout, s->cluster->gpus_per_node,
-                             (uint32_t)(m->dp * dt_plan_takes_part(s->plan)),
-                             &p->groups[group[k] + i]);
-    }
+    for (uint32_t i = 0; i < n; i++)
+        dt_sched_group_shape(s->plan, m->index, stage, s->cluster->gpus_per_node,
+                             set_group(p, group[k] + i, kind, (uint32_t)m->dp, next));
+}
+
+/* The shared embedding of replica r: two lanes of different stages, which are in one node or not. */
+static void set_tied_group(const struct dt_sched *s, struct dt_program *p, int r, uint32_t *next)
+{
+    const struct dt_sched_module *m = &s->m[s->model->llm];
+    struct dt_group *g = set_group(p, s->tied_group + (uint32_t)r, DT_OP_GRAD_SYNC, 2, next);
+    int node = s->cluster->gpus_per_node, ranks = dt_sched_sync_ranks(m->layout);
+
+    dt_sched_group_shape(s->plan, m->index, 0, node, g);
+    g->ahead = 0;
+    if (dt_plan_lane_gpu(s->plan, m->index, r, 0) / node !=
+            dt_plan_lane_gpu(s->plan, m->index, r, m->pp - 1) / node &&
+        ranks < g->per_node)
+        g->per_node = (uint16_t)ranks;
 }
 
 void dt_sched_fill_groups(const struct dt_sched *s, struct dt_program *p)
@@ -573,27 +578,19 @@ void dt_sched_fill_groups(const struct dt_sched *s, struct dt_program *p)
             const struct dt_sched_vstage *x = &m->v[v];
             uint32_t mbs = m->mb_first[1] - m->mb_first[0];
 
-            set_bucket_groups(s, p, m, DT_OP_GRAD_SYNC, x->sync_group, x->b_parts,
+            set_bucket_groups(s, p, m, v % m->pp, DT_OP_GRAD_SYNC, x->sync_group, x->b_parts,
                               x->sync_stride * (x->b_each ? mbs : 1), &next);
-            set_bucket_groups(s, p, m, DT_OP_PARAM_GATHER, x->gather_group, x->f_parts,
+            set_bucket_groups(s, p, m, v % m->pp, DT_OP_PARAM_GATHER, x->gather_group, x->f_parts,
                               x->gather_stride * (x->f_each ? dt_sched_uses(x, mbs) : 1), &next);
         }
         for (int st = 0; st < m->pp; st++)
             trains += m->lane_trains[st] ? (uint32_t)m->dp : 0;
     }
-    for (int r = 0; s->tied_group != DT_NONE && r < s->m[s->model->llm].dp; r++) {
-        const struct dt_sched_module *m = &s->m[s->model->llm];
-
-        set_group(s, p, s->tied_group + (uint32_t)r, DT_OP_GRAD_SYNC, m, 2, &next);
-        /* Two lanes of different stages: one node holds both only when it holds the whole replica's
-         * span. */
-        if (dt_plan_lane_gpu(s->plan, m->index, r, 0) / s->cluster->gpus_per_node !=
-            dt_plan_lane_gpu(s->plan, m->index, r, m->pp - 1) / s->cluster->gpus_per_node)
-            p->groups[s->tied_group + (uint32_t)r].per_node =
-                (uint16_t)dt_sched_sync_ranks(m->layout);
-    }
-    if (s->norm_group != DT_NONE)
-        set_group(s, p, s->norm_group, DT_OP_GRAD_NORM, NULL, trains, &next);
+    for (int r = 0; s->tied_group != DT_NONE && r < s->m[s->model->llm].dp; r++)
+        set_tied_group(s, p, r, &next);
+    if (s->norm_group != DT_NONE) /* every GPU that trains */
+        set_group(p, s->norm_group, DT_OP_GRAD_NORM, trains, &next)->per_node =
+            (uint16_t)s->cluster->gpus_per_node;
 }
 
 /* ---- lanes ---- */

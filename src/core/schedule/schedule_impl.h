@@ -215,8 +215,8 @@ uint64_t dt_sched_trained_params(const struct dt_plan *p, const struct dt_model 
 /* The same of a rank that updates its share of them alone (ZeRO). */
 double dt_sched_trained_share(const struct dt_plan *p, const struct dt_model *m, int module,
                               int first, int n);
-/* How a group of n lanes of a module lies on nodes: per_node and share. */
-void dt_sched_group_shape(const struct dt_plan_layout *l, int gpus_per_node, uint32_t n,
+/* How the group of all lanes of a stage lies on nodes: per_node, ahead and share. */
+void dt_sched_group_shape(const struct dt_plan *p, int module, int stage, int gpus_per_node,
                           struct dt_group *g);
 /* Expert parallelism: what each group moves of experts. */
 void dt_sched_expert_groups(const struct dt_sched *s, struct dt_program *p);

@@ -114,7 +114,6 @@ static int stage_times(struct list *l, int module)
 {
     struct dt_sched *s = l->s;
     const struct dt_sched_module *m = &s->m[module];
-    const struct dt_block_shard shard = dt_plan_shard(&s->plan->modules[module]);
     unsigned char *trainable = DT_ARENA_NEW(&l->arena, unsigned char, m->mod->n_blocks + 1);
     struct dt_work w;
 
@@ -126,6 +125,8 @@ static int stage_times(struct list *l, int module)
         dt_plan_trainable(s->plan, s->model, module, trainable);
     }
     for (int v = 0; v < m->n_v; v++) {
+        const struct dt_block_shard shard =
+            dt_plan_stage_shard(s->plan, module, v % m->pp, s->cluster->gpus_per_node);
         struct dt_cost_stage_ns t = {.fwd = UNIT / m->vpp, .bwd = 2 * UNIT / m->vpp};
 
         if (s->cost && m->n_mb > 0)

@@ -254,34 +254,40 @@ void dt_sched_expert_groups(const struct dt_sched *s, struct dt_program *p)
     }
 }
 
-/* Lanes of consecutive replicas lie side by side: as many as there are lanes in a node, each with some ranks of this
- * group; each of the tp ranks has a group of its own, and they use the NICs together. */
-void dt_sched_group_shape(const struct dt_plan_layout *l, int gpus_per_node, uint32_t n,
+/* Lanes of consecutive replicas lie side by side, so a node has room for as many ranks of this group as their tp ranks
+ * leave; each of the tp ranks has a group of its own, and they use the NICs together. */
+void dt_sched_group_shape(const struct dt_plan *p, int module, int stage, int gpus_per_node,
                           struct dt_group *g)
 {
-    int copies = dt_sched_sync_ranks(l), lane = dt_plan_layout_lane_gpus(l);
-    int64_t ranks = (int64_t)n * copies;
-    int64_t near =
-        lane <= gpus_per_node ? (int64_t)(gpus_per_node / lane) * copies : gpus_per_node / l->tp;
+    int tp = p->modules[module].layout.tp, apart = tp < gpus_per_node ? tp : gpus_per_node;
 
-    near = near < 1 ? 1 : near;
-    g->per_node = (uint16_t)(near < ranks ? near : ranks);
-    g->share = (uint16_t)(l->tp < gpus_per_node ? l->tp : gpus_per_node);
+    g->per_node = (uint16_t)(gpus_per_node / apart);
+    g->ahead = (uint16_t)dt_plan_ranks_ahead(p, module, stage, gpus_per_node);
+    g->share = (uint16_t)apart;
 }
 
 /* ---- what they take at least ---- */
 
+/* A search asks before modules have their places: least where the nodes at both ends have the same part of the ranks. */
+static int best_ahead(int ranks, int per_node)
+{
+    int ends = (ranks - 1) % per_node + 1 + per_node;
+
+    return ranks <= per_node ? 0 : per_node - (ends + 1) / 2;
+}
+
 static double collective_s(const struct dt_sched *s, const struct dt_plan_layout *l,
                            enum dt_kop_family family, uint64_t bytes, uint64_t expert_bytes)
 {
+    int node = s->cluster->gpus_per_node, apart = l->tp < node ? l->tp : node;
+    struct dt_cost_members m = {
+        .n = l->dp * dt_sched_sync_ranks(l), .per_node = node / apart, .share = apart};
     struct dt_cost_time t;
-    struct dt_group g;
 
     if (bytes <= expert_bytes)
         return 0;
-    dt_sched_group_shape(l, s->cluster->gpus_per_node, (uint32_t)l->dp, &g);
-    dt_cost_collective(s->cost, family, l->dp * dt_sched_sync_ranks(l), g.per_node, g.share,
-                       (double)(bytes - expert_bytes), &t);
+    m.ahead = best_ahead(m.n, m.per_node);
+    dt_cost_collective_of(s->cost, family, &m, (double)(bytes - expert_bytes), &t);
     return 1e-9 * t.ns;
 }
 

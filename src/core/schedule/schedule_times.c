@@ -61,19 +61,21 @@ static int init_module(struct dt_sched_times *t, int i)
     struct dt_sched_module_times *m = &t->m[i];
     size_t v = (size_t)l->pp * l->vpp;
 
-    m->shard = dt_plan_shard(mp);
     m->trainable = DT_ARENA_NEW(&t->arena, unsigned char, t->model->modules[i].n_blocks + 1);
     if (!m->trainable || number_works(t, i) != 0)
         return -1;
     dt_plan_trainable(t->plan, t->model, i, m->trainable);
     m->ns = DT_ARENA_NEW(&t->arena, struct dt_cost_stage_ns *, v);
     m->part = DT_ARENA_NEW(&t->arena, struct dt_sched_part_cost, 2 * v * DT_PARTS_MAX);
+    m->shard = DT_ARENA_NEW(&t->arena, struct dt_block_shard, l->pp);
     m->step_ns = DT_ARENA_NEW(&t->arena, int64_t, l->pp);
     m->step = DT_ARENA_NEW(&t->arena, struct dt_cost_time, l->pp);
-    if (!m->ns || !m->part || !m->step_ns || !m->step)
+    if (!m->ns || !m->part || !m->shard || !m->step_ns || !m->step)
         return -1;
-    for (int s = 0; s < l->pp; s++)
+    for (int s = 0; s < l->pp; s++) {
+        m->shard[s] = dt_plan_stage_shard(t->plan, i, s, t->cluster->gpus_per_node);
         m->step_ns[s] = -1;
+    }
     return 0;
 }
 
@@ -91,16 +93,17 @@ int dt_sched_times_init(struct dt_sched_times *t)
 
 /* ---- compute ---- */
 
-/* Times of blocks [first, first + n) for all works of the module; NULL: out of memory. */
-static struct dt_cost_stage_ns *all_works(struct dt_sched_times *t, int module, int first, int n)
+/* Times of blocks [first, first + n) of a stage for all works of the module; NULL: out of memory. */
+static struct dt_cost_stage_ns *all_works(struct dt_sched_times *t, int module, int stage,
+                                          int first, int n)
 {
     struct dt_sched_module_times *m = &t->m[module];
     struct dt_cost_stage_ns *ns =
         t->oom ? NULL : DT_ARENA_NEW(&t->arena, struct dt_cost_stage_ns, m->n_ids);
 
-    if (ns &&
-        dt_cost_stages_ns(t->cost, module, first, n, &m->shard, m->work, m->n_ids, m->trainable,
-                          dt_plan_upstream_trained(t->plan, t->model, module, first), ns))
+    if (ns && dt_cost_stages_ns(t->cost, module, first, n, &m->shard[stage], m->work, m->n_ids,
+                                m->trainable,
+                                dt_plan_upstream_trained(t->plan, t->model, module, first), ns))
         return ns;
     t->oom = true;
     return NULL;
@@ -115,19 +118,20 @@ struct dt_cost_stage_ns dt_sched_times_part(struct dt_sched_times *t, int module
     struct dt_sched_module_times *m = &t->m[module];
     struct dt_sched_part_cost *c = &m->part[(2 * v + backward) * DT_PARTS_MAX + part];
     bool each = t->plan->modules[module].zero > (backward ? 1 : 2);
-    int first = split[0], n = split[1] - split[0];
+    int first = split[0], n = split[1] - split[0], stage = v % t->plan->modules[module].layout.pp;
 
     dt_sched_vstage_bucket(backward ? parts - 1 - part : part, parts, &first, &n);
     if (each && (!c->all || c->first != first || c->n != n)) {
         *c = (struct dt_sched_part_cost){.first = first, .n = n};
-        c->all = all_works(t, module, first, n);
+        c->all = all_works(t, module, stage, first, n);
     }
     if (each)
         return c->all ? c->all[id] : (struct dt_cost_stage_ns){0};
     if (c->id != id + 1 || c->first != first || c->n != n)
         *c = (struct dt_sched_part_cost){
             first, n, id + 1,
-            dt_cost_stage_ns(t->cost, module, first, n, &m->shard, &m->work[id], m->trainable,
+            dt_cost_stage_ns(t->cost, module, first, n, &m->shard[stage], &m->work[id],
+                             m->trainable,
                              dt_plan_upstream_trained(t->plan, t->model, module, first)),
             NULL};
     return c->ns;
@@ -141,11 +145,12 @@ static struct dt_cost_stage_ns *same_stage(const struct dt_sched_times *t, int m
     int first = mp->split[v], n = mp->split[v + 1] - first;
     int like = dt_cost_stage_like(t->cost, module, first, n);
     bool upstream = dt_plan_upstream_trained(t->plan, t->model, module, first);
+    int pp = mp->layout.pp, ahead = m->shard[v % pp].ahead;
 
-    for (int u = 0; u < mp->layout.pp * mp->layout.vpp; u++) {
+    for (int u = 0; u < pp * mp->layout.vpp; u++) {
         int at = mp->split[u];
 
-        if (m->ns[u] && mp->split[u + 1] - at == n &&
+        if (m->ns[u] && m->shard[u % pp].ahead == ahead && mp->split[u + 1] - at == n &&
             dt_cost_stage_like(t->cost, module, at, n) == like &&
             memcmp(&m->trainable[at], &m->trainable[first], (size_t)n) == 0 &&
             dt_plan_upstream_trained(t->plan, t->model, module, at) == upstream)
@@ -162,7 +167,8 @@ const struct dt_cost_stage_ns *dt_sched_times_stage(struct dt_sched_times *t, in
     if (!m->ns[v])
         m->ns[v] = same_stage(t, module, v);
     if (!m->ns[v])
-        m->ns[v] = all_works(t, module, split[0], split[1] - split[0]);
+        m->ns[v] = all_works(t, module, v % t->plan->modules[module].layout.pp, split[0],
+                             split[1] - split[0]);
     return m->ns[v];
 }
 
@@ -222,49 +228,61 @@ const struct dt_sched_send_cost *dt_sched_times_send(struct dt_sched_times *t, u
     return s;
 }
 
-/* One collective after another that an op of a group stands for, each among some of the group's GPUs. */
+/* One collective after another that an op of a group stands for, each among some of the group's GPUs: as many in `ways` sets,
+ * each `step` places behind the one before, all at the same time. */
 struct part {
     enum dt_kop_family family;
-    int members, per_node, share;
+    struct dt_cost_members of;
+    int step, ways;
     double bytes;
 };
 enum { PARTS = 2 };
 
-/* Experts move among the ranks that hold the same ones: tp * ep GPUs apart, as many groups as GPUs between them. */
-static struct part of_experts(const struct dt_sched_times *t, const struct dt_group *g,
-                              const struct dt_plan_layout *l, enum dt_kop_family family)
+/* Of ranks in a row every so many-th: as many sets as there are ranks between two of one, the later of which may begin with another
+ * place of the node. */
+static struct part every(const struct dt_sched_times *t, const struct dt_group *g, int nth, int tp,
+                         int64_t ranks, enum dt_kop_family family, double bytes)
 {
-    int gpn = t->cluster->gpus_per_node, apart = l->tp * l->ep;
+    int gpn = t->cluster->gpus_per_node, apart = nth * tp;
 
     return (struct part){
-        family, l->dp * dt_plan_takes_part(t->plan) * dt_sched_sync_ranks(l) / l->ep,
-        apart < gpn ? gpn / apart : 1, apart < gpn ? apart : gpn, (double)g->expert_bytes};
+        .family = family,
+        .of = {.n = (int)(ranks / nth),
+               .per_node = apart < gpn ? gpn / apart : 1,
+               .ahead = apart < gpn ? g->ahead / nth : 0,
+               .share = apart < gpn ? apart : gpn},
+        .step = 1,
+        .ways = apart < gpn && g->ahead % nth > 0 ? 2 : 1,
+        .bytes = bytes,
+    };
 }
 
-/* Of ranks that shard in groups: how many of one are in a node for certain; others straddle nodes. */
-static int near_in_group(const struct dt_plan_module *m, const struct dt_group *g)
+/* The ranks in a row: in groups of n, or all.  Where some of the replicas stand for a plan, they may be fewer than a group. */
+static struct part in_row(const struct dt_group *g, int n, int64_t ranks, enum dt_kop_family family,
+                          double bytes)
 {
-    return (int)dt_number_gcd(m->zero_group, g->per_node);
-}
-
-/* Each rank's shard is summed over the groups: zero_group * tp GPUs apart, as many sums as GPUs between them. */
-static struct part over_groups(const struct dt_sched_times *t, const struct dt_plan_module *m,
-                               double bytes)
-{
-    int gpn = t->cluster->gpus_per_node, apart = m->zero_group * m->layout.tp;
+    int64_t groups = n > 0 && ranks > n ? ranks / n : 1;
 
     return (struct part){
-        DT_KOP_ALL_REDUCE,
-        (int)(dt_plan_layout_copies(&m->layout) * dt_plan_takes_part(t->plan) / m->zero_group),
-        apart < gpn ? gpn / apart : 1, apart < gpn ? apart : gpn, bytes / m->zero_group};
+        .family = family,
+        .of = {.n = n > 0 ? n : (int)ranks,
+               .per_node = g->per_node,
+               .ahead = g->ahead,
+               .share = g->share},
+        .step = n,
+        .ways = n % g->per_node == 0 ? 1 : (int)(groups < g->per_node ? groups : g->per_node),
+        .bytes = bytes,
+    };
 }
 
 static int parts_of(const struct dt_sched_times *t, const struct dt_sched_collective *c,
                     struct part *out)
 {
     const struct dt_plan_module *m = &t->plan->modules[c->module];
+    const struct dt_plan_layout *l = &m->layout;
     const struct dt_group *g = c->group;
     enum dt_kop_family family = DT_KOP_ALL_REDUCE;
+    int64_t ranks = c->gpus * (c->tied ? 1 : dt_plan_takes_part(t->plan));
     int n = 0;
 
     if (g->kind == DT_OP_PARAM_GATHER)
@@ -272,17 +290,30 @@ static int parts_of(const struct dt_sched_times *t, const struct dt_sched_collec
     else if (g->kind == DT_OP_GRAD_SYNC && m->zero > 0 && !c->tied)
         family = DT_KOP_REDUCE_SCATTER;
     if (m->zero_group > 0 && !c->tied && g->kind != DT_OP_GRAD_NORM) {
-        out[n++] =
-            (struct part){family, m->zero_group, near_in_group(m, g), g->share, (double)c->bytes};
-        if (family == DT_KOP_REDUCE_SCATTER)
-            out[n++] = over_groups(t, m, (double)c->bytes);
+        out[n++] = in_row(g, m->zero_group, ranks, family, (double)c->bytes);
+        if (family == DT_KOP_REDUCE_SCATTER) /* each rank's shard is summed over the groups */
+            out[n++] = every(t, g, m->zero_group, l->tp, ranks, DT_KOP_ALL_REDUCE,
+                             (double)c->bytes / m->zero_group);
         return n;
     }
-    out[n++] = (struct part){family, (int)c->gpus * (c->tied ? 1 : dt_plan_takes_part(t->plan)),
-                             g->per_node, g->share, (double)(c->bytes - g->expert_bytes)};
-    if (g->expert_bytes > 0)
-        out[n++] = of_experts(t, g, &m->layout, family);
+    out[n++] = in_row(g, 0, ranks, family, (double)(c->bytes - g->expert_bytes));
+    if (g->expert_bytes > 0) /* among those that hold the same ones */
+        out[n++] = every(t, g, l->ep, l->tp, ranks, family, (double)g->expert_bytes);
     return n;
+}
+
+/* That of the set which lies worst. */
+static void slowest(struct dt_sched_times *t, const struct part *x, struct dt_cost_time *out)
+{
+    struct dt_cost_members of = x->of;
+    struct dt_cost_time one;
+
+    *out = (struct dt_cost_time){0};
+    for (int k = 0; k < x->ways; k++, of.ahead += x->step) {
+        dt_cost_collective_of(t->cost, x->family, &of, x->bytes, &one);
+        if (one.ns > out->ns)
+            *out = one;
+    }
 }
 
 void dt_sched_times_group(struct dt_sched_times *t, const struct dt_sched_collective *c,
@@ -295,8 +326,7 @@ void dt_sched_times_group(struct dt_sched_times *t, const struct dt_sched_collec
     for (int k = 0; k < n; k++) {
         struct dt_cost_time one;
 
-        dt_cost_collective(t->cost, part[k].family, part[k].members, part[k].per_node,
-                           part[k].share, part[k].bytes, &one);
+        slowest(t, &part[k], &one);
         dt_cost_time_add(cost, &one, 1);
     }
 }
@@ -311,11 +341,11 @@ double dt_sched_times_core(struct dt_sched_times *t, const struct dt_sched_colle
         const struct part *x = &part[k];
         double one;
 
-        if (x->members < 2 || x->bytes <= 0)
+        if (x->of.n < 2 || x->bytes <= 0)
             continue;
-        one = dt_cost_carry_ns(t->cost, x->family, x->members, x->bytes);
+        one = dt_cost_carry_ns(t->cost, x->family, x->of.n, x->bytes);
         carried = one < 0 || carried < 0 ? -1 : carried + one;
-        alpha += dt_cost_collective_alpha_ns(t->cost, x->family, x->members);
+        alpha += dt_cost_collective_alpha_ns(t->cost, x->family, x->of.n);
     }
     return carried < 0 ? ns - alpha : carried;
 }

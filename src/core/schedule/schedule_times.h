@@ -26,7 +26,7 @@ struct
     struct dt_cost_stage_ns *all; /* [n_ids], where every microbatch is cut; NULL: not asked yet */
 };
 struct dt_sched_module_times {
-    struct dt_block_shard shard;
+    struct dt_block_shard *shard; /* [pp] */
     unsigned char *trainable;
     uint32_t *work_id; /* [mb]: microbatches of equal work share an id */
     uint32_t n_ids;
