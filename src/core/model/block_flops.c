@@ -24,9 +24,11 @@ static double flops(const struct dt_block *b, const struct dt_work *w, double co
 
 double dt_block_flops(const struct dt_block *b, const struct dt_work *w)
 {
-    struct dt_block plain = *b; /* rows that a capacity pads are no work of the model */
+    struct dt_block plain = *b;
 
-    plain.capacity = 0;
+    /* rows that pad a capacity are no work of the model; those that one below 1 drops are nobody's */
+    if (b->capacity > 1)
+        plain.capacity = 0;
     return flops(&plain, w, b->causal ? 0.5 : 1); /* nor is the masked half */
 }
 
