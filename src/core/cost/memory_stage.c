@@ -85,14 +85,13 @@ static const struct dt_memory_row gpu = {.param = 2,
 
 /* ---- blocks ---- */
 
-/* Norm tables, patch and time embeddings are whole on every rank. */
 double dt_memory_params(const struct dt_block *b, const struct dt_plan_layout *l)
 {
+    struct dt_block_param_counts w = dt_block_whole_count(b);
     double all = (double)dt_block_params(b), experts = (double)dt_block_expert_params(b);
+    double whole = (double)(w.matrices + w.vectors), dealt = all - experts - whole;
 
-    if (dt_block_row_of(b)->whole)
-        return all;
-    return (all - experts + experts / (l->ep > 1 ? l->ep : 1)) / (l->tp > 1 ? l->tp : 1);
+    return whole + (dealt + experts / (l->ep > 1 ? l->ep : 1)) / (l->tp > 1 ? l->tp : 1);
 }
 
 /* Activations of a block, by all that they depend on. */

@@ -88,6 +88,15 @@ int64_t dt_block_expert_params(const struct dt_block *b)
     return p.matrices + p.vectors;
 }
 
+struct dt_block_param_counts dt_block_whole_count(const struct dt_block *b)
+{
+    struct dt_block_param_counts p = {0};
+
+    if (dt_block_row_of(b)->whole)
+        dt_block_row_of(b)->whole(b, &p);
+    return p;
+}
+
 int64_t dt_module_active_params(const struct dt_module *m)
 {
     int64_t sum = 0;

@@ -12,6 +12,17 @@
 
 #include <math.h>
 
+/* Router, and the gate of shared experts. */
+void dt_block_mlp_whole(const struct dt_block *b, struct dt_block_param_counts *p)
+{
+    if (b->n_experts == 0)
+        return;
+    dt_block_count_linear(p, 1, b->hidden, b->n_experts, b->bias);
+    p->vectors += b->router_bias ? b->n_experts : 0;
+    if (b->shared_gate)
+        dt_block_count_linear(p, 1, b->hidden, 1, false);
+}
+
 void dt_block_mlp_params(const struct dt_block *b, struct dt_block_param_counts *p)
 {
     if (b->n_experts == 0) {
@@ -19,12 +30,9 @@ void dt_block_mlp_params(const struct dt_block *b, struct dt_block_param_counts 
         return;
     }
     dt_block_count_mlp(p, b->n_experts, b, b->ffn);
-    dt_block_count_linear(p, 1, b->hidden, b->n_experts, b->bias); /* router */
-    p->vectors += b->router_bias ? b->n_experts : 0;
     if (b->shared_ffn > 0)
         dt_block_count_mlp(p, 1, b, b->shared_ffn);
-    if (b->shared_gate)
-        dt_block_count_linear(p, 1, b->hidden, 1, false);
+    dt_block_mlp_whole(b, p);
 }
 
 /* Rows of the busiest rank over the mean. */
