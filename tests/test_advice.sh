@@ -90,7 +90,7 @@ check "plans without ranking: $(tail -1 unranked)" '! grep -q "would make a plan
 hints "schedule recompute" mllm-9b-96 train.microbatch=1 train.recompute=full train.zero=1 train.schedule=1f1b
 hints "microbatch schedule recompute" mllm-9b-96 train.microbatch=8 train.recompute=full train.zero=1 train.schedule=1f1b
 # experts that are not dealt out
-hints "zero recompute ep" qwen3-30b-a3b-64 -s disttrain search.max_ep=1
+hints "zero ep" qwen3-30b-a3b-64 -s disttrain search.max_ep=1
 # a stated plan, in a map or in a file that the job names: what the search gives with the other keys as they are
 hints "strategy" gpt3-175b-1024
 "$DISTTRAIN" plan -o stated.json gpt3-175b-1024 >/dev/null

@@ -60,6 +60,30 @@ START_TEST(cluster_presets)
 }
 END_TEST
 
+/* What a program finds on such a card, in GiB, not the figure of its name; a known device brings it along. */
+START_TEST(memory_is_what_cuda_reports)
+{
+    static const struct {
+        const char *name;
+        double gib;
+    } of[] = {{"a100", 79.14}, {"a800", 79.33},  {"h100", 79.11}, {"h800", 79.11},
+              {"h20", 95.08},  {"h200", 139.80}, {"l40s", 44.52}, {"a40", 44.35}};
+
+    for (int i = 0; i < COUNT(of); i++) {
+        struct dt_cluster c;
+        struct dt_error err = {0};
+        char other[64];
+
+        dt_assert_ok(read_cluster(of[i].name, &err, &c), err);
+        assert_near(c.mem_bytes, of[i].gib * 1073741824, 1e-9, of[i].name);
+        snprintf(other, sizeof(other), "{preset: %s, device: %s}", i == 0 ? "h100" : "a100",
+                 of[i].name);
+        dt_assert_ok(read_cluster(other, &err, &c), err);
+        assert_near(c.mem_bytes, of[i].gib * 1073741824, 1e-9, other);
+    }
+}
+END_TEST
+
 static const struct {
     const char *yaml;
     int col;
@@ -95,6 +119,7 @@ int main(void)
     TCase *t = dt_test_case(s, "clusters", 0);
 
     tcase_add_loop_test(t, cluster_presets, 0, COUNT(clusters));
+    tcase_add_test(t, memory_is_what_cuda_reports);
     tcase_add_loop_test(t, cluster_errors_explain, 0, COUNT(bad_clusters));
     return dt_test_run(s);
 }

@@ -66,14 +66,14 @@ explained mllm-9b-96 cluster.nodes=4 train.global_batch=32
 check "the search alone ended elsewhere" '[ "$best" ] && ! grep -q "\"searched_s\"" out'
 # with little to look at it ends 0.8 % behind: the plan, the file and its simulation are those of the explanation
 expect 0 '"decisions"' "$DISTTRAIN" plan --explain --json -o plan.json mllm-9b-96 cluster.nodes=4 train.global_batch=32 \
-    search.budget=50000
+    search.budget=50000 cluster.memory=80GB
 best=$(timeline out)
 searched=$(sed -n 's/.*"searched_s": \([0-9.]*\).*/\1/p' out)
 check "the search alone ended with ${searched:-the same plan}, the best takes $best s" \
     'awk -v a="${searched:-0}" -v b="$best" "BEGIN { exit !(a > 1.001 * b) }"'
 check "plan.json has another timeline than what is printed" '[ "$(timeline plan.json)" = "$best" ]'
 expect 0 "iteration_s" "$DISTTRAIN" simulate --json --no-runs -p plan.json mllm-9b-96 cluster.nodes=4 train.global_batch=32 \
-    simulate.contention=false
+    simulate.contention=false cluster.memory=80GB
 simulated=$(sed -n 's/^ *"iteration_s": \([0-9.]*\).*/\1/p' out | head -1)
 check "the plan is said to take $best s, and takes $simulated s" '[ "$simulated" = "$best" ]'
 explained llama-70b-96 cluster.nodes=8

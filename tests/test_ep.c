@@ -15,8 +15,8 @@
 #include <math.h>
 
 enum { HIDDEN = 1024, FFN = 2816, VOCAB = 4099, EXPERTS = 8, DP = 8, TP = 2 };
-/* of one layer: attention, two norms, router; all experts */
-#define DENSE (4.0 * HIDDEN * HIDDEN + 2.0 * HIDDEN + (double)HIDDEN * EXPERTS)
+/* of one layer, on a rank: its share of attention and two norms, and the whole router; all experts */
+#define DENSE ((4.0 * HIDDEN * HIDDEN + 2.0 * HIDDEN) / TP + (double)HIDDEN * EXPERTS)
 #define ROUTED (3.0 * HIDDEN * FFN * EXPERTS)
 
 /* An LLM of a table, four layers with experts and a head, in two stages. */
@@ -45,7 +45,7 @@ static void world(struct sched_fixture *s, int ep, int cp, int zero)
 /* Parameters on a GPU of the first stage that others hold too. */
 static double shared(int ep)
 {
-    return (VOCAB * (double)HIDDEN + 2 * DENSE) / TP + (ep < DP ? 2 * ROUTED / (TP * ep) : 0);
+    return VOCAB * (double)HIDDEN / TP + 2 * DENSE + (ep < DP ? 2 * ROUTED / (TP * ep) : 0);
 }
 
 START_TEST(what_travels)
@@ -240,7 +240,7 @@ START_TEST(what_a_rank_holds)
         for (int ep = 1; ep <= DP; ep *= 2) {
             struct sched_fixture s;
             struct dt_memory mem;
-            double dense = (VOCAB * (double)HIDDEN + 2 * DENSE) / TP, experts = 2 * ROUTED / TP;
+            double dense = VOCAB * (double)HIDDEN / TP + 2 * DENSE, experts = 2 * ROUTED / TP;
 
             world(&s, ep, 1, zero);
             dt_memory_stage(&s.plan, &s.f.model, &s.f.cluster, 0, 0, &w, 8, &mem);

@@ -25,10 +25,10 @@ for job in mixtral-8x7b-64 qwen3-30b-a3b-64; do
     check "$job: imbalance is no work" '[ "$(member model_flops <crowded.json)" = "$flops" ]'
     check "$job: the assumption is what was stated" 'grep -q "llm.expert_imbalance: 1.5 " crowded.json'
 done
-# rows that pad a capacity are run, but no work of the model: 22.5 of 27.6 GFLOP of a token are experts'
+# rows that pad a capacity are run, but no work of the model: 22.5 of 27.6 GFLOP of a token are experts'; so are the scores that attention makes again
 "$DISTTRAIN" simulate --no-runs --json mixtral-8x7b-64 model.llm.expert_capacity=1.5 >padded.json 2>/dev/null
 check "capacity counts in HFU: $(field hfu padded.json), MFU $(field mfu padded.json)" \
-    'awk "BEGIN { x = $(field hfu padded.json) / $(field mfu padded.json); exit !(x > 1.40 && x < 1.415) }"'
+    'awk "BEGIN { x = $(field hfu padded.json) / $(field mfu padded.json); exit !(x > 1.41 && x < 1.43) }"'
 # the search finds for a shipped job with experts what its stated plan does, or better
 for job in mixtral-8x7b-64 qwen3-30b-a3b-64; do
     "$DISTTRAIN" simulate --no-runs --json $job >stated.json 2>/dev/null

@@ -127,7 +127,8 @@ START_TEST(work_of_a_rank)
                  {", expert_imbalance: 1.5", 1, 1}, /* all experts are here */
                  {", expert_imbalance: 1.5", 4, 1.5},
                  {", expert_capacity: 1.25", 1, 1.25},
-                 {", expert_capacity: 1.25", 2, 1.25}};
+                 {", expert_capacity: 1.25", 2, 1.25},
+                 {", expert_capacity: 0.5", 2, 0.5}}; /* the other half is dropped */
     struct dt_work w = work_of(2, 512);
     double attn = 2.0 * 1024 * ATTN + 2.0 * 2 * 512 * 512 * H;
 
@@ -151,8 +152,9 @@ START_TEST(work_of_a_rank)
             if (tp <= 2) /* 4 ranks have half a head of keys and values each: they repeat one */
                 ck_assert_msg(fabs(got / want - 1) < 1e-12, "case %zu tp %d: %g of %g", i, tp, got,
                               want);
-            /* the model's own work knows no factor; what all experts run knows that of capacities alone */
-            got = want - 2.0 * (rows - 2048) * EXPERT;
+            /* the model's own work knows no factor but that of what is dropped; what all experts run knows that of
+             * capacities alone */
+            got = want - 2.0 * fmax(0, rows - 2048) * EXPERT;
             ck_assert_double_eq_tol(dt_block_flops(b, &w) / got, 1, 1e-12);
             if (strstr(cases[i].more, "capacity"))
                 got = want;
@@ -228,6 +230,12 @@ START_TEST(activations_of_experts)
                                 rows * 2 * (H + 3 * 48) + 512 * (2.0 * 3 * 96 + 4 * 8));
     }
     ck_assert_double_eq(dt_block_act_bytes(a, &s, &w, DT_RECOMPUTE_FULL), 2.0 * 512 * H);
+    /* tp deals heads, widths, and with sequence parallelism rows of norms and of the router; the rows that experts take
+     * are gathered, whole on every rank for the gradients of its share of each expert */
+    s = (struct dt_block_shard){.tp = 2, .cp = 1, .ep = 2, .ip = 1, .seqpar = true};
+    ck_assert_double_eq(dt_block_act_bytes(a, &s, &w, DT_RECOMPUTE_NONE),
+                        512 * (2.0 * 4 * H + 2 * 4 + 2.0 * (2 * H + 2 * KV) + 4 * 4 + 4 * 8) / 2 +
+                            512 * 4 * 2 * (H + 3 * 48 / 2.0) + 512 * 2.0 * 3 * 96 / 2);
     dt_model_free(moe);
     dt_model_free(dense);
 }

@@ -79,7 +79,8 @@ static const struct base {
      "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
     {"internlm2", DT_HF_INTERNLM2,
      "\"model_type\": \"internlm2\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
-     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
+     "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264, "
+     "\"bias\": false"},
     {"neox", DT_HF_NEOX,
      "\"model_type\": \"gpt_neox\", \"num_hidden_layers\": 2, \"hidden_size\": 48, "
      "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"vocab_size\": 264"},
@@ -174,7 +175,6 @@ static const struct {
     {"gemma3", "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"]",
      "at equal distances"},
     {"phi3", "\"attention_bias\": true", "attention_bias: true is not supported"},
-    {"internlm2", "\"bias\": true", "bias: true is not supported"},
     {"neox", "\"attention_bias\": false", "attention_bias: false is not supported"},
     {"falcon", "\"alibi\": true", "alibi: true is not supported"},
     {"dinov2", "\"intermediate_size\": 96", "intermediate_size: this key of a dinov2 config"},
@@ -247,6 +247,7 @@ static const struct {
     {"falcon", "\"new_decoder_architecture\": true"},
     {"falcon", "\"multi_query\": false"},
     {"falcon", "\"parallel_attn\": false"},
+    {"falcon", "\"new_decoder_architecture\": true, \"num_ln_in_parallel_attn\": 1"},
     {"dinov2", "\"use_swiglu_ffn\": true"},
     {"intern_vit", "\"qk_normalization\": false"},
     {"gpt2", "\"layer_norm_epsilon\": 1e-6"},
@@ -317,6 +318,98 @@ START_TEST(absent_heads_are_the_librarys)
             ck_assert_msg(s.window == (null ? 0 : types[i].window), "%s: window %d", types[i].type,
                           s.window);
         }
+}
+END_TEST
+
+#define SMALL                                                                                      \
+    "\"num_hidden_layers\": 5, \"hidden_size\": 48, \"intermediate_size\": 80, "                   \
+    "\"num_attention_heads\": 4, \"vocab_size\": 264"
+#define LATENT                                                                                     \
+    SMALL ", \"n_routed_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 16, " \
+          "\"kv_lora_rank\": 8, \"qk_nope_head_dim\": 8, \"qk_rope_head_dim\": 4, "                \
+          "\"v_head_dim\": 8"
+
+static enum dt_status parse_all(const char *type, const char *keys, char *assumed, size_t size,
+                                struct dt_shape *s, struct dt_error *err)
+{
+    char text[1024];
+    int n = snprintf(text, sizeof(text), "{\"model_type\": \"%s\", %s}", type, keys);
+
+    return dt_hf_parse("config.json", text, (size_t)n, s, assumed, size, err);
+}
+
+/* Of transformers 5.23: DeepseekV2Config and DeepseekV3Config; null is none. */
+START_TEST(absent_keys_of_deepseek_are_the_librarys)
+{
+    static const struct {
+        const char *type;
+        int q_lora, shared, dense;
+        bool raw;
+        const char *assumed;
+    } types[] = {{"deepseek_v2", 1536, 2, 0, true, "n_shared_experts: 2"},
+                 {"deepseek_v3", 1536, 1, 3, false, "first_k_dense_replace: 3"}};
+
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        struct dt_error err = {0};
+        char assumed[1024] = "";
+        struct dt_shape s;
+
+        dt_assert_ok(parse_all(types[i].type, LATENT, assumed, sizeof(assumed), &s, &err), err);
+        ck_assert_int_eq(s.q_lora, types[i].q_lora);
+        ck_assert_int_eq(s.shared_ffn, types[i].shared * 16);
+        ck_assert_int_eq(s.dense_first, types[i].dense);
+        ck_assert_int_eq(s.arith.top_k_raw, types[i].raw);
+        dt_assert_has(assumed, types[i].assumed);
+        dt_assert_has(assumed, "q_lora_rank: 1536");
+        dt_assert_ok(parse_all(types[i].type,
+                               LATENT ", \"q_lora_rank\": null, \"n_shared_experts\": null",
+                               assumed, sizeof(assumed), &s, &err),
+                     err);
+        ck_assert(s.q_lora == 0 && s.shared_ffn == 0);
+    }
+}
+END_TEST
+
+/* InternLM2's layers have biases unless their config says that they have none. */
+START_TEST(biases_of_internlm2_must_be_denied)
+{
+    struct dt_error err = {0};
+    struct dt_shape s;
+
+    ck_assert_int_eq(parse_all("internlm2", SMALL, NULL, 0, &s, &err), DT_ERR_INPUT);
+    dt_assert_has(err.message, "bias: absent");
+    ck_assert_int_eq(parse_all("internlm2", SMALL ", \"bias\": true", NULL, 0, &s, &err),
+                     DT_ERR_INPUT);
+    dt_assert_has(err.message, "bias: true is not supported");
+}
+END_TEST
+
+/* Attention beside the MLP: of Falcon's new architecture each has a norm unless the config says that they share one, as 11B's
+ * does; of the old one they share it. */
+START_TEST(norms_of_falcon)
+{
+    static const struct {
+        const char *keys;
+        int norms;
+    } of[] = {{"", 1},
+              {", \"parallel_attn\": false", 2},
+              {", \"new_decoder_architecture\": true", 2},
+              {", \"new_decoder_architecture\": true, \"num_ln_in_parallel_attn\": null", 2},
+              {", \"new_decoder_architecture\": true, \"num_ln_in_parallel_attn\": 2", 2},
+              {", \"new_decoder_architecture\": true, \"num_ln_in_parallel_attn\": 1", 1}};
+
+    for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++) {
+        struct dt_error err = {0};
+        struct dt_shape s;
+        char keys[512];
+
+        snprintf(keys, sizeof(keys),
+                 "\"num_hidden_layers\": 2, \"hidden_size\": 48, \"num_attention_heads\": 4, "
+                 "\"vocab_size\": 264%s",
+                 of[i].keys);
+        dt_assert_ok(parse_all("falcon", keys, NULL, 0, &s, &err), err);
+        ck_assert_msg(s.norms == of[i].norms, "%s: %d", of[i].keys, s.norms);
+    }
 }
 END_TEST
 
@@ -616,6 +709,9 @@ int main(void)
     tcase_add_loop_test(t, a_key_that_is_read_shows, 0, sizeof(changes) / sizeof(changes[0]));
     tcase_add_test(t, absent_heads_are_the_librarys);
     tcase_add_test(t, defaults_are_the_librarys);
+    tcase_add_test(t, absent_keys_of_deepseek_are_the_librarys);
+    tcase_add_test(t, biases_of_internlm2_must_be_denied);
+    tcase_add_test(t, norms_of_falcon);
     tcase_add_test(t, rope_is_read_where_either_version_puts_it);
     tcase_add_test(t, choices_of_experts_that_are_not_run);
     tcase_add_test(t, keys_are_ignored_on_request_alone);

@@ -172,6 +172,34 @@ START_TEST(precision_of_the_run_is_a_policy)
 }
 END_TEST
 
+/* Profiles and the memory of GPUs are of bf16: what trains in fp32 there is not planned nor simulated. */
+START_TEST(gpus_are_predicted_in_bf16)
+{
+    static const struct {
+        const char *precision, *cluster;
+        enum dt_status st;
+    } of[] = {{"run.precision=auto", "cluster=a800", DT_OK},
+              {"run.precision=bf16", "cluster=a800", DT_OK},
+              {"run.precision=fp32", "cluster=local", DT_OK},
+              {"run.precision=fp32", "cluster=a800", DT_ERR_INPUT}};
+
+    for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++) {
+        struct dt_error err = {0};
+        const char *over[] = {of[i].precision, of[i].cluster};
+        struct dt_job *j = NULL;
+
+        dt_assert_ok(dt_job_parse("job.yaml", BASE, strlen(BASE), over, 2, true, &err, &j), err);
+        ck_assert_int_eq(dt_job_check_predicted(j, &err), of[i].st);
+        if (of[i].st != DT_OK) {
+            dt_assert_has(err.message, "precision: fp32 on GPUs is for training");
+            ck_assert_str_eq(err.file, "command line");
+            ck_assert_int_eq(err.col, 15);
+        }
+        dt_job_free(j);
+    }
+}
+END_TEST
+
 static void must_fail(const char *text, const char *override, const char *says)
 {
     struct dt_error err = {0};
@@ -640,6 +668,7 @@ int main(void)
     tcase_add_test(t, assignment_and_what_goes_with_it);
     tcase_add_test(t, assignment_and_what_goes_with_it);
     tcase_add_test(t, precision_of_the_run_is_a_policy);
+    tcase_add_test(t, gpus_are_predicted_in_bf16);
     tcase_add_test(t, what_becomes_of_a_bad_step);
     tcase_add_test(t, clusters_of_cpus_gather_vectors_exactly);
     tcase_add_test(t, overrides_reach_into_presets);

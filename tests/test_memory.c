@@ -232,7 +232,8 @@ START_TEST(test_closed_form_70b)
     assert_near(m.total, m.params + m.grads + m.optimizer + m.activations + m.broker + m.reserve,
                 1e-12, "total");
     dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 9, &r.work[r.llm], 160, &m);
-    assert_near(m.logits_workspace, 6.0 * 8192 * 32000 / 8, 1e-12, "logits");
+    /* of two microbatches in flight one waits for its gradient from the generator */
+    assert_near(m.logits_workspace, (6.0 + 4) * 8192 * 32000 / 8, 1e-12, "logits");
     r.p.modules[r.llm].zero = 0;
     dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 160, &m);
     assert_near(m.optimizer, 12 * params, 1e-12, "12 bytes on every rank");
@@ -243,6 +244,149 @@ START_TEST(test_closed_form_70b)
     dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 160, &m);
     assert_near(m.grads - m.whole, 2 * params / 12, 1e-12, "shares of bf16 gradients");
     fx_free(&r.f);
+}
+END_TEST
+
+/* By hand, 8192 tokens' share of 32000 logits on one of 8 ranks: 2 bytes of those that are computed, 4 of every softmax between
+ * forward and backward of the head.  Without a module behind it a backward comes at once; with chunks a microbatch at
+ * the head holds all of them, so that of 10 chunks in flight 5 may be the head's. */
+START_TEST(test_logits_wait_for_their_backward)
+{
+    static const struct {
+        enum dt_pipe_schedule schedule;
+        int vpp, edges, recompute, waiting;
+    } cases[] = {{DT_SCHED_1F1B, 1, 1, DT_RECOMPUTE_NONE, 1},
+                 {DT_SCHED_1F1B, 1, 2, DT_RECOMPUTE_NONE, 2},
+                 {DT_SCHED_1F1B, 1, 2, DT_RECOMPUTE_SELECTIVE, 2},
+                 {DT_SCHED_1F1B, 1, 2, DT_RECOMPUTE_FULL, 1},
+                 {DT_SCHED_ZB_H1, 1, 2, DT_RECOMPUTE_NONE, 2},
+                 {DT_SCHED_GPIPE, 1, 1, DT_RECOMPUTE_NONE, 16},
+                 {DT_SCHED_INTERLEAVED, 2, 1, DT_RECOMPUTE_NONE, 1},
+                 {DT_SCHED_INTERLEAVED, 2, 2, DT_RECOMPUTE_NONE, 5}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct dt_memory mem;
+        struct rig r;
+
+        rig_open(&r, 8, 4, 12);
+        r.f.model.n_edges = cases[i].edges;
+        r.p.policy.schedule = cases[i].schedule;
+        r.p.modules[r.llm].layout.vpp = cases[i].vpp;
+        r.p.modules[r.llm].recompute = (enum dt_block_recompute)cases[i].recompute;
+        even_split(&r.p, &r.f.model, r.llm);
+        dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 3, &r.work[r.llm], 16, &mem);
+        ck_assert_msg(mem.logits_workspace == (2.0 + 4 * cases[i].waiting) * 8192 * 4000,
+                      "case %zu: %.0f bytes", i, mem.logits_workspace);
+        dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 16, &mem);
+        ck_assert(mem.logits_workspace == 0);
+        fx_free(&r.f);
+    }
+}
+END_TEST
+
+/* Frozen layers in front of a trained projector: one layer's forward is there at a time, whatever is recomputed.  By hand,
+ * bytes of a token: the stream before and behind two norms 8 h, their statistics 16, queries, keys, values and output
+ * 8 h, a log-sum-exp of each head, and both sides of the activation 4 f. */
+START_TEST(test_frozen_layers_have_a_working_set)
+{
+    double layer = 8 * 1280 + 16 + 8 * 1280 + 4 * 16 + 4 * 5120;
+
+    for (int mode = DT_RECOMPUTE_NONE; mode <= DT_RECOMPUTE_FULL; mode++) {
+        struct dt_memory one, two;
+        struct rig r;
+
+        rig_open(&r, 8, 10, 12);
+        r.p.modules[r.vit].frozen = true;
+        r.p.modules[r.vit].recompute = (enum dt_block_recompute)mode;
+        dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.vit, 0, &r.work[r.vit], 1, &one);
+        dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.vit, 0, &r.work[r.vit], 2, &two);
+        ck_assert_int_eq(two.in_flight, 2);
+        /* the second microbatch has the projector's activations, and so has the first */
+        assert_near(2 * one.activations - two.activations, 3 * 1024 * layer, 1e-12, "working set");
+        fx_free(&r.f);
+    }
+}
+END_TEST
+
+/* A module that nothing comes to, and nothing leaves, has buffers between its stages alone. */
+START_TEST(test_buffers_of_messages_that_there_are)
+{
+    double message = 2.0 * 8192 * 8192 / 8;
+    struct dt_memory mem;
+    struct rig r;
+
+    rig_open(&r, 8, 2, 12);
+    for (int edges = 0; edges < 3; edges++)
+        for (int stage = 0; stage < 2; stage++) {
+            int in = stage > 0 || edges > 0, out = stage == 0 || edges > 1;
+
+            r.f.model.n_edges = edges;
+            dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, stage, &r.work[r.llm], 8, &mem);
+            assert_near(mem.broker, 2 * (in + out) * message, 1e-12, "buffers");
+        }
+    r.f.model.n_edges = 0;
+    r.p.modules[r.llm].layout.pp = 1;
+    even_split(&r.p, &r.f.model, r.llm);
+    dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 8, &mem);
+    ck_assert(mem.broker == 0);
+    fx_free(&r.f);
+}
+END_TEST
+
+/* ZeRO 3: the largest of four buckets, 21 layers or 20 and the head, is whole, in 2 bytes and its gradients in 4.  Experts of which
+ * there is one copy are neither gathered nor reduced. */
+START_TEST(test_experts_without_a_copy_stay)
+{
+    double h = 8192, dense = 2 * h * h + 2 * h * 1024 + 2 * h + 8 * h, head = 32000 * h + h;
+    double expert = 3 * h * 28672, layer;
+
+    for (int ep = 2; ep <= 8; ep *= 2) {
+        struct dt_memory mem;
+        struct rig r;
+
+        rig_open(&r, 1, 1, 8);
+        for (int b = 1; b <= 80; b++) {
+            r.f.model.modules[r.llm].blocks[b].n_experts = 8;
+            r.f.model.modules[r.llm].blocks[b].top_k = 2;
+        }
+        r.p.modules[r.llm].layout.ep = ep;
+        r.p.modules[r.llm].zero = 3;
+        dt_memory_stage(&r.p, &r.f.model, &r.f.cluster, r.llm, 0, &r.work[r.llm], 8, &mem);
+        layer = dense + (ep < 8 ? 8 * expert / ep : 0);
+        assert_near(mem.whole, 6 * fmax(21 * layer, 20 * layer + head), 1e-9, "buckets");
+        fx_free(&r.f);
+    }
+}
+END_TEST
+
+/* What tensor parallelism does not deal: positions of tokens, routers, and latent attention's ways down with their norms. */
+START_TEST(test_parameters_that_are_whole)
+{
+    static const struct dt_plan_layout l = {.tp = 4, .cp = 1, .pp = 1, .vpp = 1, .dp = 2, .ep = 2};
+    struct dt_block table = {
+        .kind = DT_BLOCK_EMBEDDING, .hidden = 64, .vocab = 1000, .max_pos = 128};
+    struct dt_block b = fx_layer(64, 48, 4, 4, true);
+    double attention = 4 * 64 * 64, norms = 2 * 64, experts = 8 * 3 * 64 * 48;
+
+    ck_assert_double_eq(dt_memory_params(&table, &l), 1000 * 64 / 4 + 128 * 64);
+    b.n_experts = 8;
+    b.top_k = 2;
+    ck_assert_double_eq(dt_memory_params(&b, &l),
+                        (attention + norms) / 4 + 64 * 8 + experts / (4 * 2));
+    b.shared_ffn = 96;
+    b.shared_gate = b.router_bias = true;
+    ck_assert_double_eq(dt_memory_params(&b, &l), (attention + norms + 3 * 64 * 96) / 4 + 64 * 8 +
+                                                      8 + 64 + experts / (4 * 2));
+    b = fx_layer(64, 200, 4, 4, true);
+    b.head_dim = 24;
+    b.q_lora = 40;
+    b.kv_lora = 32;
+    b.rope_dim = 8;
+    b.v_dim = 16;
+    ck_assert_double_eq(
+        dt_memory_params(&b, &l),
+        64 * 40 + 40 + 64 * (32 + 8) + 32 +
+            (40 * 4 * 24 + 32 * 4 * (16 + 16) + 4 * 16 * 64 + norms + 3 * 64 * 200) / 4);
 }
 END_TEST
 
@@ -549,6 +693,11 @@ int main(void)
     tcase_add_test(t, test_interleaved);
     tcase_add_test(t, test_interleaved_property);
     tcase_add_test(t, test_closed_form_70b);
+    tcase_add_test(t, test_logits_wait_for_their_backward);
+    tcase_add_test(t, test_frozen_layers_have_a_working_set);
+    tcase_add_test(t, test_buffers_of_messages_that_there_are);
+    tcase_add_test(t, test_experts_without_a_copy_stay);
+    tcase_add_test(t, test_parameters_that_are_whole);
     tcase_add_test(t, test_frozen_holds_less);
     tcase_add_test(t, test_recompute_order);
     tcase_add_test(t, test_monotone_property);

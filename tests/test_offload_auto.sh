@@ -19,7 +19,7 @@ plan() {
 no_slower() { check "$(timeline "$1") s of $1, $(timeline "$2") of $2" "awk 'BEGIN { exit !($(timeline "$1") <= $(timeline "$2") * 1.000001) }'"; }
 
 # nothing fits without: what is found is what stating it gives, and what the remedy names
-llama="llama-70b-96 cluster.nodes=2 train.zero=1"
+llama="llama-70b-96 cluster.nodes=2 train.zero=1 cluster.memory=80GB"
 expect 3 "train.offload=optimizer" "$DISTTRAIN" plan $llama
 plan auto.json $llama train.offload=auto
 plan stated.json $llama train.offload=optimizer

@@ -109,9 +109,10 @@ done <rows
 # sources of a cluster's numbers are what its file says of each
 source_of() { grep "<th scope=\"row\">$1</th>" "$2" | sed 's/<[^>]*>/|/g'; }
 check "a source of two lines" 'source_of "link inside a node, of a device and direction" 15b.html |
-    grep -q "160 GB/s.*8 NVLink3 links.*per link and direction on SM80 (NCCL src/graph tables, published) (clusters/a800-1296.yaml:15)"'
+    grep -q "160 GB/s.*8 NVLink3 links.*per link and direction on SM80 (NCCL src/graph tables, published) (clusters/a800-1296.yaml:16)"'
 check "of the line above" 'source_of "of it usable" 15b.html | grep -q "94 %.*23.5 of 25 GB/s that SimAI uses.*(clusters/a800-1296.yaml:"'
-check "a comment is about all keys behind it" 'source_of "memory of a device" 15b.html | grep -q "A800 datasheet figures"'
+check "a comment is about all keys behind it" 'source_of "bandwidth of a device.*memory" 15b.html | grep -q "A800 datasheet figures"'
+check "memory is what CUDA reports" 'source_of "memory of a device" 15b.html | grep -q "what CUDA reports"'
 check "what the job states" 'source_of "latency between nodes" 15b.html | grep -q "30 us.*stated by the job"'
 
 # nothing from outside; the policy would not let it

@@ -183,6 +183,13 @@ expect 2 "as-job.json" "$DISTTRAIN" simulate --no-runs -p as-job.json $job train
 "$DISTTRAIN" plan -o here.json mllm-nano-local >/dev/null 2>err </dev/null
 sed -i 's/"policy": {/"policy": { "bf16_grads": true,/' here.json
 expect 2 "bf16_grads: on CPUs gradients are fp32" "$DISTTRAIN" simulate --no-runs -p here.json mllm-nano-local
+# a plan that was made, or a job that is trained, in fp32
+sed 's/"policy": {/"policy": { "fp32": true,/' as-job.json >fp32.json
+for command in plan 'simulate --no-runs'; do # no quotes: a command and its option
+    expect 2 "fp32.json: precision: fp32 on GPUs is for training" "$DISTTRAIN" $command -p fp32.json $job
+    expect 2 "command line:1:15: precision: fp32" "$DISTTRAIN" $command $job run.precision=fp32
+done
+expect 2 "command line:1:15: precision: fp32" "$DISTTRAIN" whatif --no-runs $job run.precision=fp32 --vary train.global_batch=96
 # what bounds a search that there is none of
 expect 0 "not used, as the plan is stated: search.gpus, search.max_cp" \
     "$DISTTRAIN" simulate --no-runs -p as-job.json $job search.gpus=8 search.max_cp=2

@@ -37,7 +37,7 @@ for policy in '{encoder: none}' '{llm: selective}' '{generator: selective}'; do
 done
 
 # where the first stage alone is too large, it gets fewer blocks: the plan's layout with stages alike does not fit
-job="llama-70b-96 train.schedule=1f1b"
+job="llama-70b-96 train.schedule=1f1b cluster.memory=80GB"
 check "uneven stages" "$(seconds $job)" 20.6
 tmp=$(mktemp -d) || exit 99
 trap 'rm -rf "$tmp"' EXIT

@@ -92,7 +92,8 @@ static enum dt_status cluster(struct dt_cli_rows *o, const char *name, struct dt
     dt_cli_row_int(o, "gpus_per_node", NULL, c.gpus_per_node);
     dt_cli_row_cell(o, "nodes", "%d of %d", c.nodes, c.gpus_per_node);
     dt_cli_row_number(o, "peak_flops", "peak [TFLOP/s]", "%.4g", o->json ? 1 : 1e-12, c.peak_flops);
-    dt_cli_row_number(o, "memory_bytes", "memory [GB]", "%.4g", o->json ? 1 : 1e-9, c.mem_bytes);
+    dt_cli_row_number(o, "memory_bytes", "memory [GiB]", "%.2f", o->json ? 1 : 1 / 1073741824.0,
+                      c.mem_bytes);
     dt_cli_row_number(o, "nvlink_bytes_per_s", "in a node [GB/s]", "%.4g", o->json ? 1 : 1e-9,
                       c.nvlink_bytes_per_s);
     dt_cli_row_number(o, "nic_bytes_per_s", NULL, NULL, 1, c.nic_bytes_per_s);

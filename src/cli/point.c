@@ -160,7 +160,9 @@ static enum dt_status open_session(struct dt_points *p, const char *const *overr
 
     memset(o, 0, sizeof *o);
     DT_TRY(dt_job_read_source(&src, err, &o->s.job));
-    enum dt_status st = open_cost(p, o, err);
+    enum dt_status st = dt_job_check_predicted(o->s.job, err);
+    if (st == DT_OK)
+        st = open_cost(p, o, err);
     if (st != DT_OK)
         close_session(o);
     return st;

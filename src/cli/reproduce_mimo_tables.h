@@ -22,7 +22,8 @@ static const struct published table_a2[] = {
      {6, 20},
      {NULL, NULL, NULL,
       "the peak is published as the same for 50 and 87.5 % vision and for other layouts of the "
-      "LLM: not from these tensors alone"},
+      "LLM: not from these tensors alone",
+      "activations of the images are kept for the whole window, as 80 GB hold them"},
      1},
     {"1",
      "14",

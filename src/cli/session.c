@@ -103,6 +103,7 @@ enum dt_status dt_session_plan(struct dt_session *s, struct dt_error *err)
     const struct dt_job *job = s->job;
     uint64_t t0 = dt_clock_ns();
 
+    DT_TRY(dt_job_check_predicted(job, err));
     dt_session_search_input(s, &in);
     if (job->strategy == DT_STRATEGY_MANUAL) {
         if (!job->has_plan)

@@ -2,7 +2,8 @@
  *
  * Model FLOPs, MFU and HFU.  Conventions: 2 FLOPs per multiply-add, causal attention counted once
  * (half of the square), real sizes of every sample, recompute left out of the model's FLOPs and
- * counted in the hardware's; peak is the dense bf16 rate of the GPUs that the plan uses. */
+ * counted in the hardware's, as are scores that a fused backward of attention makes again; peak is the
+ * dense bf16 rate of the GPUs that the plan uses. */
 #include "report/report.h"
 #include "base/mem.h"
 #include "core/cost/memory.h"
@@ -18,11 +19,26 @@ static void total_work(const struct dt_assignment *a, int module, struct dt_work
         dt_work_add(w, &m->work[i]);
 }
 
+static const struct dt_block_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
+
+/* Forward FLOPs of fused attention. */
+static double attention_flops(const struct dt_block *b, const struct dt_work *w)
+{
+    struct dt_kop ops[DT_MAX_KOPS];
+    int n = dt_block_kops(b, &whole, w, ops);
+    double sum = 0;
+
+    for (int i = 0; i < n; i++)
+        if (ops[i].family == DT_KOP_ATTN_CAUSAL || ops[i].family == DT_KOP_ATTN_FULL ||
+            ops[i].family == DT_KOP_ATTN_CROSS)
+            sum += ops[i].flops * ops[i].count;
+    return sum;
+}
+
 /* Forward FLOPs that the backward of a block runs again. */
 static double recomputed_flops(const struct dt_block *b, const struct dt_work *w,
                                enum dt_block_recompute mode)
 {
-    static const struct dt_block_shard whole = {.tp = 1, .cp = 1, .ep = 1, .ip = 1};
     struct dt_kop ops[DT_MAX_KOPS];
     double sum = 0;
     int n;
@@ -58,6 +74,9 @@ void dt_report_flops(const struct dt_plan *p, const struct dt_model *m,
              * computed, but the convention (forward : backward = 1 : 2) is kept. */
             model_flops[i] += f * times;
             hardware += dt_block_run_flops(&mod->blocks[b], &w) * times;
+            /* it has no weights: whatever is trained, its backward is five products for the forward's two */
+            if (wgrad || dgrad)
+                hardware += attention_flops(&mod->blocks[b], &w) * (1 + 2.5 - times);
             /* a split backward brings the same back for either half, but for the LM head, which stays whole */
             if (wgrad || dgrad)
                 hardware += recomputed_flops(&mod->blocks[b], &w, p->modules[i].recompute) *

@@ -166,6 +166,18 @@ int dt_memory_held(const struct dt_plan *p, const struct dt_model *m, int module
                        n_microbatches, deferred(p, m, module, stage, n_microbatches, after));
 }
 
+/* Of `here` chunks of microbatches in flight those of the last chunk.  Each of them holds the other chunks, too; with nothing
+ * behind it, its backward comes at once. */
+static int at_the_end(const struct dt_plan *p, int module, int stage, int after, int here)
+{
+    const struct dt_plan_module *mp = &p->modules[module];
+    int n = here / mp->layout.vpp;
+
+    if (mp->layout.vpp == 1 || after + mp->ahead[stage] > 0)
+        return n > 1 ? n : 1;
+    return 1;
+}
+
 static int beside_guests(const struct dt_plan *p, int module, int held)
 {
     return dt_plan_hosts_offload(p, module) ? held / 2 : held;
@@ -275,6 +287,7 @@ struct dt_memory_flow dt_memory_flow_of(const struct dt_plan *p, const struct dt
 
     f.held = held_beside(p, m, module, here, n_microbatches, f.deferred);
     f.beside_guests = beside_guests(p, module, f.held);
+    f.losses = at_the_end(p, module, stage, after, here);
     return f;
 }
 

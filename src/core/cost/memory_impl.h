@@ -9,9 +9,10 @@
 enum { DT_MEMORY_BUFFERS = 2 /* of a message: one in use, one in transfer */ };
 
 /* What dt_memory_queue(), _deferred(), _held() and _beside_guests() say of a stage, for which what lies behind its module is
- * looked at once. */
+ * looked at once, and: */
 struct dt_memory_flow {
     int queue, deferred, held, beside_guests;
+    int losses; /* microbatches between forward and backward of the last block, which this stage need not have */
 };
 struct dt_memory_flow dt_memory_flow_of(const struct dt_plan *p, const struct dt_model *m,
                                         int module, int stage, int64_t n_microbatches);
@@ -29,7 +30,6 @@ struct dt_memory_lane { /* a stage, and the block that is looked at */
     double replicas;    /* that share moments, and more from ZeRO 2 on */
     double bucket,
         bucket_grads; /* parameters of the largest bucket, and of the largest with those trained alone */
-    bool backward;               /* in any of its blocks */
     const struct dt_block *seen; /* the block that the next four numbers are of */
     /* routed experts' of params; sums over a stage, and over what it trains */
     double experts, expert_params, expert_grads;
@@ -57,6 +57,8 @@ struct dt_memory_row {
     double (*wire)(const struct dt_memory_lane *s, int i); /* gathered, of a trained one */
     double (*working)(const struct dt_memory_lane *s, int i, bool above);
     double (*scratch)(const struct dt_memory_lane *s, int i, bool trained);
+    /* Beside that, of each further microbatch between forward and backward; NULL: nothing. */
+    double (*waiting)(const struct dt_memory_lane *s, int i);
     /* Of the blocks [first, last) of a chunk: beside the working set; kept per microbatch. */
     double (*beside)(const struct dt_memory_lane *s, int module, const struct dt_model *m,
                      int first, int last);

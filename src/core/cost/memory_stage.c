@@ -21,7 +21,8 @@
  *   activations in flight            bf16                          in the job's precision
  *               (a split backward: until the weight gradient, and what it leaves for that)
  *               and a workspace      of one block                  of one block and between blocks
- *   logits_workspace                 all logits                    the scratch of kernels
+ *   logits_workspace                 all logits; the softmax of    the scratch of kernels
+ *                                    others that wait, fp32
  *   broker      messages             once                          and their gradients; batches
  *   reserve                          charged                       taken off the limit
  *
@@ -42,8 +43,9 @@
 
 /* ---- a GPU ---- */
 
-/* bf16 logits and their fp32 softmax, which becomes the gradient in place. */
-enum { LOGIT_BYTES = 2 + 4 };
+/* bf16 logits and their fp32 softmax, which becomes the gradient in place and waits for the backward (Megatron-LM's
+ * vocabulary-parallel cross entropy saves it; nothing but full recomputation brings it back). */
+enum { SOFTMAX_BYTES = 4, LOGIT_BYTES = 2 + SOFTMAX_BYTES };
 
 /* Keys and values of context parallelism beside a rank's own: those of all ranks, or of two of them that go round a ring, one
  * in use and one that comes (Liu et al. 2023, arXiv 2310.01889, section 3); in a backward as much again for their
@@ -52,25 +54,34 @@ static double gpu_keys(const struct dt_memory_lane *s, bool above)
 {
     double part = s->p->policy.cp_comm == DT_CP_COMM_RING ? 2.0 / s->shard.cp : 1;
 
-    return s->keys > 0 ? s->keys * part * (above && s->backward ? 2 : 1) : 0;
+    return s->keys > 0 ? s->keys * part * (above ? 2 : 1) : 0;
 }
 
-/* Kernels that run again before a backward bring their outputs back for one block; without any
- * backward nothing stays, and one block's activations are there at a time. */
+/* Kernels that run again before a backward bring their outputs back for one block; of blocks without
+ * a backward nothing stays, and one's activations are there at a time. */
 static double gpu_working(const struct dt_memory_lane *s, int i, bool above)
 {
     (void)i;
-    return (s->backward ? s->whole - s->kept : s->whole) + gpu_keys(s, above);
+    return (above ? s->whole - s->kept : s->whole) + gpu_keys(s, above);
+}
+
+/* Logits of a microbatch on one rank. */
+static double logits(const struct dt_memory_lane *s, int i)
+{
+    const struct dt_block *b = &s->mod->blocks[i];
+
+    return b->kind == DT_BLOCK_LM_HEAD ? s->tokens * ceil((double)b->vocab / s->shard.tp) : 0;
 }
 
 static double gpu_logits(const struct dt_memory_lane *s, int i, bool trained)
 {
-    const struct dt_block *b = &s->mod->blocks[i];
-
     (void)trained;
-    return b->kind == DT_BLOCK_LM_HEAD
-               ? LOGIT_BYTES * s->tokens * ceil((double)b->vocab / s->shard.tp)
-               : 0;
+    return LOGIT_BYTES * logits(s, i);
+}
+
+static double gpu_softmax(const struct dt_memory_lane *s, int i)
+{
+    return s->shard.recompute == DT_RECOMPUTE_FULL ? 0 : SOFTMAX_BYTES * logits(s, i);
 }
 
 static const struct dt_memory_row gpu = {.param = 2,
@@ -81,18 +92,18 @@ static const struct dt_memory_row gpu = {.param = 2,
                                          .workspace_shared = true,
                                          .reserve = true,
                                          .working = gpu_working,
-                                         .scratch = gpu_logits};
+                                         .scratch = gpu_logits,
+                                         .waiting = gpu_softmax};
 
 /* ---- blocks ---- */
 
-/* Norm tables, patch and time embeddings are whole on every rank. */
 double dt_memory_params(const struct dt_block *b, const struct dt_plan_layout *l)
 {
+    struct dt_block_param_counts w = dt_block_whole_count(b);
     double all = (double)dt_block_params(b), experts = (double)dt_block_expert_params(b);
+    double whole = (double)(w.matrices + w.vectors), dealt = all - experts - whole;
 
-    if (dt_block_row_of(b)->whole)
-        return all;
-    return (all - experts + experts / (l->ep > 1 ? l->ep : 1)) / (l->tp > 1 ? l->tp : 1);
+    return whole + (dealt + experts / (l->ep > 1 ? l->ep : 1)) / (l->tp > 1 ? l->tp : 1);
 }
 
 /* Activations of a block, by all that they depend on. */
@@ -108,6 +119,7 @@ struct acts {
 struct sums {
     uint64_t a, b; /* what it is of: no two share both; 0, 0: free */
     double most, workspace, messages, stash;
+    double waiting; /* of each microbatch but one whose last block waits for its backward */
     struct dt_memory of;
 };
 enum { MEMO_BITS = 13, SUMS_BITS = 15 };
@@ -245,11 +257,23 @@ static double ranks_at_ends(const struct dt_memory_lane *s)
     return s->shard.tp > 1 ? s->shard.tp : 1;
 }
 
+/* Is there a module in front of it, or behind it. */
+static bool is_linked(const struct dt_model *m, int module, bool behind)
+{
+    for (int e = 0; e < m->n_edges; e++)
+        if ((behind ? m->edges[e].src : m->edges[e].dst) == module)
+            return true;
+    return false;
+}
+
 /* What the module takes in: its own width per token, or the conditioning states of each item. */
-static double input_bytes(const struct dt_memory_lane *s)
+static double input_bytes(const struct dt_memory_lane *s, const struct dt_model *m, int module)
 {
     const struct dt_block *b = &s->mod->blocks[0];
     double elem = s->elem;
+
+    if (!is_linked(m, module, false))
+        return 0;
 
     if (b->kind == DT_BLOCK_PROJECTOR && b->context_len > 0)
         return elem * (double)b->in_dim * b->context_len * (double)s->work->n / ranks_at_ends(s);
@@ -257,24 +281,35 @@ static double input_bytes(const struct dt_memory_lane *s)
            ranks_at_ends(s);
 }
 
-/* Receive buffers for `queue` microbatches, send buffers for one in use and one in transfer. */
-static double broker_bytes(const struct dt_memory_lane *s, int first, int last, int queue)
+/* What the module hands on. */
+static double output_bytes(const struct dt_memory_lane *s, const struct dt_model *m, int module)
 {
-    double in = first > 0 ? inner_bytes(s, first) : input_bytes(s), out;
-    double elem = s->elem;
+    double row = s->elem * (double)s->mod->out_width / ranks_at_ends(s);
 
-    if (last < s->mod->n_blocks)
-        out = inner_bytes(s, last);
-    else if (s->mod->out_tokens_per_item > 0)
-        out = elem * (double)s->mod->out_width * s->mod->out_tokens_per_item * (double)s->work->n /
-              ranks_at_ends(s);
-    else
-        out = elem * (double)s->mod->out_width * s->tokens / dt_module_merged(s->mod) /
-              ranks_at_ends(s);
+    if (!is_linked(m, module, true))
+        return 0;
+    if (s->mod->out_tokens_per_item > 0)
+        return row * s->mod->out_tokens_per_item * (double)s->work->n;
+    return row * s->tokens / dt_module_merged(s->mod);
+}
+
+/* Receive buffers for `queue` microbatches, send buffers for one in use and one in transfer. */
+static double broker_bytes(const struct dt_memory_lane *s, const struct dt_model *m, int module,
+                           int first, int last, int queue)
+{
+    double in = first > 0 ? inner_bytes(s, first) : input_bytes(s, m, module);
+    double out = last < s->mod->n_blocks ? inner_bytes(s, last) : output_bytes(s, m, module);
+
     return queue * in + DT_MEMORY_BUFFERS * out;
 }
 
 /* ---- a stage ---- */
+
+/* Of the block's parameters those that others hold too: experts of which there is no other copy do not travel. */
+static double moved_params(const struct dt_memory_lane *s)
+{
+    return s->replicas > s->shard.ep ? s->params : s->params - s->experts;
+}
 
 /* Of one parameter. */
 static double grad_bytes(const struct dt_memory_lane *s)
@@ -300,12 +335,12 @@ static void offload(const struct dt_memory_lane *s, double optimizer, double all
 /* Returns what it keeps of a microbatch in flight; *workspace: for the time of a block; *stash: added to, of a
  * microbatch whose weight gradients are put off. */
 static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, int module,
-                           int first, int last, double *workspace, double *stash,
+                           int first, int last, double *workspace, double *stash, double *waiting,
                            struct dt_memory *out)
 {
     const struct dt_memory_row *row = s->row;
-    double kept = 0, all = 0, with_grads = 0, all_before = 0, grads_before = 0;
-    double exact = 0, before = out->optimizer, params_before = out->params, packed = 0, one;
+    double kept = 0, all = 0, with_grads = 0, moved = 0, moved_grads = 0, one;
+    double exact = 0, before = out->optimizer, params_before = out->params, packed = 0;
     bool above = dt_plan_upstream_trained(s->p, m, module, first), any = false;
     int n = last - first, buckets = n < DT_PLAN_BUCKETS ? n : DT_PLAN_BUCKETS, bucket = 0;
 
@@ -317,9 +352,11 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
         above |= trained;
         any |= trained;
         all += s->params;
+        moved += moved_params(s);
         s->expert_params += s->experts;
         if (trained) {
             with_grads += s->params;
+            moved_grads += moved_params(s);
             s->expert_grads += s->experts;
             /* experts have ep times fewer copies */
             out->optimizer +=
@@ -333,14 +370,14 @@ static double charge_chunk(struct dt_memory_lane *s, const struct dt_model *m, i
         exact += row->exact ? row->exact(s, i) : 0;
         kept += above ? s->kept : 0; /* below the first trained block nothing is kept */
         *stash += above ? s->stash : 0;
+        *waiting += above && row->waiting ? row->waiting(s, i) : 0;
         *workspace = fmax(*workspace, row->working(s, i, above));
         out->logits_workspace = fmax(out->logits_workspace, row->scratch(s, i, trained));
         if (s->zero < 2 || i + 1 < first + n * (bucket + 1) / buckets)
             continue;
-        s->bucket = fmax(s->bucket, all - all_before);
-        s->bucket_grads = fmax(s->bucket_grads, with_grads - grads_before);
-        all_before = all;
-        grads_before = with_grads;
+        s->bucket = fmax(s->bucket, moved);
+        s->bucket_grads = fmax(s->bucket_grads, moved_grads);
+        moved = moved_grads = 0;
         bucket++;
     }
     out->params += row->param * all;
@@ -384,7 +421,7 @@ static void shard(const struct dt_memory_lane *s, struct dt_memory *out)
     }
 }
 
-static void open_lane(struct dt_memory_lane *s, int stage, const struct dt_model *m, int module)
+static void open_lane(struct dt_memory_lane *s, const struct dt_model *m, int module)
 {
     const struct dt_plan_layout *l = &s->mp->layout;
 
@@ -394,7 +431,6 @@ static void open_lane(struct dt_memory_lane *s, int stage, const struct dt_model
     s->elem = dt_plan_policy_elem_bytes(&s->p->policy);
     s->zero = s->row == &gpu || s->mp->zero < 1 ? s->mp->zero : 1;
     s->replicas = (double)dt_plan_shards(s->mp);
-    s->backward = !dt_memory_forward_only(s->p, m, module, stage);
     s->tokens = (double)s->work->tokens / (l->ip > 1 ? l->ip : 1);
     if (l->ip > 1 && s->tokens < (double)s->work->tokens_max)
         s->tokens = (double)s->work->tokens_max;
@@ -423,10 +459,10 @@ static void sum_up(struct dt_memory_lane *s, const struct dt_model *m, int modul
 
         if (first == last)
             continue;
-        out->most =
-            fmax(out->most, charge_chunk(s, m, module, first, last, &own, &out->stash, &out->of));
+        out->most = fmax(out->most, charge_chunk(s, m, module, first, last, &own, &out->stash,
+                                                 &out->waiting, &out->of));
         out->workspace = row->workspace_shared ? fmax(out->workspace, own) : out->workspace + own;
-        out->messages = fmax(out->messages, broker_bytes(s, first, last, queue));
+        out->messages = fmax(out->messages, broker_bytes(s, m, module, first, last, queue));
     }
     shard(s, &out->of);
 }
@@ -499,7 +535,7 @@ static void stage_on(enum dt_memory_device device, struct dt_memory_memo *memo,
     struct sums own = {0}, *x = &own;
 
     assert(!memo || memo->model == m);
-    open_lane(&s, stage, m, module);
+    open_lane(&s, m, module);
     s.deferred = flow.deferred;
     if (memo && device == DT_MEMORY_GPU)
         x = sums_of(&s, module, stage, flow.queue, &own);
@@ -514,6 +550,7 @@ static void stage_on(enum dt_memory_device device, struct dt_memory_memo *memo,
      * largest one */
     out->activations = x->most * out->in_flight + x->stash * s.deferred + x->workspace;
     out->beside = x->most * (flow.held - flow.beside_guests);
+    out->logits_workspace += x->waiting * (flow.losses - 1);
     out->host += out->away_host;
     out->params += out->wire;
     out->broker = row->messages * x->messages + batches(&s, out->in_flight, n_microbatches);

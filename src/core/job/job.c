@@ -381,3 +381,18 @@ void dt_job_free(struct dt_job *j)
     dt_doc_free(j->doc);
     dt_free(j);
 }
+
+enum dt_status dt_job_check_predicted(const struct dt_job *j, struct dt_error *err)
+{
+    static const char says[] =
+        "precision: fp32 on GPUs is for training; plans and simulations are of bf16, whose "
+        "times a profile has, and are made with run.precision=bf16";
+    struct dt_node at = dt_map_get(dt_map_get(dt_doc_root(j->doc), "run"), "precision");
+
+    if (!j->policy.fp32 || dt_cluster_is_cpu(&j->cluster))
+        return DT_OK;
+    if (dt_node_present(at))
+        return dt_node_error(at, err, "%s", says);
+    return dt_error_at(err, DT_ERR_INPUT, j->plan_file[0] ? j->plan_file : j->name, 0, 0, "%s",
+                       says);
+}

@@ -137,6 +137,8 @@ enum dt_status dt_job_read_planned(const char *path, const char *plan_file,
                                    const char *const *overrides, int n_overrides,
                                    struct dt_error *err, struct dt_job **out);
 void dt_job_free(struct dt_job *j);
+/* Is it a job that plans and simulations are made of.  On GPUs one in fp32 is trained alone: times and memory are those of bf16. */
+enum dt_status dt_job_check_predicted(const struct dt_job *j, struct dt_error *err);
 /* What the search would be asked if the job did not state its plan (search.strategy=disttrain): policies, what modules have in
  * common and options of *in are set, the rest is left.  Not for a job with a plan file beside it, whose `train` map is gone. */
 enum dt_status dt_job_as_searched(const struct dt_job *j, struct dt_error *err,

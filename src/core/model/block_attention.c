@@ -9,17 +9,25 @@
  * Compressed states are made from the sequence-parallel share of the tokens and gathered, as Megatron Core does. */
 #include "core/model/block_ops.h"
 
-static void latent_params(const struct dt_block *b, struct dt_block_param_counts *p)
+/* The ways down: made from own tokens, and so whole on every rank of tensor parallelism. */
+void dt_block_attention_whole(const struct dt_block *b, struct dt_block_param_counts *p)
 {
-    int64_t q = (int64_t)b->heads * b->head_dim;
-
+    if (b->kv_lora == 0)
+        return;
     if (b->q_lora > 0) {
         dt_block_count_linear(p, 1, b->hidden, b->q_lora, b->bias);
         dt_block_count_norm(p, 1, b->q_lora, b->layernorm);
     }
-    dt_block_count_linear(p, 1, b->q_lora > 0 ? b->q_lora : b->hidden, q, b->bias);
     dt_block_count_linear(p, 1, b->hidden, (int64_t)b->kv_lora + b->rope_dim, b->bias);
     dt_block_count_norm(p, 1, b->kv_lora, b->layernorm);
+}
+
+static void latent_params(const struct dt_block *b, struct dt_block_param_counts *p)
+{
+    int64_t q = (int64_t)b->heads * b->head_dim;
+
+    dt_block_attention_whole(b, p);
+    dt_block_count_linear(p, 1, b->q_lora > 0 ? b->q_lora : b->hidden, q, b->bias);
     dt_block_count_linear(p, 1, b->kv_lora,
                           (int64_t)b->heads * (b->head_dim - b->rope_dim + b->v_dim), b->bias);
     dt_block_count_linear(p, 1, (int64_t)b->heads * b->v_dim, b->hidden, b->bias);

@@ -9,6 +9,12 @@ static void params(const struct dt_block *b, struct dt_block_param_counts *p)
     p->vectors = (int64_t)b->max_pos * b->hidden;
 }
 
+/* Positions; the table is dealt by its rows. */
+static void whole(const struct dt_block *b, struct dt_block_param_counts *p)
+{
+    p->vectors += (int64_t)b->max_pos * b->hidden;
+}
+
 /* Vocabulary-parallel table: every rank looks up its own rows, the partial sums are combined. */
 static void fused(const struct dt_block *b, struct dt_kop_list *o)
 {
@@ -39,6 +45,7 @@ static double kept(const struct dt_block *b, const struct dt_block_share *w, boo
 const struct dt_block_row dt_block_embedding = {
     .by_items = dt_block_never,
     .params = params,
+    .whole = whole,
     .kernels = kernels,
     .kept = kept,
     .input = NULL,

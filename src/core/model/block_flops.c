@@ -24,9 +24,11 @@ static double flops(const struct dt_block *b, const struct dt_work *w, double co
 
 double dt_block_flops(const struct dt_block *b, const struct dt_work *w)
 {
-    struct dt_block plain = *b; /* rows that a capacity pads are no work of the model */
+    struct dt_block plain = *b;
 
-    plain.capacity = 0;
+    /* rows that pad a capacity are no work of the model; those that one below 1 drops are nobody's */
+    if (b->capacity > 1)
+        plain.capacity = 0;
     return flops(&plain, w, b->causal ? 0.5 : 1); /* nor is the masked half */
 }
 
@@ -84,6 +86,15 @@ int64_t dt_block_expert_params(const struct dt_block *b)
     struct dt_block_param_counts p = dt_block_expert_count(b);
 
     return p.matrices + p.vectors;
+}
+
+struct dt_block_param_counts dt_block_whole_count(const struct dt_block *b)
+{
+    struct dt_block_param_counts p = {0};
+
+    if (dt_block_row_of(b)->whole)
+        dt_block_row_of(b)->whole(b, &p);
+    return p;
 }
 
 int64_t dt_module_active_params(const struct dt_module *m)

@@ -12,6 +12,17 @@
 
 #include <math.h>
 
+/* Router, and the gate of shared experts. */
+void dt_block_mlp_whole(const struct dt_block *b, struct dt_block_param_counts *p)
+{
+    if (b->n_experts == 0)
+        return;
+    dt_block_count_linear(p, 1, b->hidden, b->n_experts, b->bias);
+    p->vectors += b->router_bias ? b->n_experts : 0;
+    if (b->shared_gate)
+        dt_block_count_linear(p, 1, b->hidden, 1, false);
+}
+
 void dt_block_mlp_params(const struct dt_block *b, struct dt_block_param_counts *p)
 {
     if (b->n_experts == 0) {
@@ -19,12 +30,9 @@ void dt_block_mlp_params(const struct dt_block *b, struct dt_block_param_counts 
         return;
     }
     dt_block_count_mlp(p, b->n_experts, b, b->ffn);
-    dt_block_count_linear(p, 1, b->hidden, b->n_experts, b->bias); /* router */
-    p->vectors += b->router_bias ? b->n_experts : 0;
     if (b->shared_ffn > 0)
         dt_block_count_mlp(p, 1, b, b->shared_ffn);
-    if (b->shared_gate)
-        dt_block_count_linear(p, 1, b->hidden, 1, false);
+    dt_block_mlp_whole(b, p);
 }
 
 /* Rows of the busiest rank over the mean. */
@@ -143,15 +151,16 @@ double dt_block_mlp_kept(const struct dt_block *b, const struct dt_block_share *
                          double e)
 {
     double wide = e * (b->gated ? 2 : 1) + (keep_cheap ? e : 0); /* per row and unit of width */
-    double f = dt_block_ceil_div(b->ffn, w->tp), crowd, rows;
+    double f = dt_block_ceil_div(b->ffn, w->tp), crowd, routed;
 
     if (b->n_experts == 0)
         return w->tokens * wide * f;
     crowd = b->top_k * (w->any_routing ? roominess(b, w->ep) : crowding(b, w));
-    rows = w->any_routing ? w->tokens : w->norm_tokens; /* our executor routes gathered rows */
+    routed = w->any_routing ? w->tokens : w->norm_tokens; /* our executor routes gathered rows */
     return w->tokens * crowd * wide * f +
            w->tokens * wide * ceil(b->shared_ffn / w->tp)
-           /* the experts' own input, what the router gives each, fp32, and the shared ones' gate */
-           + e * rows * crowd * b->hidden + 4 * rows * b->n_experts +
-           (b->shared_gate ? e * rows : 0);
+           /* the experts' own input, gathered over tp and not again for the weights' gradients; what the router gives
+            * each, fp32, and the shared ones' gate */
+           + e * w->tokens * crowd * b->hidden + 4 * routed * b->n_experts +
+           (b->shared_gate ? e * routed : 0);
 }

@@ -21,8 +21,8 @@ static double kept(const struct dt_block *b, const struct dt_block_share *w, boo
 
 const struct dt_block_row dt_block_norm = {
     .by_items = dt_block_never,
-    .whole = true,
     .params = params,
+    .whole = params,
     .kernels = kernels,
     .kept = kept,
     .input = dt_block_input_stream,

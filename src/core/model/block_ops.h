@@ -65,12 +65,15 @@ void dt_kop_emit_conv(struct dt_kop_list *o, double pixels, double c_in, double 
 void dt_kop_emit_tp_enter(struct dt_kop_list *o, double tokens, double width);
 void dt_kop_emit_tp_leave(struct dt_kop_list *o, double tokens, double width);
 
-/* block_attention.c, block_mlp.c: the halves of a transformer layer.  `kept`: bytes for the backward, see block_act.c. */
+/* block_attention.c, block_mlp.c: the halves of a transformer layer.  `whole`: as in the rows; `kept`: bytes for the backward,
+ * see block_act.c. */
 void dt_block_attention_params(const struct dt_block *b, struct dt_block_param_counts *p);
 void dt_block_attention_kernels(const struct dt_block *b, struct dt_kop_list *o);
 double dt_block_attention_kept(const struct dt_block *b, const struct dt_block_share *w,
                                bool keep_cheap, double e);
+void dt_block_attention_whole(const struct dt_block *b, struct dt_block_param_counts *p);
 void dt_block_mlp_params(const struct dt_block *b, struct dt_block_param_counts *p);
+void dt_block_mlp_whole(const struct dt_block *b, struct dt_block_param_counts *p);
 void dt_block_mlp_kernels(const struct dt_block *b, struct dt_kop_list *o);
 double dt_block_mlp_kept(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,
                          double e);
@@ -108,8 +111,10 @@ struct dt_block_dealt {
 };
 struct dt_block_row {
     bool (*by_items)(const struct dt_block *b); /* see dt_block_by_items */
-    bool whole; /* its parameters are whole on every rank of tensor parallelism */
     void (*params)(const struct dt_block *b, struct dt_block_param_counts *p);
+    /* Of them those that every rank of tensor parallelism has whole; NULL: none.  Norms and biases of a layer, few, are not
+     * told apart from what is dealt. */
+    void (*whole)(const struct dt_block *b, struct dt_block_param_counts *p);
     void (*kernels)(const struct dt_block *b, struct dt_kop_list *o);
     /* Bytes kept for the backward; keep_cheap: what norms and activation functions produce too. */
     double (*kept)(const struct dt_block *b, const struct dt_block_share *w, bool keep_cheap,

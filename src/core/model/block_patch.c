@@ -36,8 +36,8 @@ static double packed(const struct dt_block *b, const struct dt_block_cpu *c)
 
 const struct dt_block_row dt_block_patch = {
     .by_items = dt_block_never,
-    .whole = true,
     .params = params,
+    .whole = params,
     .kernels = kernels,
     .kept = kept,
     .input = NULL,

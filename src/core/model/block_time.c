@@ -29,8 +29,8 @@ static double kept(const struct dt_block *b, const struct dt_block_share *w, boo
 
 const struct dt_block_row dt_block_time = {
     .by_items = dt_block_always,
-    .whole = true,
     .params = params,
+    .whole = params,
     .kernels = kernels,
     .kept = kept,
     .input = NULL,

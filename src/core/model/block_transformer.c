@@ -27,6 +27,12 @@ static void params(const struct dt_block *b, struct dt_block_param_counts *p)
         p->vectors += 2 * (int64_t)b->hidden;
 }
 
+static void whole(const struct dt_block *b, struct dt_block_param_counts *p)
+{
+    dt_block_attention_whole(b, p);
+    dt_block_mlp_whole(b, p);
+}
+
 static void kernels(const struct dt_block *b, struct dt_kop_list *o)
 {
     if (b->unfused) {
@@ -110,6 +116,7 @@ static struct dt_block_dealt dealt(const struct dt_block *b, double tp)
 const struct dt_block_row dt_block_transformer = {
     .by_items = dt_block_never,
     .params = params,
+    .whole = whole,
     .kernels = kernels,
     .kept = kept,
     .input = dt_block_input_stream,

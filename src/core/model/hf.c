@@ -42,6 +42,11 @@ bool dt_hf_has(const struct dt_hf *hf, const char *key)
     return dt_node_present(dt_hf_get(hf, key));
 }
 
+bool dt_hf_absent(const struct dt_hf *hf, const char *key)
+{
+    return dt_hf_ignored(hf, key) || !dt_node_present(dt_map_get(hf->map, key));
+}
+
 enum dt_status dt_hf_need(const struct dt_hf *hf, const char *key, int max, int *out)
 {
     if (!dt_hf_has(hf, key))

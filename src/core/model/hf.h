@@ -54,6 +54,8 @@ bool dt_hf_ignored(const struct dt_hf *hf, const char *key);
 
 struct dt_node dt_hf_get(const struct dt_hf *hf, const char *key); /* absent when ignored or null */
 bool dt_hf_has(const struct dt_hf *hf, const char *key);
+/* Not there at all, or ignored: null is a value of its own to the library. */
+bool dt_hf_absent(const struct dt_hf *hf, const char *key);
 enum dt_status dt_hf_need(const struct dt_hf *hf, const char *key, int max, int *out);
 enum dt_status dt_hf_int(const struct dt_hf *hf, const char *key, int max, int fallback, int *out);
 enum dt_status dt_hf_double(const struct dt_hf *hf, const char *key, double min, double max,

@@ -81,16 +81,41 @@ enum dt_status dt_hf_qwen3_moe(const struct dt_hf *hf, struct dt_shape *s)
 
 /* ---- DeepSeek ---- */
 
+/* What the class of a type has where a key is absent. */
+struct deepseek {
+    int q_lora, shared, dense, groups;
+    double factor;
+    bool normed;
+};
+static const struct deepseek first = {.groups = 1, .factor = 1};
+static const struct deepseek second = {.q_lora = 1536, .shared = 2, .groups = 1, .factor = 1};
+static const struct deepseek third = {
+    .q_lora = 1536, .shared = 1, .dense = 3, .groups = 8, .factor = 2.5, .normed = true};
+
+/* A number of which null means none. */
+static enum dt_status count(const struct dt_hf *hf, const char *key, int min, int max, int fallback,
+                            int *out)
+{
+    if (dt_hf_has(hf, key))
+        return dt_get_i32(hf->map, key, min, max, out, hf->err);
+    if (!dt_hf_absent(hf, key))
+        return DT_OK;
+    *out = fallback;
+    dt_hf_assume(hf, "%s: %d", key, fallback);
+    return DT_OK;
+}
+
 /* Scores other than a softmax, scaled, or of groups of which only the best are chosen from, are not what is run. */
-static enum dt_status plain_scores(const struct dt_hf *hf, struct dt_shape *s)
+static enum dt_status plain_scores(const struct dt_hf *hf, const struct deepseek *absent,
+                                   struct dt_shape *s)
 {
     const char *scores = dt_node_text(dt_hf_get(hf, "scoring_func"));
     const char *method = dt_node_text(dt_hf_get(hf, "topk_method"));
     double factor = 1;
     int groups = 1;
 
-    DT_TRY(dt_hf_double(hf, "routed_scaling_factor", 0, 1e6, 1, &factor));
-    DT_TRY(dt_hf_int(hf, "n_group", DT_LIM_EXPERTS, 1, &groups));
+    DT_TRY(dt_hf_double(hf, "routed_scaling_factor", 0, 1e6, absent->factor, &factor));
+    DT_TRY(count(hf, "n_group", 1, DT_LIM_EXPERTS, absent->groups, &groups));
     if ((scores && strcmp(scores, "softmax") != 0) || factor != 1)
         s->planned_only = "scores of experts other than a plain softmax";
     else if ((method && strcmp(method, "greedy") != 0) || groups > 1)
@@ -99,56 +124,54 @@ static enum dt_status plain_scores(const struct dt_hf *hf, struct dt_shape *s)
 }
 
 /* n_shared_experts as wide together as that many experts. */
-static enum dt_status deepseek_experts(const struct dt_hf *hf, struct dt_shape *s)
+static enum dt_status deepseek_experts(const struct dt_hf *hf, const struct deepseek *absent,
+                                       struct dt_shape *s)
 {
     int shared = 0;
 
     DT_TRY(dt_hf_need(hf, "n_routed_experts", DT_LIM_EXPERTS, &s->n_experts));
     DT_TRY(dt_hf_need(hf, "num_experts_per_tok", DT_LIM_EXPERTS, &s->top_k));
     DT_TRY(dt_hf_need(hf, "moe_intermediate_size", DT_LIM_FFN, &s->expert_ffn));
-    if (dt_hf_has(hf, "n_shared_experts"))
-        DT_TRY(dt_get_i32(hf->map, "n_shared_experts", 0, 64, &shared, hf->err));
-    if (dt_hf_has(hf, "first_k_dense_replace"))
-        DT_TRY(dt_get_i32(hf->map, "first_k_dense_replace", 0, DT_LIM_LAYERS, &s->dense_first,
-                          hf->err));
+    DT_TRY(count(hf, "n_shared_experts", 0, 64, absent->shared, &shared));
+    DT_TRY(count(hf, "first_k_dense_replace", 0, DT_LIM_LAYERS, absent->dense, &s->dense_first));
     if ((int64_t)shared * s->expert_ffn > DT_LIM_FFN)
         return dt_node_error(hf->map, hf->err, "n_shared_experts: %d of %d are too wide", shared,
                              s->expert_ffn);
     s->shared_ffn = shared * s->expert_ffn;
-    DT_TRY(plain_scores(hf, s));
-    return weights(hf, false, s);
+    DT_TRY(plain_scores(hf, absent, s));
+    return weights(hf, absent->normed, s);
 }
 
 enum dt_status dt_hf_deepseek(const struct dt_hf *hf, struct dt_shape *s)
 {
     DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
-    return deepseek_experts(hf, s);
+    return deepseek_experts(hf, &first, s);
 }
 
-static enum dt_status latent(const struct dt_hf *hf, struct dt_shape *s)
+static enum dt_status latent(const struct dt_hf *hf, const struct deepseek *absent,
+                             struct dt_shape *s)
 {
     int nope = 0;
 
     DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
-    if (dt_hf_has(hf, "q_lora_rank"))
-        DT_TRY(dt_hf_need(hf, "q_lora_rank", DT_LIM_HIDDEN, &s->q_lora));
+    DT_TRY(count(hf, "q_lora_rank", 1, DT_LIM_HIDDEN, absent->q_lora, &s->q_lora));
     DT_TRY(dt_hf_need(hf, "kv_lora_rank", DT_LIM_HIDDEN, &s->kv_lora));
     DT_TRY(dt_hf_need(hf, "qk_nope_head_dim", DT_LIM_HEADS / 2, &nope));
     DT_TRY(dt_hf_need(hf, "qk_rope_head_dim", DT_LIM_HEADS / 2, &s->rope_dim));
     DT_TRY(dt_hf_need(hf, "v_head_dim", DT_LIM_HEADS, &s->v_dim));
     s->head_dim = nope + s->rope_dim;
     s->kv_heads = s->heads;
-    return deepseek_experts(hf, s);
+    return deepseek_experts(hf, absent, s);
 }
 
 enum dt_status dt_hf_deepseek_v2(const struct dt_hf *hf, struct dt_shape *s)
 {
-    return latent(hf, s);
+    return latent(hf, &second, s);
 }
 
 enum dt_status dt_hf_deepseek_v3(const struct dt_hf *hf, struct dt_shape *s)
 {
-    DT_TRY(latent(hf, s));
+    DT_TRY(latent(hf, &third, s));
     s->router_bias = true;
     if (dt_hf_has(hf, "num_nextn_predict_layers"))
         dt_hf_assume(hf, "num_nextn_predict_layers: left out");

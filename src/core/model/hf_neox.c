@@ -49,7 +49,9 @@ enum dt_status dt_hf_falcon(const struct dt_hf *hf, struct dt_shape *s)
         DT_TRY(dt_hf_int(hf, "num_kv_heads", DT_LIM_HEADS, s->heads, &s->kv_heads));
     else
         s->kv_heads = multi_query ? 1 : s->heads;
-    s->norms = parallel && !grouped ? 1 : 2;
+    DT_TRY(dt_hf_int(hf, "num_ln_in_parallel_attn", 2, grouped ? 2 : 1, &s->norms));
+    if (!parallel)
+        s->norms = 2;
     s->planned_only = "attention beside the MLP (Falcon)";
     return dt_hf_bool(hf, "tie_word_embeddings", true, &s->tied);
 }

@@ -56,12 +56,6 @@ enum dt_status dt_hf_qwen_window(const struct dt_hf *hf, int positions)
 
 /* ---- what Llama and its kin share ---- */
 
-/* Not there at all: null is a value of its own to the library. */
-static bool is_absent(const struct dt_hf *hf, const char *key)
-{
-    return !dt_node_present(dt_map_get(hf->map, key));
-}
-
 enum dt_status dt_hf_llama_like(const struct dt_hf *hf, const struct dt_hf_habits *h,
                                 struct dt_shape *s)
 {
@@ -73,7 +67,7 @@ enum dt_status dt_hf_llama_like(const struct dt_hf *hf, const struct dt_hf_habit
     DT_TRY(dt_hf_need(hf, "intermediate_size", DT_LIM_FFN, &s->ffn));
     DT_TRY(dt_hf_need(hf, "num_attention_heads", DT_LIM_HEADS, &s->heads));
     DT_TRY(dt_hf_need(hf, "vocab_size", DT_LIM_VOCAB, &s->vocab));
-    kv_heads = h->kv_heads > 0 && is_absent(hf, "num_key_value_heads") ? h->kv_heads : s->heads;
+    kv_heads = h->kv_heads > 0 && dt_hf_absent(hf, "num_key_value_heads") ? h->kv_heads : s->heads;
     DT_TRY(dt_hf_int(hf, "num_key_value_heads", DT_LIM_HEADS, kv_heads, &s->kv_heads));
     if (dt_hf_has(hf, "head_dim"))
         DT_TRY(dt_hf_need(hf, "head_dim", DT_LIM_HEADS, &s->head_dim));
@@ -124,13 +118,18 @@ enum dt_status dt_hf_mistral(const struct dt_hf *hf, struct dt_shape *s)
     const struct dt_hf_habits habits = {.norm_eps = 1e-6, .theta = 10000, .kv_heads = 8};
 
     DT_TRY(dt_hf_llama_like(hf, &habits, s));
-    if (is_absent(hf, "sliding_window")) /* null: none */
+    if (dt_hf_absent(hf, "sliding_window")) /* null: none */
         return dt_hf_int(hf, "sliding_window", DT_LIM_POSITIONS, 4096, &s->window);
     return dt_hf_window(hf, s);
 }
 
 enum dt_status dt_hf_internlm2(const struct dt_hf *hf, struct dt_shape *s)
 {
+    if (dt_hf_absent(hf,
+                     "bias")) /* the class of InternLM's own files: configuration_internlm2.py */
+        return dt_node_error(hf->map, hf->err,
+                             "bias: absent, it is true to InternLM2's own code, and its layers are "
+                             "taken without biases; state false if they have none");
     DT_TRY(dt_hf_only(hf, "bias", false, "InternLM2 layers are taken without biases"));
     DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
     s->planned_only = "InternLM2's order of queries, keys and values in files";

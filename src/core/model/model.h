@@ -389,6 +389,8 @@ const char *dt_block_kind_name(enum dt_block_kind k);
 /* Parameters of a block's routed experts, all together; 0 of a dense block. */
 int64_t dt_block_expert_params(const struct dt_block *b);
 struct dt_block_param_counts dt_block_expert_count(const struct dt_block *b);
+/* Those that every rank of tensor parallelism has whole. */
+struct dt_block_param_counts dt_block_whole_count(const struct dt_block *b);
 /* Of a module, those that a token meets: of the routed experts top_k. */
 int64_t dt_module_active_params(const struct dt_module *m);
 bool dt_module_is_unfused(const struct dt_module *m); /* any block is */

@@ -41,8 +41,32 @@ static int64_t experts_of(const struct dt_block *b, bool vectors)
     return b->n_experts * (biases + (vectors ? 0 : (int64_t)b->hidden * (up + b->ffn)));
 }
 
+/* What every rank of tensor parallelism has whole, by the kind of block: all of it, positions of tokens, or a layer's router,
+ * gate of shared experts and, of latent attention, ways down with their norms. */
+static int64_t whole_of(const struct dt_block *b, bool vectors)
+{
+    int64_t h = b->hidden, e = b->n_experts, down = b->kv_lora + b->rope_dim, sum = 0;
+    struct dt_block_param_counts n = dt_block_param_count(b);
+
+    if (b->kind == DT_BLOCK_NORM || b->kind == DT_BLOCK_PATCH_EMBED ||
+        b->kind == DT_BLOCK_TIME_EMBED)
+        return n.vectors + (vectors ? 0 : n.matrices);
+    if (b->kind == DT_BLOCK_EMBEDDING)
+        return b->max_pos * h;
+    if (b->kind != DT_BLOCK_TRANSFORMER)
+        return 0;
+    if (e > 0)
+        sum += (b->bias ? e : 0) + (b->router_bias ? e : 0) +
+               (vectors ? 0 : h * (e + (b->shared_gate ? 1 : 0)));
+    if (b->kv_lora > 0)
+        sum += (b->bias ? b->q_lora + down : 0) +
+               (b->layernorm ? 2 : 1) * (int64_t)(b->q_lora + b->kv_lora) +
+               (vectors ? 0 : h * (b->q_lora + down));
+    return sum;
+}
+
 /* Expert parallelism: a rank holds one ep-th of the experts, and shares them with the ranks of other expert groups
- * alone.  Both sums are counted in ep-ths of a parameter. */
+ * alone.  Both sums are counted in ep-ths of a parameter, and what is whole on tp ranks that many times. */
 static int64_t experts_sum(const struct dt_check *c, int module, int first, int n, bool all,
                            bool vectors)
 {
@@ -69,6 +93,7 @@ static int64_t params_sum(const struct dt_check *c, int module, int first, int n
         if (!all && !dt_plan_trained(c->p->plan, c->model, module, i))
             continue;
         sum += l->ep * (count.vectors + (vectors ? 0 : count.matrices) - experts_of(b, vectors));
+        sum += l->ep * (l->tp - 1) * whole_of(b, vectors);
         if (!vectors && b->kind == DT_BLOCK_LM_HEAD && b->tied && l->pp > 1)
             sum += l->ep * (int64_t)b->vocab * b->hidden; /* its own copy of the first stage's */
     }

@@ -37,13 +37,15 @@ static double experts_per_gpu(const struct dt_block *b, const struct dt_plan_lay
 static double dense_per_gpu(const struct dt_block *b, const struct dt_plan_layout *l, bool vectors)
 {
     struct dt_block_param_counts n = dt_block_param_count(b), x = dt_block_expert_count(b);
-    int64_t all = vectors ? n.vectors - x.vectors : n.matrices + n.vectors - x.matrices - x.vectors;
+    struct dt_block_param_counts w = dt_block_whole_count(b);
+    int64_t whole = w.vectors + (vectors ? 0 : w.matrices);
+    int64_t dealt = n.vectors - x.vectors + (vectors ? 0 : n.matrices - x.matrices) - whole;
 
     /* A head that shares the table of the first stage keeps its own copy when it is on another one.
      */
     if (b->kind == DT_BLOCK_LM_HEAD && b->tied && l->pp > 1 && !vectors)
-        all += (int64_t)b->vocab * b->hidden;
-    return (double)all / l->tp;
+        dealt += (int64_t)b->vocab * b->hidden;
+    return (double)whole + (double)dealt / l->tp;
 }
 
 enum which { TRAINED, ALL };                /* of the blocks */
