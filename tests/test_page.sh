@@ -45,6 +45,17 @@ expect 0 "" "$DISTTRAIN" simulate --no-runs --json mllm-15b-96 -p 15b.plan.json 
 check "a slower NIC as simulated" "awk -v a='$(value iteration_s 15b.html)' -v b='$(member iteration_s out)' 'BEGIN { d = a * (1 + $nic) / b - 1; exit !(d * d < 1e-16) }'"
 check "and that is not nothing" "awk 'BEGIN { exit !($nic > 0.0001) }'"
 
+# Entrain's assignment stands beside samples as they come, which no assignment reorders
+entrain="$DISTTRAIN simulate mllm-3b-entrain-64 search.strategy=manual simulate.contention=false"
+layouts='plan={encoder: {tp: 2, dp: 16}, llm: {tp: 2, dp: 16}}'
+expect 0 "" $entrain "$layouts" --no-runs --json train.assignment=slots train.reorder=none
+given=$(member iteration_s out)
+expect 0 "" $entrain "$layouts" --runs entrain.db --json train.assignment=entrain
+gain=$(awk "BEGIN { printf \"%+.2f\", 100 * ($(member iteration_s out) / $given - 1) }")
+expect 0 "" "$DISTTRAIN" report --runs entrain.db last -o entrain.html
+check "what Entrain's assignment gains: $gain %" 'grep -qF "($gain %; predicted)" entrain.html && [ "${gain%.*}" -lt -10 ]'
+check "it has a name" 'grep -q "Reordering of samples: Entrain.*s assignment" entrain.html'
+
 # other plans stand beside the run as they are simulated, not as the search estimates them
 expect 0 "" "$DISTTRAIN" plan --json mllm-9b-96 search.budget=500
 check "the search has left some untimed" 'grep -q "\"timeline_s\": 0,*$" out'
