@@ -244,6 +244,45 @@ START_TEST(each_instant_has_its_cause)
 }
 END_TEST
 
+/* Both modules of a GPU sync, and their steps wait for both:
+ *
+ *   time     0    10      15          35    40   42   44
+ *   llm      | B  | [sync]                  |STEP|
+ *   encoder              [    sync    ]          |STEP|
+ */
+START_TEST(syncs_of_all_modules_of_a_gpu_count)
+{
+    struct dt_run_view_op ops[] = {
+        {.kind = DT_OP_BACKWARD, .mb = 0, .peer = -1, .begin_ns = 0, .end_ns = 10},
+        {.kind = DT_OP_GRAD_SYNC, .mb = -1, .peer = -1, .begin_ns = 10, .end_ns = 15},
+        {.kind = DT_OP_STEP, .mb = -1, .peer = -1, .begin_ns = 40, .end_ns = 42},
+        {.kind = DT_OP_GRAD_SYNC, .mb = -1, .peer = -1, .begin_ns = 14, .end_ns = 35},
+        {.kind = DT_OP_STEP, .mb = -1, .peer = -1, .begin_ns = 42, .end_ns = 44},
+    };
+    struct dt_run_view_lane lanes[] = {{0, 0, 0, 2, 0, 0, 3}, {1, 0, 0, 2, 0, 3, 2}};
+    struct dt_run_view v = {.n_modules = 2,
+                            .n_lanes = 2,
+                            .module = {{.name = "llm"}, {.name = "encoder"}},
+                            .lane = lanes,
+                            .n_ops = 5,
+                            .op = ops,
+                            .makespan_ns = 44};
+    const double want[DT_SPENT_N] = {[DT_SPENT_BACKWARD] = 2 * 10,
+                                     [DT_SPENT_SYNC] = 2 * 25,
+                                     [DT_SPENT_DRAIN] = 2 * 5,
+                                     [DT_SPENT_STEP] = 2 * 4};
+    struct dt_report_breakdown b;
+
+    dt_assert_ok(dt_run_view_seat(&v, &err), err);
+    dt_assert_ok(dt_report_breakdown_of(&v, &err, &b), err);
+    check_sums(&v, &b);
+    for (int k = 0; k < DT_SPENT_N; k++)
+        ck_assert_msg(b.all.gpu_ns[k] == want[k], "%s: %g, not %g", dt_report_spent_kinds[k].name,
+                      b.all.gpu_ns[k], want[k]);
+    dt_report_breakdown_free(&b);
+}
+END_TEST
+
 START_TEST(a_run_without_ops_has_no_causes)
 {
     struct dt_run_view v = by_hand();
@@ -382,6 +421,7 @@ int main(void)
     c = dt_test_case(s, "breakdown", 60);
     tcase_add_test(c, the_parts_are_the_whole);
     tcase_add_test(c, each_instant_has_its_cause);
+    tcase_add_test(c, syncs_of_all_modules_of_a_gpu_count);
     tcase_add_test(c, a_run_without_ops_has_no_causes);
     c = dt_test_case(s, "pictures", 60);
     tcase_add_test(c, rows_are_named_after_all_of_their_modules);
