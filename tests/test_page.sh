@@ -56,6 +56,17 @@ expect 0 "" "$DISTTRAIN" report --runs entrain.db last -o entrain.html
 check "what Entrain's assignment gains: $gain %" 'grep -qF "($gain %; predicted)" entrain.html && [ "${gain%.*}" -lt -10 ]'
 check "it has a name" 'grep -q "Reordering of samples: Entrain.*s assignment" entrain.html'
 
+# guests lie on some replicas only, those of each module on another one
+expect 0 "" "$DISTTRAIN" simulate --runs guests.db --json mllm-9b-96 cluster.nodes=4 train.global_batch=32 train.microbatch=1 \
+    train.recompute=selective train.zero=1 train.schedule=1f1b train.reorder=none search.strategy=manual \
+    'plan={llm: {tp: 8, dp: 4}, encoder: {dp: 8, with: llm, first_gpu: 8}, generator: {dp: 8, with: llm, first_gpu: 16}}'
+full=$(awk "BEGIN { printf \"%.1f\", $(member memory_max_bytes out) / 1073741824 }")
+expect 0 "" "$DISTTRAIN" report --runs guests.db last -o guests.html
+check "the fullest GPU has its guests: $full GiB" 'grep -q "fullest GPU</dt><dd>$full GiB<" guests.html'
+rows=$(sed 's/<[^>]*>/|/g' guests.html | grep -c '^.*|llm replica [12]|.*|[0-9.]*|')
+check "rows of both replicas with guests, in memory, too" '[ "$rows" -ge 2 ]'
+check "bars of both modules" 'grep -q "(encoder)</title>" guests.html && grep -q "(generator)</title>" guests.html'
+
 # other plans stand beside the run as they are simulated, not as the search estimates them
 expect 0 "" "$DISTTRAIN" plan --json mllm-9b-96 search.budget=500
 check "the search has left some untimed" 'grep -q "\"timeline_s\": 0,*$" out'

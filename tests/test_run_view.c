@@ -339,6 +339,53 @@ START_TEST(rows_are_named_after_all_of_their_modules)
 }
 END_TEST
 
+/* Replicas of the LLM on 8 GPUs each: the first and the last without guests, the second with eight replicas of the encoder,
+ * the third with both stages of the generator. */
+START_TEST(guests_of_all_replicas_are_shown)
+{
+    enum { LLM, ENCODER, GENERATOR };
+    struct dt_run_view_lane lanes[4 + 8 + 2] = {{0}};
+    struct dt_run_view v = {.n_modules = 3,
+                            .n_lanes = 4 + 8 + 2,
+                            .module = {{.name = "llm"}, {.name = "encoder"}, {.name = "generator"}},
+                            .lane = lanes,
+                            .makespan_ns = 100};
+    struct dt_run_view_row *rows;
+    char text[128];
+    int n, more;
+
+    for (int k = 0; k < 4; k++)
+        lanes[k] = (struct dt_run_view_lane){
+            .module = LLM, .replica = k, .gpus = 8, .first_gpu = 8 * (int64_t)k};
+    for (int k = 0; k < 8; k++)
+        lanes[4 + k] = (struct dt_run_view_lane){
+            .module = ENCODER, .replica = k, .gpus = 1, .first_gpu = 8 + (int64_t)k};
+    for (int k = 0; k < 2; k++)
+        lanes[12 + k] = (struct dt_run_view_lane){
+            .module = GENERATOR, .stage = k, .gpus = 4, .first_gpu = 16 + 4 * (int64_t)k};
+    dt_assert_ok(dt_run_view_seat(&v, &err), err);
+    dt_assert_ok(dt_run_view_rows(&v, &err, &rows, &n, &more), err);
+    ck_assert_int_eq(n, 2);
+    ck_assert_int_eq(more, 0);
+    ck_assert_int_eq(rows[0].lane, 2);
+    ck_assert_int_eq(rows[0].n_guests, 2);
+    ck_assert_int_eq(rows[0].guest[0], 12);
+    ck_assert_int_eq(rows[0].guest[1], 13);
+    ck_assert(!dt_run_view_row_again(&v, &rows[0], 1));
+    ck_assert_int_eq(rows[1].lane, 1);
+    ck_assert_int_eq(rows[1].n_guests, 8);
+    for (int k = 0; k < 8; k++) {
+        ck_assert_int_eq(rows[1].guest[k], 4 + k);
+        ck_assert(dt_run_view_row_again(&v, &rows[1], k) == (k > 0));
+    }
+    dt_run_view_row_name(&v, &rows[1], text, sizeof text);
+    ck_assert_str_eq(text, "llm replica 1");
+    dt_run_view_row_note(&v, &rows[1], "GPU", text, sizeof text);
+    ck_assert_str_eq(text, "8 of 32 GPUs, replica 1 of 4, with encoder");
+    dt_free(rows);
+}
+END_TEST
+
 START_TEST(guests_are_on_their_hosts_row)
 {
     const struct dt_report_timeline_text words = {"a title", "and more", "GPU", 0};
@@ -425,6 +472,7 @@ int main(void)
     tcase_add_test(c, a_run_without_ops_has_no_causes);
     c = dt_test_case(s, "pictures", 60);
     tcase_add_test(c, rows_are_named_after_all_of_their_modules);
+    tcase_add_test(c, guests_of_all_replicas_are_shown);
     tcase_add_test(c, guests_are_on_their_hosts_row);
     tcase_add_test(c, pictures_of_long_programs_stay_small);
     return dt_test_run(s);

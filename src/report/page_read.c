@@ -69,6 +69,8 @@ static void parse(struct dt_node root, struct dt_report_page_run *r)
 
         r->provenance[k] = v >= 0 && v <= 1 ? v : 0;
     }
+    r->memory_max_bytes = number(root, "memory_max_bytes");
+    string(root, "memory_unfit", r->memory_unfit, sizeof r->memory_unfit);
     string(root, "model", r->model, sizeof r->model);
     string(root, "cluster", r->cluster, sizeof r->cluster);
     string(root, "strategy", r->strategy, sizeof r->strategy);

@@ -35,8 +35,9 @@ enum dt_status dt_report_page_timeline(struct dt_text *t, const struct dt_report
     dt_html_raw(t, svg);
     dt_html_raw(t, "</div><figcaption>");
     dt_html_text(t,
-                 "%s: %s. A row for each stage of replica 0 of every module, which stands for the "
-                 "other replicas; below "
+                 "%s: %s. A row for each stage of every module, of one replica, which stands for "
+                 "the others that "
+                 "share their GPUs with the same modules; below "
                  "the bars of a row its collectives, the messages it sends and those it receives. "
                  "Blank is idle.",
                  r->executed ? "The last iteration of the run, measured"

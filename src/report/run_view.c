@@ -75,11 +75,6 @@ void dt_run_view_free(struct dt_run_view *v)
 
 /* ---- who shares GPUs ---- */
 
-static bool meet(const struct dt_run_view_lane *a, const struct dt_run_view_lane *b)
-{
-    return a->first_gpu < b->first_gpu + b->gpus && b->first_gpu < a->first_gpu + a->gpus;
-}
-
 struct range {
     int64_t from, to;
     int lane;
@@ -165,46 +160,206 @@ enum dt_status dt_run_view_seat(struct dt_run_view *v, struct dt_error *err)
 
 /* ---- rows ---- */
 
-static void find_guests(const struct dt_run_view *v, struct dt_run_view_row *row)
+/* A lane of a host and one of a guest that share GPUs. */
+struct meeting {
+    int host, guest;
+};
+struct seating {
+    const struct dt_run_view *v;
+    struct meeting *m; /* by host */
+    size_t n, cap;
+    size_t *first; /* [n_lanes + 1] of a lane's in m */
+    bool *shown;   /* [n_stages] of guests, that rows of the stage at hand have */
+    size_t n_stages, stage[DT_MAX_MODULES]; /* of all modules; where each one's begin */
+};
+
+static int by_host(const void *va, const void *vb)
 {
-    const struct dt_run_view_lane *l = &v->lane[row->lane];
-    bool there[DT_MAX_MODULES] = {false};
+    const struct meeting *a = va, *b = vb;
 
-    there[l->module] = true;
+    return a->host != b->host ? a->host - b->host : a->guest - b->guest;
+}
+
+static bool is_host(const struct dt_run_view *v, int lane)
+{
+    return v->module[v->lane[lane].module].host == v->lane[lane].module;
+}
+
+static bool same_stage(const struct dt_run_view *v, int a, int b)
+{
+    return v->lane[a].module == v->lane[b].module && v->lane[a].stage == v->lane[b].stage;
+}
+
+/* Lanes of hosts do not meet each other, so in the order of their GPUs those that a guest meets follow each other. */
+static enum dt_status meet(struct seating *s, const struct range *host, size_t hosts, int guest,
+                           struct dt_error *err)
+{
+    const struct dt_run_view_lane *g = &s->v->lane[guest];
+    size_t low = 0, high = hosts;
+
+    while (low < high) { /* the first that ends behind the guest's begin */
+        size_t mid = (low + high) / 2;
+
+        if (host[mid].to <= g->first_gpu)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    for (; low < hosts && host[low].from < g->first_gpu + g->gpus; low++) {
+        if (s->v->module[g->module].host != s->v->lane[host[low].lane].module)
+            continue;
+        if (dt_grow((void **)&s->m, &s->cap, s->n + 1, sizeof *s->m) != 0)
+            return dt_error_nomem(err, "a picture of the run");
+        s->m[s->n++] = (struct meeting){host[low].lane, guest};
+    }
+    return DT_OK;
+}
+
+static enum dt_status find_guests(struct seating *s, struct range *host, struct dt_error *err)
+{
+    const struct dt_run_view *v = s->v;
+    size_t hosts = 0, i = 0;
+
+    for (int k = 0; k < v->n_lanes; k++)
+        if (is_host(v, k))
+            host[hosts++] =
+                (struct range){v->lane[k].first_gpu, v->lane[k].first_gpu + v->lane[k].gpus, k};
+    qsort(host, hosts, sizeof *host, by_place);
+    for (int k = 0; k < v->n_lanes; k++)
+        if (!is_host(v, k))
+            DT_TRY(meet(s, host, hosts, k, err));
+    if (s->n)
+        qsort(s->m, s->n, sizeof *s->m, by_host);
     for (int k = 0; k < v->n_lanes; k++) {
-        const struct dt_run_view_lane *g = &v->lane[k];
+        while (i < s->n && s->m[i].host == k)
+            i++;
+        s->first[k + 1] = i;
+    }
+    return DT_OK;
+}
 
-        if (!there[g->module] && v->module[g->module].host == l->module && meet(l, g)) {
-            there[g->module] = true;
-            row->guest[row->n_guests++] = k;
+static bool *shown(const struct seating *s, size_t meeting)
+{
+    const struct dt_run_view_lane *g = &s->v->lane[s->m[meeting].guest];
+
+    return &s->shown[s->stage[g->module] + (size_t)g->stage];
+}
+
+/* How many stages of guests are on the lane that no row has yet. */
+static int unseen(const struct seating *s, int lane)
+{
+    int n = 0;
+
+    for (size_t i = s->first[lane]; i < s->first[lane + 1]; i++) {
+        size_t same = s->first[lane];
+
+        while (!same_stage(s->v, s->m[same].guest, s->m[i].guest))
+            same++;
+        n += same == i && !*shown(s, i);
+    }
+    return n;
+}
+
+/* Replicas of a stage need not have the same guests: the one that has most of those which no row has yet, or `otherwise`. */
+static int next_replica(const struct seating *s, int first, int otherwise)
+{
+    int most = 0, best = otherwise;
+
+    for (int k = first; k < s->v->n_lanes; k++) {
+        int n = same_stage(s->v, k, first) ? unseen(s, k) : 0;
+
+        if (n > most) {
+            most = n;
+            best = k;
         }
     }
+    return best;
+}
+
+/* Rows first, then the guests of all lanes. */
+static struct dt_run_view_row *rows_new(const struct seating *s, int **guests)
+{
+    struct dt_run_view_row *rows =
+        dt_calloc(1, DT_RUN_VIEW_ROWS_MAX * sizeof *rows + (s->n + 1) * sizeof(int));
+
+    *guests = rows ? (int *)(void *)(rows + DT_RUN_VIEW_ROWS_MAX) : NULL;
+    for (size_t i = 0; rows && i < s->n; i++)
+        (*guests)[i] = s->m[i].guest;
+    return rows;
+}
+
+static enum dt_status fill_rows(struct seating *s, struct range *scratch, struct dt_error *err,
+                                struct dt_run_view_row **out, int *n, int *more)
+{
+    const struct dt_run_view *v = s->v;
+    struct dt_run_view_row *rows;
+    int found = 0, *guests;
+
+    DT_TRY(find_guests(s, scratch, err));
+    rows = rows_new(s, &guests);
+    if (!rows)
+        return dt_error_nomem(err, "a picture of the run");
+    *more = 0;
+    for (int k = 0; k < v->n_lanes; k++) {
+        if (v->lane[k].replica != 0 || !is_host(v, k))
+            continue;
+        memset(s->shown, 0, s->n_stages * sizeof *s->shown);
+        for (int l = next_replica(s, k, k); l >= 0; l = next_replica(s, k, -1)) {
+            for (size_t i = s->first[l]; i < s->first[l + 1]; i++)
+                *shown(s, i) = true;
+            if (found == DT_RUN_VIEW_ROWS_MAX)
+                ++*more;
+            else
+                rows[found++] =
+                    (struct dt_run_view_row){.lane = l,
+                                             .n_guests = (int)(s->first[l + 1] - s->first[l]),
+                                             .guest = guests + s->first[l]};
+        }
+    }
+    *out = rows;
+    *n = found;
+    return DT_OK;
 }
 
 enum dt_status dt_run_view_rows(const struct dt_run_view *v, struct dt_error *err,
                                 struct dt_run_view_row **out, int *n, int *more)
 {
-    struct dt_run_view_row *rows = dt_calloc(DT_RUN_VIEW_ROWS_MAX, sizeof *rows);
-    int found = 0;
+    struct seating s = {.v = v};
+    struct range *scratch = dt_malloc(((size_t)v->n_lanes + 1) * sizeof *scratch);
+    enum dt_status st;
 
-    *more = 0;
-    if (!rows)
-        return dt_error_nomem(err, "a picture of the run");
-    for (int k = 0; k < v->n_lanes; k++) {
-        const struct dt_run_view_lane *l = &v->lane[k];
-
-        if (l->replica != 0 || v->module[l->module].host != l->module)
-            continue;
-        if (found == DT_RUN_VIEW_ROWS_MAX) {
-            ++*more;
-            continue;
-        }
-        rows[found].lane = k;
-        find_guests(v, &rows[found++]);
+    for (int m = 0; m < v->n_modules; m++) {
+        s.stage[m] = s.n_stages;
+        s.n_stages += (size_t)v->module[m].stages;
     }
-    *out = rows;
-    *n = found;
-    return DT_OK;
+    s.first = dt_calloc((size_t)v->n_lanes + 1, sizeof *s.first);
+    s.shown = dt_malloc((s.n_stages + 1) * sizeof *s.shown);
+    st = s.first && s.shown && scratch ? fill_rows(&s, scratch, err, out, n, more)
+                                       : dt_error_nomem(err, "a picture of the run");
+    dt_free(s.m);
+    dt_free(s.first);
+    dt_free(s.shown);
+    dt_free(scratch);
+    return st;
+}
+
+bool dt_run_view_row_again(const struct dt_run_view *v, const struct dt_run_view_row *r, int guest)
+{
+    int k = 0;
+
+    while (!same_stage(v, r->guest[k], r->guest[guest]))
+        k++;
+    return k < guest;
+}
+
+/* Has the row an earlier guest of this one's module? */
+static bool named(const struct dt_run_view *v, const struct dt_run_view_row *r, int guest)
+{
+    int k = 0;
+
+    while (v->lane[r->guest[k]].module != v->lane[r->guest[guest]].module)
+        k++;
+    return k < guest;
 }
 
 /* Neither is a guest of the other: they are cut alike, and share all of their GPUs. */
@@ -222,7 +377,7 @@ void dt_run_view_row_modules(const struct dt_run_view *v, const struct dt_run_vi
     int n = snprintf(buf, size, "%s", v->module[v->lane[r->lane].module].name);
 
     for (int k = 0; k < r->n_guests && n > 0 && (size_t)n < size; k++)
-        if (colocated(v, r, k))
+        if (colocated(v, r, k) && !named(v, r, k))
             n += snprintf(buf + n, size - (size_t)n, " + %s",
                           v->module[v->lane[r->guest[k]].module].name);
 }
@@ -236,7 +391,9 @@ void dt_run_view_row_name(const struct dt_run_view *v, const struct dt_run_view_
     dt_run_view_row_modules(v, r, buf, size);
     n = strlen(buf);
     if (v->module[l->module].stages > 1)
-        snprintf(buf + n, size - n, " stage %d", l->stage);
+        n += (size_t)snprintf(buf + n, size - n, " stage %d", l->stage);
+    if (l->replica > 0 && n < size)
+        snprintf(buf + n, size - n, " replica %d", l->replica);
 }
 
 void dt_run_view_row_note(const struct dt_run_view *v, const struct dt_run_view_row *r,
@@ -254,10 +411,10 @@ void dt_run_view_row_note(const struct dt_run_view *v, const struct dt_run_view_
     else if (m->replicas == 1)
         n = snprintf(buf, size, "%d of %s %s%s", l->gpus, all, unit, s);
     else
-        n = snprintf(buf, size, "%d of %s %s%s, replica 0 of %d", l->gpus, all, unit, s,
-                     m->replicas);
+        n = snprintf(buf, size, "%d of %s %s%s, replica %d of %d", l->gpus, all, unit, s,
+                     l->replica, m->replicas);
     for (int k = 0; k < r->n_guests && n > 0 && (size_t)n < size; k++)
-        if (!colocated(v, r, k))
+        if (!colocated(v, r, k) && !named(v, r, k))
             n += snprintf(buf + n, size - (size_t)n, "%s%s", others++ ? ", " : ", with ",
                           v->module[v->lane[r->guest[k]].module].name);
 }
