@@ -67,6 +67,20 @@ rows=$(sed 's/<[^>]*>/|/g' guests.html | grep -c '^.*|llm replica [12]|.*|[0-9.]
 check "rows of both replicas with guests, in memory, too" '[ "$rows" -ge 2 ]'
 check "bars of both modules" 'grep -q "(encoder)</title>" guests.html && grep -q "(generator)</title>" guests.html'
 
+# optimizer steps of the host are no computation of GPUs, on the page and in the JSON
+offload="$DISTTRAIN simulate --runs offload.db --json mllm-9b-96 cluster.nodes=4 cluster.host_memory=500GB search.strategy=manual"
+offload="$offload train.global_batch=32 train.microbatch=1 train.recompute=selective train.zero=1 train.schedule=1f1b"
+layouts='plan={llm: {tp: 4, pp: 2, dp: 4}, encoder: {dp: 4}, generator: {dp: 4}}'
+expect 0 "" $offload "$layouts" cluster.nodes=5
+none=$(member bubble_fraction out)
+expect 0 "" $offload "$layouts" cluster.nodes=5 train.offload=optimizer
+bubbles=$(member bubble_fraction out)
+expect 0 "" "$DISTTRAIN" report --runs offload.db last -o offload.html --kept-only
+compute=$(for k in 0 1 2 3; do value spent-$k offload.html; done | awk '{ s += $1 } END { print s }')
+check "GPUs are idle while hosts step: $bubbles, not $none" "awk 'BEGIN { exit !($bubbles > $none + 0.02) }'"
+check "the page says so" "awk 'BEGIN { d = 1 - $compute - $bubbles; exit !(d * d < 1e-9) }'"
+check "it has a kind of its own" 'grep -q "optimizer steps of hosts, and" offload.html'
+
 # other plans stand beside the run as they are simulated, not as the search estimates them
 expect 0 "" "$DISTTRAIN" plan --json mllm-9b-96 search.budget=500
 check "the search has left some untimed" 'grep -q "\"timeline_s\": 0,*$" out'

@@ -280,6 +280,15 @@ START_TEST(syncs_of_all_modules_of_a_gpu_count)
         ck_assert_msg(b.all.gpu_ns[k] == want[k], "%s: %g, not %g", dt_report_spent_kinds[k].name,
                       b.all.gpu_ns[k], want[k]);
     dt_report_breakdown_free(&b);
+
+    /* the encoder's optimizer is on the host: its step is none of the GPU's */
+    v.module[1].steps_on_host = true;
+    dt_assert_ok(dt_report_breakdown_of(&v, &err, &b), err);
+    check_sums(&v, &b);
+    ck_assert(b.all.gpu_ns[DT_SPENT_STEP] == 2 * 2);
+    ck_assert(b.all.gpu_ns[DT_SPENT_HOST_STEP] == 2 * 2);
+    ck_assert(b.all.gpu_ns[DT_SPENT_DRAIN] == 2 * 5);
+    dt_report_breakdown_free(&b);
 }
 END_TEST
 

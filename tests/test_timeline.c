@@ -201,6 +201,7 @@ START_TEST(steps_wait_for_syncs)
         .n_ops = 2 * PER_LANE, .begin_ns = begin, .end_ns = end, .makespan_ns = 30};
     struct dt_lane_summary x;
     struct dt_timeline_summary sum;
+    struct dt_plan plan = {.n_modules = 0};
     struct dt_error err;
 
     for (uint32_t r = 0; r < 2; r++) {
@@ -230,6 +231,23 @@ START_TEST(steps_wait_for_syncs)
     dt_assert_ok(dt_timeline_summarise(&p, &t, &err, &sum), err);
     ck_assert_double_eq_tol(sum.exposed_comm_s, 11e-9, 1e-18);
     ck_assert_double_eq_tol(sum.sync_s, 11e-9, 1e-18);
+    ck_assert_double_eq_tol(sum.bubble_fraction, 1 - (10 + 16 + 2 * 3) / 60.0, 1e-12);
+
+    /* steps of an offloaded optimizer are the host's; where devices are CPUs host and device are one */
+    plan.n_modules = 1;
+    plan.modules[0].layout =
+        (struct dt_plan_layout){.tp = 1, .pp = 1, .vpp = 1, .dp = 2, .cp = 1, .ep = 1, .ip = 1};
+    plan.modules[0].offload = DT_OFFLOAD_OPTIMIZER;
+    p.plan = &plan;
+    dt_assert_ok(dt_timeline_summarise(&p, &t, &err, &sum), err);
+    ck_assert_double_eq_tol(sum.bubble_fraction, 1 - (10 + 16 + 2 * 3) / 60.0, 1e-12);
+    p.steps_on_hosts = true;
+    dt_assert_ok(dt_timeline_summarise(&p, &t, &err, &sum), err);
+    ck_assert_double_eq_tol(sum.bubble_fraction, 1 - (10 + 16) / 60.0, 1e-12);
+    ck_assert_double_eq_tol(sum.utilisation[0], (10 + 16) / 60.0, 1e-12);
+    ck_assert_double_eq_tol(sum.exposed_comm_s, 11e-9, 1e-18);
+    dt_timeline_lane(&p, &t, 16, 0, &x);
+    ck_assert_int_eq(x.host_ns, 3);
 }
 END_TEST
 

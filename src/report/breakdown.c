@@ -24,6 +24,8 @@ const struct dt_report_spent_kind dt_report_spent_kinds[DT_SPENT_N] = {
     {"data", "waiting for input data", DT_CHART_OLIVE},
     {"exposed: host link", "parameters on their way back from the host that computation waits for",
      DT_CHART_PLUM},
+    {"host: optimizer step", "the optimizer's update by the host's cores, while the GPU is idle",
+     DT_CHART_RED},
     {"bubble: pipeline fills", "before the first op of a GPU has its input", DT_CHART_SILVER},
     {"bubble: other stages", "waiting for another stage of the module", DT_CHART_GREY},
     {"bubble: other modules", "waiting for another module", DT_CHART_SLATE},
@@ -58,7 +60,7 @@ struct gpu {
     const struct dt_run_view *v;
     struct work *compute; /* of all its lanes, in order of time */
     struct work *comm;    /* messages received, data, collectives: in order of lane and end */
-    struct work *coll;    /* those that are collectives, in order of time */
+    struct work *coll;    /* collectives, and optimizer steps of the host, in order of time */
     size_t n_compute, n_comm, n_coll, cap_compute, cap_comm, cap_coll;
     double ns[DT_SPENT_N];
 };
@@ -101,12 +103,14 @@ static enum dt_status collect(struct gpu *g, int lane, struct dt_error *err)
         const struct dt_run_view_op *o = &g->v->op[i];
         enum dt_op_resource res = dt_op_resource((enum dt_op_kind)o->kind);
         const struct work w = {o->begin_ns, o->end_ns, i, lane};
+        bool host = o->kind == DT_OP_STEP && g->v->module[l->module].steps_on_host;
 
         if (res == DT_RES_P2P_OUT || o->begin_ns < 0 || o->end_ns < o->begin_ns)
             continue;
-        if ((res == DT_RES_COMPUTE ? put(&g->compute, &g->n_compute, &g->cap_compute, &w)
-                                   : put(&g->comm, &g->n_comm, &g->cap_comm, &w)) != 0 ||
-            (res == DT_RES_COLL && put(&g->coll, &g->n_coll, &g->cap_coll, &w) != 0))
+        if ((res == DT_RES_COMPUTE && !host &&
+             put(&g->compute, &g->n_compute, &g->cap_compute, &w) != 0) ||
+            (res != DT_RES_COMPUTE && put(&g->comm, &g->n_comm, &g->cap_comm, &w) != 0) ||
+            ((res == DT_RES_COLL || host) && put(&g->coll, &g->n_coll, &g->cap_coll, &w) != 0))
             return dt_error_nomem(err, "where the time goes");
     }
     return DT_OK;
@@ -124,7 +128,8 @@ static enum dt_report_spent spent_of(const struct dt_run_view *v, const struct w
     case DT_OP_WEIGHT_GRAD:
         return DT_SPENT_WEIGHT_GRAD;
     case DT_OP_STEP:
-        return DT_SPENT_STEP;
+        return v->module[v->lane[w->lane].module].steps_on_host ? DT_SPENT_HOST_STEP
+                                                                : DT_SPENT_STEP;
     case DT_OP_SEND:
     case DT_OP_RECV:
         return o->peer >= 0 && v->lane[o->peer].module != v->lane[w->lane].module
@@ -178,7 +183,7 @@ static const struct work *gate(const struct gpu *g, const struct work *x, int64_
 }
 
 /* From the last backward to an optimizer step, and after it: collectives of the GPU's lanes by kind, for all of which its
- * steps wait; else other GPUs are waited for. */
+ * steps wait, and steps of the host; else other GPUs are waited for. */
 static void drain(struct gpu *g, int64_t from, int64_t to)
 {
     int64_t at = from;
@@ -235,6 +240,7 @@ static void idle(struct gpu *g, const struct work *next, int64_t from)
         case DT_SPENT_SYNC:
         case DT_SPENT_NORM:
         case DT_SPENT_HOST:
+        case DT_SPENT_HOST_STEP:
         case DT_SPENT_FILL:
         case DT_SPENT_STAGE:
         case DT_SPENT_MODULE:

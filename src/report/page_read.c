@@ -147,6 +147,8 @@ static enum dt_status fill(const struct dt_run_ref *ref, struct dt_error *err,
     dt_run_documents_free(&d);
     if (st == DT_OK)
         st = dt_run_view_read(ref, err, &r->view);
+    if (st == DT_OK && r->has_plan && !r->cpu)
+        dt_run_view_offload(&r->view, &r->plan);
     if (st == DT_OK)
         dt_report_page_spend(r);
     return st;

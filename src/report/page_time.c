@@ -188,18 +188,22 @@ static enum dt_status table(struct dt_text *t, const struct dt_report_page_run *
 static void sums(struct dt_text *t, const struct dt_report_page_run *r)
 {
     double compute = 0, exposed = 0, bubble = 0;
+    double host = dt_report_spent_share(&r->spent.all, DT_SPENT_HOST_STEP);
+    char steps[64] = "";
 
     for (int k = 0; k < DT_SPENT_N; k++) {
         double share = dt_report_spent_share(&r->spent.all, (enum dt_report_spent)k);
 
         *(k < DT_SPENT_EXPOSED ? &compute : k < DT_SPENT_BUBBLE ? &exposed : &bubble) += share;
     }
+    if (host > 0)
+        snprintf(steps, sizeof steps, ", %.1f %% optimizer steps of hosts", 100 * host);
     dt_html_raw(t, "<p>");
     dt_html_text(
         t,
         "Of the time of all %s, %.1f %% is computation, %.1f %% communication and data that "
-        "computation waits for, and %.1f %% bubbles.",
-        r->cpu ? "processes" : "GPUs", 100 * compute, 100 * exposed, 100 * bubble);
+        "computation waits for%s, and %.1f %% bubbles.",
+        r->cpu ? "processes" : "GPUs", 100 * compute, 100 * (exposed - host), steps, 100 * bubble);
     dt_html_raw(t, "</p>\n");
 }
 

@@ -39,6 +39,14 @@ static void copy_lane(const struct dt_program *p, const struct dt_timeline *t, i
     }
 }
 
+void dt_run_view_offload(struct dt_run_view *v, const struct dt_plan *p)
+{
+    for (int m = 0; m < v->n_modules; m++)
+        for (int k = 0; k < p->n_modules; k++)
+            if (strcmp(v->module[m].name, p->module_names[k]) == 0)
+                v->module[m].steps_on_host = dt_plan_offloads_optimizer(&p->modules[k]);
+}
+
 enum dt_status dt_run_view_of(const struct dt_program *p, const struct dt_model *m,
                               const struct dt_timeline *t, struct dt_error *err,
                               struct dt_run_view *out)
@@ -55,6 +63,8 @@ enum dt_status dt_run_view_of(const struct dt_program *p, const struct dt_model 
         st = dt_error_nomem(err, "a picture of the run");
     for (int i = 0; i < m->n_modules; i++)
         snprintf(v.module[i].name, sizeof v.module[i].name, "%s", m->modules[i].name);
+    if (p->steps_on_hosts)
+        dt_run_view_offload(&v, p->plan);
     for (int k = 0; st == DT_OK && k < p->n_lanes; k++)
         copy_lane(p, t, k, &v);
     if (st == DT_OK)

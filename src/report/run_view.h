@@ -25,6 +25,7 @@ struct dt_run_view_module {
     int replicas, stages; /* dp, pp */
     int64_t gpus;         /* of all its lanes */
     int host;             /* the module on whose GPUs it lies; itself, if they are its own */
+    bool steps_on_host;   /* its optimizer is offloaded: GPUs are idle during its steps */
 };
 struct dt_run_view {
     int n_modules, n_lanes;
@@ -43,6 +44,8 @@ enum dt_status dt_run_view_of(const struct dt_program *p, const struct dt_model 
 enum dt_status dt_run_view_read(const struct dt_run_ref *run, struct dt_error *err,
                                 struct dt_run_view *out);
 void dt_run_view_free(struct dt_run_view *v);
+/* Whose optimizer steps are the host's, by the plan of a run on GPUs. */
+void dt_run_view_offload(struct dt_run_view *v, const struct dt_plan *p);
 /* Works out hosts and GPUs from the lanes; those that make views call it. */
 enum dt_status dt_run_view_seat(struct dt_run_view *v, struct dt_error *err);
 

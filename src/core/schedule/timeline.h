@@ -56,6 +56,7 @@ int64_t dt_timeline_computed_ns(const struct dt_program *p, const struct dt_time
 
 struct dt_lane_summary {
     int64_t busy_ns, first_ns, last_ns, comm_wait_ns, dep_wait_ns;
+    int64_t host_ns; /* of optimizer steps that the host does meanwhile */
 };
 /* `computed_ns` is that of the timeline. */
 void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, int64_t computed_ns,

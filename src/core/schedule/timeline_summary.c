@@ -115,7 +115,8 @@ void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, i
             out->comm_wait_ns += comm;
             out->dep_wait_ns += gap - comm;
         }
-        out->busy_ns += t->end_ns[i] - t->begin_ns[i];
+        *(dt_program_on_host(p, &p->ops[i]) ? &out->host_ns : &out->busy_ns) +=
+            t->end_ns[i] - t->begin_ns[i];
         free_ns = out->last_ns = t->end_ns[i];
         previous = i;
     }
