@@ -179,9 +179,40 @@ struct seating {
     struct meeting *m; /* by host */
     size_t n, cap;
     size_t *first; /* [n_lanes + 1] of a lane's in m */
-    bool *shown;   /* [n_stages] of guests, that rows of the stage at hand have */
-    size_t n_stages, stage[DT_MAX_MODULES]; /* of all modules; where each one's begin */
+    int *stage;    /* [n_lanes] of each, numbered over all modules */
+    bool *shown;   /* [n_lanes] of guests, by that number: rows of the stage at hand have it */
 };
+struct numbered { /* a lane, to be sorted by its stage */
+    int module, stage, lane;
+};
+
+static int by_stage(const void *va, const void *vb)
+{
+    const struct numbered *a = va, *b = vb;
+
+    if (a->module != b->module)
+        return a->module < b->module ? -1 : 1;
+    return a->stage != b->stage ? (a->stage < b->stage ? -1 : 1) : a->lane - b->lane;
+}
+
+/* A file may say of a lane that its stage is any number. */
+static enum dt_status number_stages(struct seating *s, struct dt_error *err)
+{
+    const struct dt_run_view *v = s->v;
+    struct numbered *x = dt_malloc(((size_t)v->n_lanes + 1) * sizeof *x);
+
+    if (!x)
+        return dt_error_nomem(err, "a picture of the run");
+    for (int k = 0; k < v->n_lanes; k++)
+        x[k] = (struct numbered){v->lane[k].module, v->lane[k].stage, k};
+    qsort(x, (size_t)v->n_lanes, sizeof *x, by_stage);
+    for (int k = 0, n = 0; k < v->n_lanes; k++) {
+        n += k > 0 && (x[k].module != x[k - 1].module || x[k].stage != x[k - 1].stage);
+        s->stage[x[k].lane] = n;
+    }
+    dt_free(x);
+    return DT_OK;
+}
 
 static int by_host(const void *va, const void *vb)
 {
@@ -198,6 +229,14 @@ static bool is_host(const struct dt_run_view *v, int lane)
 static bool same_stage(const struct dt_run_view *v, int a, int b)
 {
     return v->lane[a].module == v->lane[b].module && v->lane[a].stage == v->lane[b].stage;
+}
+
+/* More than any plan of ours has; a damaged file may have more. */
+enum { MEETINGS_MAX = 1 << 22, GUESTS_MAX = 4096 /* of a lane */ };
+
+static enum dt_status too_many(struct dt_error *err)
+{
+    return dt_error_set(err, DT_ERR_RANGE, "too many lanes share GPUs for a picture");
 }
 
 /* Lanes of hosts do not meet each other, so in the order of their GPUs those that a guest meets follow each other. */
@@ -218,6 +257,8 @@ static enum dt_status meet(struct seating *s, const struct range *host, size_t h
     for (; low < hosts && host[low].from < g->first_gpu + g->gpus; low++) {
         if (s->v->module[g->module].host != s->v->lane[host[low].lane].module)
             continue;
+        if (s->n == MEETINGS_MAX)
+            return too_many(err);
         if (dt_grow((void **)&s->m, &s->cap, s->n + 1, sizeof *s->m) != 0)
             return dt_error_nomem(err, "a picture of the run");
         s->m[s->n++] = (struct meeting){host[low].lane, guest};
@@ -244,15 +285,15 @@ static enum dt_status find_guests(struct seating *s, struct range *host, struct 
         while (i < s->n && s->m[i].host == k)
             i++;
         s->first[k + 1] = i;
+        if (i - s->first[k] > GUESTS_MAX)
+            return too_many(err);
     }
     return DT_OK;
 }
 
 static bool *shown(const struct seating *s, size_t meeting)
 {
-    const struct dt_run_view_lane *g = &s->v->lane[s->m[meeting].guest];
-
-    return &s->shown[s->stage[g->module] + (size_t)g->stage];
+    return &s->shown[s->stage[s->m[meeting].guest]];
 }
 
 /* How many stages of guests are on the lane that no row has yet. */
@@ -305,6 +346,7 @@ static enum dt_status fill_rows(struct seating *s, struct range *scratch, struct
     struct dt_run_view_row *rows;
     int found = 0, *guests;
 
+    DT_TRY(number_stages(s, err));
     DT_TRY(find_guests(s, scratch, err));
     rows = rows_new(s, &guests);
     if (!rows)
@@ -313,17 +355,19 @@ static enum dt_status fill_rows(struct seating *s, struct range *scratch, struct
     for (int k = 0; k < v->n_lanes; k++) {
         if (v->lane[k].replica != 0 || !is_host(v, k))
             continue;
-        memset(s->shown, 0, s->n_stages * sizeof *s->shown);
-        for (int l = next_replica(s, k, k); l >= 0; l = next_replica(s, k, -1)) {
+        if (found == DT_RUN_VIEW_ROWS_MAX) {
+            ++*more;
+            continue;
+        }
+        memset(s->shown, 0, (size_t)v->n_lanes * sizeof *s->shown);
+        for (int l = next_replica(s, k, k); l >= 0 && found < DT_RUN_VIEW_ROWS_MAX;
+             l = next_replica(s, k, -1)) {
             for (size_t i = s->first[l]; i < s->first[l + 1]; i++)
                 *shown(s, i) = true;
-            if (found == DT_RUN_VIEW_ROWS_MAX)
-                ++*more;
-            else
-                rows[found++] =
-                    (struct dt_run_view_row){.lane = l,
-                                             .n_guests = (int)(s->first[l + 1] - s->first[l]),
-                                             .guest = guests + s->first[l]};
+            rows[found++] =
+                (struct dt_run_view_row){.lane = l,
+                                         .n_guests = (int)(s->first[l + 1] - s->first[l]),
+                                         .guest = guests + s->first[l]};
         }
     }
     *out = rows;
@@ -338,16 +382,14 @@ enum dt_status dt_run_view_rows(const struct dt_run_view *v, struct dt_error *er
     struct range *scratch = dt_malloc(((size_t)v->n_lanes + 1) * sizeof *scratch);
     enum dt_status st;
 
-    for (int m = 0; m < v->n_modules; m++) {
-        s.stage[m] = s.n_stages;
-        s.n_stages += (size_t)v->module[m].stages;
-    }
     s.first = dt_calloc((size_t)v->n_lanes + 1, sizeof *s.first);
-    s.shown = dt_malloc((s.n_stages + 1) * sizeof *s.shown);
-    st = s.first && s.shown && scratch ? fill_rows(&s, scratch, err, out, n, more)
-                                       : dt_error_nomem(err, "a picture of the run");
+    s.stage = dt_calloc((size_t)v->n_lanes + 1, sizeof *s.stage);
+    s.shown = dt_malloc(((size_t)v->n_lanes + 1) * sizeof *s.shown);
+    st = s.first && s.stage && s.shown && scratch ? fill_rows(&s, scratch, err, out, n, more)
+                                                  : dt_error_nomem(err, "a picture of the run");
     dt_free(s.m);
     dt_free(s.first);
+    dt_free(s.stage);
     dt_free(s.shown);
     dt_free(scratch);
     return st;
