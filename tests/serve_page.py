@@ -53,7 +53,8 @@ def rest(b, side="a"):
 def is_shown(b, what, report, column=1):
     for label, want, unit in (("Iteration", report["iteration_s"], " s"), ("MFU", 100 * report["mfu"], " %"),
                               ("Throughput", report["tokens_per_s"], " tokens/s"),
-                              ("Exposed communication", report["exposed_comm_s"], " s")):
+                              ("Exposed communication", report["exposed_comm_s"], " s"),
+                              ("Fullest GPU", report["memory_max_bytes"] / 2**30, " GiB")):
         text = (row(b, label, column) or "").replace(",", "")
         shown = float(text.split()[0]) if text and text[0].isdigit() else -1
         check(f"{what}: {label} is {text!r}, not {want}", abs(shown - want) <= 6e-4 * want and text.endswith(unit))

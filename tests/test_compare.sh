@@ -160,6 +160,21 @@ printf '{"step": 1, "step_s": 9}\n{"step": 2, "step_s": 0.2}\n{"step": 3, "step_
 expect 0 "^b  metrics.jsonl: metrics.jsonl, measured" "$DISTTRAIN" compare 1 metrics.jsonl
 check "the median without the first step" 'grep -q "^iteration_s  *s  *[0-9.]*  *0.3000  " out'
 
+# of several iterations all that the report says is of one of them, the median one, and so is what stands beside another run
+several="$DISTTRAIN simulate mllm-nano-local simulate.jitter=0.2 --runs several.db --json"
+expect 0 "" $several -n 5
+expect 0 "" $several -n 4
+median=$(number iteration_s) idle=$(number bubble_fraction) busy=$(number utilisation)
+expect 0 "" "$DISTTRAIN" compare --runs several.db 1 2 --json
+of() { sed -n "/\"name\": \"$1\"/,/\"relative\"/p" out | sed -n '5s/[ ,]//gp'; } # of the second run
+check "b's time is the report's" '[ -n "$median" ] && [ "$(of iteration_s)" = "$median" ]'
+check "not that of the first iteration" '! sed -n "/\"lines\"/,\$p" out | grep -q "\"b_s\": $median,"'
+check "its bubbles" '[ "$(of bubble_share)" = "$idle" ]'
+check "its utilisation" '[ "$(of encoder.busy_share)" = "$busy" ]'
+check "the work is that of the iteration kept" '[ "$(grep -c "\"work\": \"same\"" out)" = 2 ]'
+expect 0 "" "$DISTTRAIN" runs list --runs several.db --json
+check "in the list, too" '[ "$(grep -c "\"iteration_s\": $median" out)" = 1 ]'
+
 # JUnit: a case for each tolerance and run, also when one fails or nothing can be compared
 expect 4 "iteration_s differs" "$DISTTRAIN" compare 1 2 -t mfu=90 -t iteration_s=0.001% --junit junit.xml
 check "cases" 'grep -q "<testsuites .*tests=\"2\" failures=\"1\"" junit.xml && [ "$(grep -c "<testcase" junit.xml)" = 2 ] &&

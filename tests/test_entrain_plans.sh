@@ -30,6 +30,25 @@ check "another seed draws others" "! cmp -s seed.1 seed.2"
 # Largest microbatches that are assigned need more recomputation than the mean one.
 expect 0 "encoder full" $job search.dp=4 samples.distribution.image_side.sigma=0.4 samples.distribution.image_side.mu=6.4
 
+# The layout that is fastest for the first batch does not hold the second one's largest images: plans have to.
+layouts='plan={encoder: {tp: 2, dp: 16}, llm: {tp: 2, dp: 16}}'
+recompute='train.recompute={encoder: selective, llm: none}'
+stated="mllm-3b-entrain-64 --no-runs search.strategy=manual train.assignment=entrain simulate.contention=false"
+gib() { sed -n 's/^memory *\([0-9.]*\) GiB.*/\1/p' out; }
+expect 0 "of the fullest GPU\$" "$DISTTRAIN" simulate $stated "$layouts" "$recompute"
+first=$(gib)
+expect 0 "^does not fit .*iteration 2 needs [0-9.]* GiB of a GPU, [0-9.]* more than it has" \
+    "$DISTTRAIN" simulate $stated "$layouts" "$recompute" -n 2
+second=$(gib)
+expect 0 "of the fullest GPU, in iteration 2" "$DISTTRAIN" simulate $stated "$layouts" "$recompute" -n 4
+check "more batches need no less" "awk 'BEGIN { exit !($first < 44.7 && 44.7 < $second && $second == $(gib)) }'"
+expect 0 '"memory_unfit_iterations": [1-9]' "$DISTTRAIN" simulate $stated "$layouts" "$recompute" -n 2 --json
+expect 0 "^ *2 .*iteration 2 needs [0-9.]* GiB of a GPU" "$DISTTRAIN" whatif $stated "$layouts" "$recompute" \
+    --vary simulate.iterations=1,2
+check "one batch fits" "grep -q '^ *1 .* encoder tp2' out"
+expect 0 "^memory " "$DISTTRAIN" simulate mllm-3b-entrain-64 --no-runs simulate.contention=false -n 8
+check "the planned one holds all eight" "! grep -q 'does not fit' out"
+
 # Eager forwards: as far ahead as the memory of each batch allows, or as a plan file says.
 entrain="mllm-3b-entrain-64 search.dp=4"
 expect 0 "strategy entrain" "$DISTTRAIN" plan $entrain train.warmup=eager -o eager.json

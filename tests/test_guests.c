@@ -460,13 +460,13 @@ START_TEST(descents_fit_whole)
                      DT_ERR_INFEASIBLE);
     ck_assert(closer);
     ck_assert(!fits_whole(&w.in, &none));
-    ck_assert_int_eq(dt_orch_check_whole(&w.in, &none, &err), DT_ERR_INFEASIBLE);
+    ck_assert_int_eq(dt_orch_check_whole(&w.in, &none, 0, &err), DT_ERR_INFEASIBLE);
 
     dt_assert_ok(dt_orch_polish(t, NULL, DT_STRATEGY_DISTTRAIN, &err, &r), err);
     ck_assert_int_gt(r.n, 1); /* there are faster ones that fit */
     for (int i = 0; i < r.n; i++) {
         ck_assert(fits_whole(&w.in, &r.plans[i]));
-        dt_assert_ok(dt_orch_check_whole(&w.in, &r.plans[i], &err), err);
+        dt_assert_ok(dt_orch_check_whole(&w.in, &r.plans[i], 0, &err), err);
     }
     dt_search_result_free(&r);
     dt_orch_table_free(t);

@@ -45,6 +45,42 @@ expect 0 "" "$DISTTRAIN" simulate --no-runs --json mllm-15b-96 -p 15b.plan.json 
 check "a slower NIC as simulated" "awk -v a='$(value iteration_s 15b.html)' -v b='$(member iteration_s out)' 'BEGIN { d = a * (1 + $nic) / b - 1; exit !(d * d < 1e-16) }'"
 check "and that is not nothing" "awk 'BEGIN { exit !($nic > 0.0001) }'"
 
+# Entrain's assignment stands beside samples as they come, which no assignment reorders
+entrain="$DISTTRAIN simulate mllm-3b-entrain-64 search.strategy=manual simulate.contention=false"
+layouts='plan={encoder: {tp: 2, dp: 16}, llm: {tp: 2, dp: 16}}'
+expect 0 "" $entrain "$layouts" --no-runs --json train.assignment=slots train.reorder=none
+given=$(member iteration_s out)
+expect 0 "" $entrain "$layouts" --runs entrain.db --json train.assignment=entrain
+gain=$(awk "BEGIN { printf \"%+.2f\", 100 * ($(member iteration_s out) / $given - 1) }")
+expect 0 "" "$DISTTRAIN" report --runs entrain.db last -o entrain.html
+check "what Entrain's assignment gains: $gain %" 'grep -qF "($gain %; predicted)" entrain.html && [ "${gain%.*}" -lt -10 ]'
+check "it has a name" 'grep -q "Reordering of samples: Entrain.*s assignment" entrain.html'
+
+# guests lie on some replicas only, those of each module on another one
+expect 0 "" "$DISTTRAIN" simulate --runs guests.db --json mllm-9b-96 cluster.nodes=4 train.global_batch=32 train.microbatch=1 \
+    train.recompute=selective train.zero=1 train.schedule=1f1b train.reorder=none search.strategy=manual \
+    'plan={llm: {tp: 8, dp: 4}, encoder: {dp: 8, with: llm, first_gpu: 8}, generator: {dp: 8, with: llm, first_gpu: 16}}'
+full=$(awk "BEGIN { printf \"%.1f\", $(member memory_max_bytes out) / 1073741824 }")
+expect 0 "" "$DISTTRAIN" report --runs guests.db last -o guests.html
+check "the fullest GPU has its guests: $full GiB" 'grep -q "fullest GPU</dt><dd>$full GiB<" guests.html'
+rows=$(sed 's/<[^>]*>/|/g' guests.html | grep -c '^.*|llm replica [12]|.*|[0-9.]*|')
+check "rows of both replicas with guests, in memory, too" '[ "$rows" -ge 2 ]'
+check "bars of both modules" 'grep -q "(encoder)</title>" guests.html && grep -q "(generator)</title>" guests.html'
+
+# optimizer steps of the host are no computation of GPUs, on the page and in the JSON
+offload="$DISTTRAIN simulate --runs offload.db --json mllm-9b-96 cluster.nodes=4 cluster.host_memory=500GB search.strategy=manual"
+offload="$offload train.global_batch=32 train.microbatch=1 train.recompute=selective train.zero=1 train.schedule=1f1b"
+layouts='plan={llm: {tp: 4, pp: 2, dp: 4}, encoder: {dp: 4}, generator: {dp: 4}}'
+expect 0 "" $offload "$layouts" cluster.nodes=5
+none=$(member bubble_fraction out)
+expect 0 "" $offload "$layouts" cluster.nodes=5 train.offload=optimizer
+bubbles=$(member bubble_fraction out)
+expect 0 "" "$DISTTRAIN" report --runs offload.db last -o offload.html --kept-only
+compute=$(for k in 0 1 2 3; do value spent-$k offload.html; done | awk '{ s += $1 } END { print s }')
+check "GPUs are idle while hosts step: $bubbles, not $none" "awk 'BEGIN { exit !($bubbles > $none + 0.02) }'"
+check "the page says so" "awk 'BEGIN { d = 1 - $compute - $bubbles; exit !(d * d < 1e-9) }'"
+check "it has a kind of its own" 'grep -q "optimizer steps of hosts, and" offload.html'
+
 # other plans stand beside the run as they are simulated, not as the search estimates them
 expect 0 "" "$DISTTRAIN" plan --json mllm-9b-96 search.budget=500
 check "the search has left some untimed" 'grep -q "\"timeline_s\": 0,*$" out'

@@ -261,7 +261,7 @@ START_TEST(report_is_consistent)
     dt_assert_ok(dt_report_fill(s.p, &s.f.model, &s.f.cluster, &d, &t, &s.err, &r), s.err);
     for (int m = 0; m < 3; m++) {
         model += r.model_flops[m];
-        ck_assert_double_gt(r.mem_bytes_max[m], 0);
+        ck_assert_double_gt(r.memory.of_module[m], 0);
         ck_assert(r.timeline.utilisation[m] > 0 && r.timeline.utilisation[m] < 1);
     }
     for (int k = 0; k < DT_PROV_N; k++)

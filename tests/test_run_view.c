@@ -244,6 +244,54 @@ START_TEST(each_instant_has_its_cause)
 }
 END_TEST
 
+/* Both modules of a GPU sync, and their steps wait for both:
+ *
+ *   time     0    10      15          35    40   42   44
+ *   llm      | B  | [sync]                  |STEP|
+ *   encoder              [    sync    ]          |STEP|
+ */
+START_TEST(syncs_of_all_modules_of_a_gpu_count)
+{
+    struct dt_run_view_op ops[] = {
+        {.kind = DT_OP_BACKWARD, .mb = 0, .peer = -1, .begin_ns = 0, .end_ns = 10},
+        {.kind = DT_OP_GRAD_SYNC, .mb = -1, .peer = -1, .begin_ns = 10, .end_ns = 15},
+        {.kind = DT_OP_STEP, .mb = -1, .peer = -1, .begin_ns = 40, .end_ns = 42},
+        {.kind = DT_OP_GRAD_SYNC, .mb = -1, .peer = -1, .begin_ns = 14, .end_ns = 35},
+        {.kind = DT_OP_STEP, .mb = -1, .peer = -1, .begin_ns = 42, .end_ns = 44},
+    };
+    struct dt_run_view_lane lanes[] = {{0, 0, 0, 2, 0, 0, 3}, {1, 0, 0, 2, 0, 3, 2}};
+    struct dt_run_view v = {.n_modules = 2,
+                            .n_lanes = 2,
+                            .module = {{.name = "llm"}, {.name = "encoder"}},
+                            .lane = lanes,
+                            .n_ops = 5,
+                            .op = ops,
+                            .makespan_ns = 44};
+    const double want[DT_SPENT_N] = {[DT_SPENT_BACKWARD] = 2 * 10,
+                                     [DT_SPENT_SYNC] = 2 * 25,
+                                     [DT_SPENT_DRAIN] = 2 * 5,
+                                     [DT_SPENT_STEP] = 2 * 4};
+    struct dt_report_breakdown b;
+
+    dt_assert_ok(dt_run_view_seat(&v, &err), err);
+    dt_assert_ok(dt_report_breakdown_of(&v, &err, &b), err);
+    check_sums(&v, &b);
+    for (int k = 0; k < DT_SPENT_N; k++)
+        ck_assert_msg(b.all.gpu_ns[k] == want[k], "%s: %g, not %g", dt_report_spent_kinds[k].name,
+                      b.all.gpu_ns[k], want[k]);
+    dt_report_breakdown_free(&b);
+
+    /* the encoder's optimizer is on the host: its step is none of the GPU's */
+    v.module[1].steps_on_host = true;
+    dt_assert_ok(dt_report_breakdown_of(&v, &err, &b), err);
+    check_sums(&v, &b);
+    ck_assert(b.all.gpu_ns[DT_SPENT_STEP] == 2 * 2);
+    ck_assert(b.all.gpu_ns[DT_SPENT_HOST_STEP] == 2 * 2);
+    ck_assert(b.all.gpu_ns[DT_SPENT_DRAIN] == 2 * 5);
+    dt_report_breakdown_free(&b);
+}
+END_TEST
+
 START_TEST(a_run_without_ops_has_no_causes)
 {
     struct dt_run_view v = by_hand();
@@ -296,6 +344,53 @@ START_TEST(rows_are_named_after_all_of_their_modules)
     ck_assert_str_eq(text, "2 of 4 GPUs, with generator");
     dt_run_view_row_name(&v, &rows[1], text, 12); /* as much as there is room for */
     ck_assert_str_eq(text, "encoder + l");
+    dt_free(rows);
+}
+END_TEST
+
+/* Replicas of the LLM on 8 GPUs each: the first and the last without guests, the second with eight replicas of the encoder,
+ * the third with both stages of the generator. */
+START_TEST(guests_of_all_replicas_are_shown)
+{
+    enum { LLM, ENCODER, GENERATOR };
+    struct dt_run_view_lane lanes[4 + 8 + 2] = {{0}};
+    struct dt_run_view v = {.n_modules = 3,
+                            .n_lanes = 4 + 8 + 2,
+                            .module = {{.name = "llm"}, {.name = "encoder"}, {.name = "generator"}},
+                            .lane = lanes,
+                            .makespan_ns = 100};
+    struct dt_run_view_row *rows;
+    char text[128];
+    int n, more;
+
+    for (int k = 0; k < 4; k++)
+        lanes[k] = (struct dt_run_view_lane){
+            .module = LLM, .replica = k, .gpus = 8, .first_gpu = 8 * (int64_t)k};
+    for (int k = 0; k < 8; k++)
+        lanes[4 + k] = (struct dt_run_view_lane){
+            .module = ENCODER, .replica = k, .gpus = 1, .first_gpu = 8 + (int64_t)k};
+    for (int k = 0; k < 2; k++)
+        lanes[12 + k] = (struct dt_run_view_lane){
+            .module = GENERATOR, .stage = k, .gpus = 4, .first_gpu = 16 + 4 * (int64_t)k};
+    dt_assert_ok(dt_run_view_seat(&v, &err), err);
+    dt_assert_ok(dt_run_view_rows(&v, &err, &rows, &n, &more), err);
+    ck_assert_int_eq(n, 2);
+    ck_assert_int_eq(more, 0);
+    ck_assert_int_eq(rows[0].lane, 2);
+    ck_assert_int_eq(rows[0].n_guests, 2);
+    ck_assert_int_eq(rows[0].guest[0], 12);
+    ck_assert_int_eq(rows[0].guest[1], 13);
+    ck_assert(!dt_run_view_row_again(&v, &rows[0], 1));
+    ck_assert_int_eq(rows[1].lane, 1);
+    ck_assert_int_eq(rows[1].n_guests, 8);
+    for (int k = 0; k < 8; k++) {
+        ck_assert_int_eq(rows[1].guest[k], 4 + k);
+        ck_assert(dt_run_view_row_again(&v, &rows[1], k) == (k > 0));
+    }
+    dt_run_view_row_name(&v, &rows[1], text, sizeof text);
+    ck_assert_str_eq(text, "llm replica 1");
+    dt_run_view_row_note(&v, &rows[1], "GPU", text, sizeof text);
+    ck_assert_str_eq(text, "8 of 32 GPUs, replica 1 of 4, with encoder");
     dt_free(rows);
 }
 END_TEST
@@ -382,9 +477,11 @@ int main(void)
     c = dt_test_case(s, "breakdown", 60);
     tcase_add_test(c, the_parts_are_the_whole);
     tcase_add_test(c, each_instant_has_its_cause);
+    tcase_add_test(c, syncs_of_all_modules_of_a_gpu_count);
     tcase_add_test(c, a_run_without_ops_has_no_causes);
     c = dt_test_case(s, "pictures", 60);
     tcase_add_test(c, rows_are_named_after_all_of_their_modules);
+    tcase_add_test(c, guests_of_all_replicas_are_shown);
     tcase_add_test(c, guests_are_on_their_hosts_row);
     tcase_add_test(c, pictures_of_long_programs_stay_small);
     return dt_test_run(s);

@@ -3,6 +3,7 @@
  * Noise, goodput, and the simulate driver on a compiled plan. */
 #include "base/mem.h"
 #include "core/schedule/schedule.h"
+#include "report/sanity.h"
 #include "sim/engine.h"
 #include "sim/simulate.h"
 
@@ -339,6 +340,79 @@ START_TEST(noise_only_slows_this_job_and_widens_it)
 }
 END_TEST
 
+/* Batch k of the job alone, as if it were the first. */
+static struct dt_report alone(int k)
+{
+    struct dt_samples batch, *all;
+    struct dt_sim_result r;
+    struct dt_report report;
+    struct setup s;
+
+    open_setup(&s, "{iterations: 4, contention: false, seed: 1}");
+    all = s.job->samples;
+    batch = *all;
+    batch.n = s.job->plan.policy.global_batch;
+    batch.text_tokens += k * batch.n;
+    batch.seq_tokens += k * batch.n;
+    batch.item_first += k * batch.n;
+    s.job->samples = &batch;
+    s.job->sim.iterations = 1;
+    r = simulate(&s);
+    s.job->samples = all;
+    report = r.report;
+    dt_sim_result_free(&r);
+    close_setup(&s);
+    return report;
+}
+
+/* Batches differ in their largest microbatches: memory is that of the fullest GPU in any of them, and what does not fit is told. */
+START_TEST(memory_is_the_most_of_all_iterations)
+{
+    struct dt_report one[4];
+    struct dt_sim_result r;
+    struct setup s;
+    int fullest = 0, leanest = 0, unfit = 0, first = 0;
+
+    for (int k = 0; k < 4; k++) {
+        one[k] = alone(k);
+        ck_assert_int_eq(one[k].memory_iteration, 1);
+        ck_assert_int_eq(one[k].unfit, 0);
+        fullest = one[k].memory.fullest > one[fullest].memory.fullest ? k : fullest;
+        leanest = one[k].memory.fullest < one[leanest].memory.fullest ? k : leanest;
+    }
+    open_setup(&s, "{iterations: 4, contention: false, seed: 1}");
+    r = simulate(&s);
+    for (int m = 0; m < s.job->plan.n_modules; m++) {
+        double most = 0;
+
+        for (int k = 0; k < 4; k++)
+            most = fmax(most, one[k].memory.of_module[m]);
+        ck_assert_double_eq(r.report.memory.of_module[m], most);
+    }
+    ck_assert_double_eq(r.report.memory.fullest, one[fullest].memory.fullest);
+    ck_assert_int_eq(r.report.memory_iteration, fullest + 1);
+    ck_assert_int_eq(r.report.unfit, 0);
+    dt_assert_ok(dt_report_check_memory(&r.report, &s.job->cluster, &s.err), s.err);
+    dt_sim_result_free(&r);
+
+    /* GPUs that hold one of the batches and no larger one */
+    s.job->cluster.mem_bytes = one[leanest].memory.fullest;
+    for (int k = 3; k >= 0; k--)
+        if (one[k].memory.fullest > one[leanest].memory.fullest) {
+            unfit++;
+            first = k + 1;
+        }
+    ck_assert_int_gt(unfit, 0);
+    r = simulate(&s);
+    ck_assert_int_eq(r.report.unfit, unfit);
+    ck_assert_int_eq(r.report.unfit_first, first);
+    ck_assert_int_eq(dt_report_check_memory(&r.report, &s.job->cluster, &s.err), DT_ERR_INFEASIBLE);
+    dt_assert_has(s.err.message, "more than it has");
+    dt_sim_result_free(&r);
+    close_setup(&s);
+}
+END_TEST
+
 START_TEST(failures_give_goodput_or_an_explanation)
 {
     struct dt_sim_goodput g;
@@ -401,6 +475,7 @@ int main(void)
     tcase_add_test(tc, iterations_differ_and_the_median_is_reported);
     tcase_add_test(tc, same_seed_same_bytes);
     tcase_add_test(tc, noise_only_slows_this_job_and_widens_it);
+    tcase_add_test(tc, memory_is_the_most_of_all_iterations);
     tcase_add_test(tc, failures_give_goodput_or_an_explanation);
     tcase_add_test(tc, every_allocation_may_fail);
     return dt_test_run(suite);

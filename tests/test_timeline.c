@@ -162,7 +162,7 @@ START_TEST(waits_have_names)
     evaluate(ns, &t);
     ck_assert_int_eq(t.makespan_ns, 1000 + 450 + 1700 + 3100 + 450 + 2300 + 70 + 130);
     for (int l = 0; l < 2; l++)
-        dt_timeline_lane(s.p, &t, l, &lane[l]);
+        dt_timeline_lane(s.p, &t, dt_timeline_computed_ns(s.p, &t), l, &lane[l]);
     ck_assert_int_eq(lane[0].busy_ns, 1000 + 2300 + 130);
     /* Behind the forward: 450 of the message there are the other stage's wait, 450 back are exposed
      * here. */
@@ -179,6 +179,75 @@ START_TEST(waits_have_names)
     free(ns);
     dt_timeline_free(&t);
     sf_free(&s);
+}
+END_TEST
+
+/* Two replicas; the first has less to do:
+ *
+ *   time        0      10      16        26   27    30
+ *   replica 0   |  B   |       [  sync   |norm]STEP |
+ *   replica 1   |      B       [  sync   |norm]STEP |
+ *
+ * Until 16 replica 0 waits for the other's gradients; sync and norm are exposed on both. */
+START_TEST(steps_wait_for_syncs)
+{
+    enum { B, SYNC, NORM, STEP, PER_LANE };
+    static const int64_t ends[2] = {10, 16};
+    struct dt_lane lanes[2];
+    struct dt_op ops[2 * PER_LANE];
+    int64_t begin[2 * PER_LANE], end[2 * PER_LANE];
+    struct dt_program p = {.n_lanes = 2, .n_ops = 2 * PER_LANE, .lanes = lanes, .ops = ops};
+    struct dt_timeline t = {
+        .n_ops = 2 * PER_LANE, .begin_ns = begin, .end_ns = end, .makespan_ns = 30};
+    struct dt_lane_summary x;
+    struct dt_timeline_summary sum;
+    struct dt_plan plan = {.n_modules = 0};
+    struct dt_error err;
+
+    for (uint32_t r = 0; r < 2; r++) {
+        uint32_t at = r * PER_LANE;
+        const struct dt_op of[PER_LANE] = {
+            [B] = {.kind = DT_OP_BACKWARD, .dep = {DT_NONE, DT_NONE, DT_NONE}},
+            [SYNC] = {.kind = DT_OP_GRAD_SYNC, .dep = {DT_NONE, at + B, DT_NONE}},
+            [NORM] = {.kind = DT_OP_GRAD_NORM, .dep = {at + SYNC, DT_NONE, DT_NONE}},
+            [STEP] = {.kind = DT_OP_STEP, .dep = {at + B, at + NORM, DT_NONE}},
+        };
+        const int64_t from[PER_LANE] = {0, 16, 26, 27}, to[PER_LANE] = {ends[r], 26, 27, 30};
+
+        lanes[r] = (struct dt_lane){.first = at, .n = PER_LANE, .replica = (uint16_t)r, .gpus = 1};
+        for (uint32_t i = 0; i < PER_LANE; i++) {
+            ops[at + i] = of[i];
+            ops[at + i].lane = r;
+            begin[at + i] = from[i];
+            end[at + i] = to[i];
+        }
+    }
+    ck_assert_int_eq(dt_timeline_computed_ns(&p, &t), 16);
+    for (int r = 0; r < 2; r++) {
+        dt_timeline_lane(&p, &t, dt_timeline_computed_ns(&p, &t), r, &x);
+        ck_assert_int_eq(x.comm_wait_ns, 11);
+        ck_assert_int_eq(x.dep_wait_ns, 16 - ends[r]);
+    }
+    dt_assert_ok(dt_timeline_summarise(&p, &t, &err, &sum), err);
+    ck_assert_double_eq_tol(sum.exposed_comm_s, 11e-9, 1e-18);
+    ck_assert_double_eq_tol(sum.sync_s, 11e-9, 1e-18);
+    ck_assert_double_eq_tol(sum.bubble_fraction, 1 - (10 + 16 + 2 * 3) / 60.0, 1e-12);
+
+    /* steps of an offloaded optimizer are the host's; where devices are CPUs host and device are one */
+    plan.n_modules = 1;
+    plan.modules[0].layout =
+        (struct dt_plan_layout){.tp = 1, .pp = 1, .vpp = 1, .dp = 2, .cp = 1, .ep = 1, .ip = 1};
+    plan.modules[0].offload = DT_OFFLOAD_OPTIMIZER;
+    p.plan = &plan;
+    dt_assert_ok(dt_timeline_summarise(&p, &t, &err, &sum), err);
+    ck_assert_double_eq_tol(sum.bubble_fraction, 1 - (10 + 16 + 2 * 3) / 60.0, 1e-12);
+    p.steps_on_hosts = true;
+    dt_assert_ok(dt_timeline_summarise(&p, &t, &err, &sum), err);
+    ck_assert_double_eq_tol(sum.bubble_fraction, 1 - (10 + 16) / 60.0, 1e-12);
+    ck_assert_double_eq_tol(sum.utilisation[0], (10 + 16) / 60.0, 1e-12);
+    ck_assert_double_eq_tol(sum.exposed_comm_s, 11e-9, 1e-18);
+    dt_timeline_lane(&p, &t, 16, 0, &x);
+    ck_assert_int_eq(x.host_ns, 3);
 }
 END_TEST
 
@@ -253,7 +322,7 @@ START_TEST(waits_add_up)
         for (int l = 0; l < s.p->n_lanes; l++) {
             struct dt_lane_summary x;
 
-            dt_timeline_lane(s.p, &t, l, &x);
+            dt_timeline_lane(s.p, &t, dt_timeline_computed_ns(s.p, &t), l, &x);
             ck_assert_msg(x.comm_wait_ns >= 0 && x.dep_wait_ns >= 0 &&
                               x.busy_ns + x.comm_wait_ns + x.dep_wait_ns == x.last_ns,
                           "seed %" PRIu64 " round %d lane %d", seed, round, l);
@@ -278,6 +347,7 @@ int main(void)
     tcase_add_test(c, circles_and_loose_ends_are_errors);
     tcase_add_test(c, bubble_of_a_uniform_pipeline);
     tcase_add_test(c, waits_have_names);
+    tcase_add_test(c, steps_wait_for_syncs);
     tcase_add_test(c, a_guest_hides_what_its_host_waits_for);
     tcase_add_test(c, waits_add_up);
     return dt_test_run(u);

@@ -75,7 +75,7 @@ static void list_row(struct dt_cli_rows *o, const struct dt_run_about *a)
     dt_cli_row_cell(o, "job", "%s", a->job);
     dt_cli_row_text(o, "strategy", "strategy", a->strategy[0] ? a->strategy : o->json ? NULL : "-");
     dt_cli_row_number(o, "iteration_s", "iteration [s]", "%.3f", 1,
-                      a->makespan_s > 0 ? a->makespan_s : NAN);
+                      a->iteration_s > 0 ? a->iteration_s : NAN);
     dt_cli_row_number(o, "mfu", "MFU [%]", "%.2f", 100, a->mfu);
     dt_cli_row_int(o, "ops", NULL, a->n_ops);
     dt_cli_row_bool(o, "ops_kept", a->ops);

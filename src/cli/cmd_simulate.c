@@ -27,7 +27,7 @@ static const struct dt_cli_option options[] = {
     {"timeline", 0, DT_OPT_STRING, "WHAT",
      "what the runs file keeps per op: auto (up to 400,000 ops), all or none"},
     {"svg", 0, DT_OPT_STRING, "FILE",
-     "draw the first iteration's timeline (replica 0 of every module)"},
+     "draw the first iteration's timeline (one replica of every module)"},
     {"timeline-text", 0, DT_OPT_FLAG, NULL,
      "the same in characters, below the report; for small pipelines"},
     {NULL, 0, DT_OPT_FLAG, NULL, NULL},

@@ -57,7 +57,7 @@ void dt_cli_print_explanation(const struct dt_explanation *e, const struct dt_mo
     struct dt_cli_rows r;
 
     printf("\nlargest contributions to the iteration: time on the critical path, its share; share "
-           "of all GPUs' busy time\n");
+           "of all GPUs' time in computation, messages and collectives\n");
     dt_cli_rows_table(&r);
     contributions(&r, e, m);
     dt_cli_rows_end(&r, stdout);
@@ -65,7 +65,7 @@ void dt_cli_print_explanation(const struct dt_explanation *e, const struct dt_mo
         left -= e->at[i].critical_ns / e->makespan_ns;
         left_gpu -= e->at[i].gpu_ns / e->gpu_ns;
     }
-    printf("the rest: %.1f %% of the critical path, %.1f %% of the GPUs' busy time\n", 100 * left,
+    printf("the rest: %.1f %% of the critical path, %.1f %% of the GPUs' time in ops\n", 100 * left,
            100 * left_gpu);
 }
 

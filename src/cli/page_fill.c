@@ -16,64 +16,90 @@ enum { PARTS_MAX = 15 };
 
 /* ---- memory ---- */
 
-/* What a guest adds on a GPU: all but what stages of one GPU need once. */
-static double guest_bytes(const struct dt_memory *m, bool cpu)
+struct memory { /* of all stages, with the first batch */
+    const struct dt_session *s;
+    struct dt_work work[DT_MAX_MODULES];
+    int64_t micro[DT_MAX_MODULES];
+};
+
+static void stage_memory(const struct memory *m, const struct dt_run_view_lane *l,
+                         struct dt_memory *out)
 {
-    return m->total - (cpu ? m->logits_workspace : m->reserve);
+    const struct dt_session *s = m->s;
+
+    dt_memory_stage(&s->search.plans[0], s->job->model, &s->job->cluster, l->module, l->stage,
+                    &m->work[l->module], m->micro[l->module], out);
+}
+
+/* What the row's guests add on one of its GPUs: all but what stages of one GPU need once. */
+static double guest_bytes(const struct memory *m, const struct dt_run_view *v,
+                          const struct dt_run_view_row *row, int64_t gpu)
+{
+    bool cpu = dt_cluster_is_cpu(&m->s->job->cluster);
+    double sum = 0, away, beside;
+    struct dt_memory mem;
+
+    stage_memory(m, &v->lane[row->lane], &mem);
+    away = mem.away;
+    beside = mem.beside;
+    for (int g = 0; g < row->n_guests; g++) {
+        const struct dt_run_view_lane *x = &v->lane[row->guest[g]];
+
+        if (gpu < x->first_gpu || gpu >= x->first_gpu + x->gpus)
+            continue;
+        stage_memory(m, x, &mem);
+        sum += mem.total - (cpu ? mem.logits_workspace : mem.reserve);
+        away += mem.away;
+        beside += mem.beside;
+    }
+    return sum - (away < beside ? away : beside); /* either they are there or all activations */
+}
+
+/* On the GPU where they take most; what meets changes only where a lane begins. */
+static double guests_most(const struct memory *m, const struct dt_run_view *v,
+                          const struct dt_run_view_row *row)
+{
+    int64_t first = v->lane[row->lane].first_gpu;
+    double most = guest_bytes(m, v, row, first);
+
+    for (int g = 0; g < row->n_guests; g++)
+        if (v->lane[row->guest[g]].first_gpu > first)
+            most = fmax(most, guest_bytes(m, v, row, v->lane[row->guest[g]].first_gpu));
+    return most;
 }
 
 static enum dt_status memory(struct dt_report_page_run *r, const struct dt_session *s,
                              const struct dt_sim_result *res, struct dt_error *err)
 {
-    const struct dt_plan *p = &s->search.plans[0];
-    const struct dt_cluster *c = &s->job->cluster;
     struct dt_report_worked_out *w = &r->worked;
-    struct dt_work work[DT_MAX_MODULES];
-    int64_t micro[DT_MAX_MODULES];
+    struct memory all = {.s = s};
     struct dt_run_view_row *rows;
     struct dt_run_view v;
     struct dt_memory mem;
     char name[96];
     int n, more;
 
-    for (int m = 0; m < p->n_modules; m++)
-        micro[m] = dt_report_largest(p, c, res->assignment, m, &work[m]);
+    for (int m = 0; m < s->search.plans[0].n_modules; m++)
+        all.micro[m] = dt_report_largest(&s->search.plans[0], &s->job->cluster, res->assignment, m,
+                                         &all.work[m]);
     DT_TRY(dt_run_view_of(res->program, s->job->model, &res->timeline, err, &v));
     enum dt_status st = dt_run_view_rows(&v, err, &rows, &n, &more);
     if (st == DT_OK)
         w->stage = DT_ARENA_NEW(&r->arena, struct dt_report_stage, n + 1);
     r->no_memory |= st == DT_OK && !w->stage;
     for (int i = 0; st == DT_OK && w->stage && i < n; i++) {
-        const struct dt_run_view_lane *l = &v.lane[rows[i].lane];
-        struct dt_report_stage *out = &w->stage[w->n_stage++];
-        double total, away, beside;
-
-        dt_memory_stage(p, s->job->model, c, l->module, l->stage, &work[l->module],
-                        micro[l->module], &mem);
+        stage_memory(&all, &v.lane[rows[i].lane], &mem);
         dt_run_view_row_name(&v, &rows[i], name, sizeof name);
-        *out = (struct dt_report_stage){.name = dt_cli_page_keep(r, name),
-                                        .params = mem.params,
-                                        .grads = mem.grads,
-                                        .optimizer = mem.optimizer,
-                                        .activations = mem.activations,
-                                        .other = mem.logits_workspace + mem.broker + mem.reserve};
-        total = mem.total;
-        away = mem.away;
-        beside = mem.beside;
-        for (int g = 0; g < rows[i].n_guests; g++) {
-            const struct dt_run_view_lane *x = &v.lane[rows[i].guest[g]];
-
-            dt_memory_stage(p, s->job->model, c, x->module, x->stage, &work[x->module],
-                            micro[x->module], &mem);
-            out->guests += guest_bytes(&mem, dt_cluster_is_cpu(c));
-            away += mem.away;
-            beside += mem.beside;
-        }
-        out->guests -= away < beside ? away : beside; /* either they are there or all activations */
-        total += out->guests;
-        w->memory_bytes = total > w->memory_bytes ? total : w->memory_bytes;
+        w->stage[w->n_stage++] =
+            (struct dt_report_stage){.name = dt_cli_page_keep(r, name),
+                                     .params = mem.params,
+                                     .grads = mem.grads,
+                                     .optimizer = mem.optimizer,
+                                     .activations = mem.activations,
+                                     .other = mem.logits_workspace + mem.broker + mem.reserve,
+                                     .guests = guests_most(&all, &v, &rows[i])};
     }
-    w->memory_limit_bytes = dt_memory_limit(c);
+    w->memory_limit_bytes = dt_memory_limit(&s->job->cluster);
     if (st == DT_OK)
         dt_free(rows);
     dt_run_view_free(&v);

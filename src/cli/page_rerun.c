@@ -178,7 +178,7 @@ static enum dt_status compiled(const struct dt_session *s, const struct dt_plan 
     return st;
 }
 
-static enum dt_status ordered(const struct dt_session *s, bool intra, bool inter, bool batch,
+static enum dt_status ordered(const struct dt_session *s, const struct dt_plan_policy *policy,
                               struct dt_error *err, struct uneven *out)
 {
     struct dt_plan *plan = dt_malloc(sizeof *plan);
@@ -188,9 +188,7 @@ static enum dt_status ordered(const struct dt_session *s, bool intra, bool inter
     if (!plan)
         return dt_error_nomem(err, "a page");
     *plan = s->search.plans[0];
-    plan->policy.intra_reorder = intra;
-    plan->policy.inter_reorder = inter;
-    plan->policy.batch_reorder = batch;
+    plan->policy = *policy;
     st = dt_assign_choose(plan, s->job->model, &s->job->cluster, s->cost, s->job->samples, 0, err,
                           &a, NULL);
     if (st == DT_OK) {
@@ -203,29 +201,39 @@ static enum dt_status ordered(const struct dt_session *s, bool intra, bool inter
     return st;
 }
 
+static const char *order_name(const struct dt_plan_policy *y)
+{
+    if (y->batch_reorder)
+        return "in the way that is the fastest for each batch";
+    if (y->assignment == DT_ASSIGNMENT_ENTRAIN)
+        return "Entrain's assignment, to microbatches of equal encoder load, some of the LLM's "
+               "work deferred";
+    if (y->intra_reorder)
+        return y->inter_reorder ? "between replicas and between microbatches" : "between replicas";
+    return y->inter_reorder ? "between microbatches" : "none";
+}
+
 enum dt_status dt_cli_page_order(struct dt_report_page_run *r, const struct dt_session *s,
                                  struct dt_error *err)
 {
     const struct dt_plan_policy *y = &s->search.plans[0].policy;
+    struct dt_plan_policy as_they_come = *y;
     struct dt_report_worked_out *w = &r->worked;
     struct uneven before, after;
 
     w->order = DT_ARENA_NEW(&r->arena, struct dt_report_order, DT_MAX_MODULES);
     if (!w->order)
         return dt_error_nomem(err, "a page");
-    DT_TRY(ordered(s, false, false, false, err, &before));
-    DT_TRY(ordered(s, y->intra_reorder, y->inter_reorder, y->batch_reorder, err, &after));
+    as_they_come.assignment = DT_ASSIGNMENT_SLOTS;
+    as_they_come.intra_reorder = as_they_come.inter_reorder = as_they_come.batch_reorder = false;
+    DT_TRY(ordered(s, &as_they_come, err, &before));
+    DT_TRY(ordered(s, y, err, &after));
     for (int m = 0; m < s->search.plans[0].n_modules; m++)
         w->order[w->n_order++] = (struct dt_report_order){
             dt_cli_page_keep(r, s->search.plans[0].module_names[m]), before.replica[m],
             after.replica[m], before.microbatch[m], after.microbatch[m]};
     w->order_before_s = before.iteration_s;
     w->order_after_s = after.iteration_s;
-    w->order_name =
-        y->batch_reorder ? "in the way that is the fastest for each batch"
-        : y->intra_reorder
-            ? y->inter_reorder ? "between replicas and between microbatches" : "between replicas"
-        : y->inter_reorder ? "between microbatches"
-                           : "none";
+    w->order_name = order_name(y);
     return DT_OK;
 }

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "cli/point_known.h"
+#include "report/sanity.h"
 
 #include <string.h>
 
@@ -296,7 +297,7 @@ static void fill(const struct dt_session *s, const struct dt_report *rep, double
     out->bubble_fraction = rep->bubble_fraction;
     out->exposed_comm_s = rep->exposed_comm_s;
     out->goodput = goodput;
-    out->mem_bytes_max = rep->mem_bytes_fullest;
+    out->mem_bytes_max = rep->memory.fullest;
     out->tokens = rep->tokens > 0 ? rep->tokens /* else there is no LLM */
                                   : (double)plan->policy.global_batch * plan->policy.seq_len;
     out->cluster = s->job->cluster;
@@ -325,6 +326,14 @@ static enum dt_status show(struct dt_session *s, const struct dt_point_request *
     return st;
 }
 
+/* A plan fits the first batch.  Nobody wants to be told of it if it does not fit a later one, but who looks at that job's result,
+ * where it is said. */
+static enum dt_status fits(const struct dt_session *s, const struct dt_point_request *q,
+                           const struct dt_report *r, struct dt_error *err)
+{
+    return q->visit ? DT_OK : dt_report_check_memory(r, &s->job->cluster, err);
+}
+
 static enum dt_status simulate(struct dt_points *p, struct open_point *o,
                                const struct dt_point_request *q, struct dt_error *err,
                                struct dt_point *out, bool *theirs)
@@ -344,13 +353,17 @@ static enum dt_status simulate(struct dt_points *p, struct open_point *o,
         .cost = o->cost->number,
     };
     if (!q->report && !q->visit && dt_point_known_find(p->known, &sim, &report, &goodput)) {
+        DT_TRY(fits(s, q, &report, err));
         fill(s, &report, goodput, out);
         return DT_OK;
     }
     DT_TRY(dt_sim_run(s->job, sim.plan, s->cost, NULL, NULL, err, &r));
     dt_point_known_add(p->known, &sim, &r.report, r.goodput);
-    fill(s, &r.report, r.goodput, out);
-    enum dt_status st = show(s, q, &r, t0, err, out, theirs);
+    enum dt_status st = fits(s, q, &r.report, err);
+    if (st == DT_OK) {
+        fill(s, &r.report, r.goodput, out);
+        st = show(s, q, &r, t0, err, out, theirs);
+    }
     dt_sim_result_free(&r);
     return st;
 }

@@ -66,7 +66,8 @@ enum dt_status dt_points_keep_plan(struct dt_points *p, const struct dt_plan *pl
                                    struct dt_error *err);
 /* Of the plan that is kept or beside the job; the same for all jobs without one. */
 uint64_t dt_points_plan_digest(const struct dt_points *p);
-/* A point that is refused is DT_OK, not feasible, and says why; it fails when memory runs out or the visitor does. */
+/* A point that is refused is DT_OK, not feasible, and says why (where there is no visitor, also one whose later iterations do
+ * not fit into memory, which the first alone was planned with); it fails when memory runs out or the visitor does. */
 enum dt_status dt_point_eval(struct dt_points *p, const struct dt_point_request *q,
                              struct dt_error *err, struct dt_point *out);
 void dt_point_free(struct dt_point *p);

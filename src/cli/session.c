@@ -281,6 +281,7 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
 {
     struct dt_run_memory *memory = NULL;
     struct dt_run_facts facts;
+    double model_flops[DT_MAX_MODULES], hardware_flops;
     char started[32], host[256], *job = NULL;
     int64_t id;
     enum dt_status st;
@@ -291,6 +292,9 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
         s->job->model, &s->search.plans[0], s->job->samples->source,
         dt_run_samples_digest(s->job->samples, 0, s->search.plans[0].policy.global_batch),
         s->job->cluster.peak_flops, &facts);
+    /* of the iteration whose timeline is kept */
+    dt_report_flops(&s->search.plans[0], s->job->model, res->assignment, model_flops,
+                    &hardware_flops);
     struct dt_run_record run = {
         .kind = DT_RUN_SIMULATED,
         .job_name = s->job->name,
@@ -305,7 +309,7 @@ enum dt_status dt_session_keep_run(const struct dt_session *s, const struct dt_s
         .timeline = &res->timeline,
         .memory_of = dt_cluster_is_cpu(&s->job->cluster) ? "cpu" : "gpu",
         .facts = &facts,
-        .model_flops = res->report.model_flops,
+        .model_flops = model_flops,
         .host = dt_cli_host(host, sizeof host),
         .overrides = s->overrides,
         .ops = ops,

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "cli/rows.h"
+#include "report/sanity.h"
 
 static void modules(struct dt_cli_rows *o, const struct dt_plan *p, const struct dt_report *r,
                     bool cpu)
@@ -47,7 +48,7 @@ static void modules(struct dt_cli_rows *o, const struct dt_plan *p, const struct
         dt_cli_row_number(o, NULL, "model FLOPs [PFLOP]", "%.3f", 1e-15, r->model_flops[m]);
         dt_cli_row_number(o, "utilisation", "busy [%]", "%.1f", 100, r->timeline.utilisation[m]);
         dt_cli_row_number(o, "memory_bytes_max", cpu ? "memory max [MiB]" : "memory max [GiB]",
-                          "%.2f", 1 / (cpu ? 1048576.0 : 1073741824.0), r->mem_bytes_max[m]);
+                          "%.2f", 1 / (cpu ? 1048576.0 : 1073741824.0), r->memory.of_module[m]);
         dt_cli_row_number(o, "model_flops", NULL, NULL, 1, r->model_flops[m]);
     }
 }
@@ -81,6 +82,26 @@ void dt_cli_json_notes(struct dt_json *j, const struct dt_session *s)
         dt_json_kv_string(j, "profile_note", note);
 }
 
+/* Of all iterations: plans are checked with the first batch, others may have larger microbatches. */
+static void memory_facts(const struct dt_cli_facts *f, const struct dt_cluster *c,
+                         const struct dt_sim_result *res)
+{
+    const struct dt_report *r = &res->report;
+    bool cpu = dt_cluster_is_cpu(c);
+    struct dt_error why;
+
+    dt_cli_fact_number(f, "memory_max_bytes", "memory",
+                       cpu ? "%10.2f MiB   of the fullest process"
+                           : "%10.2f GiB   of the fullest GPU",
+                       1 / (cpu ? 1048576.0 : 1073741824.0), r->memory.fullest);
+    dt_cli_fact_int(f, "memory_max_iteration", res->iterations > 1 ? "" : NULL,
+                    ", in iteration %lld", r->memory_iteration);
+    dt_cli_fact_note(f, "\n");
+    dt_cli_fact_int(f, "memory_unfit_iterations", NULL, NULL, r->unfit);
+    if (dt_report_check_memory(r, c, &why) != DT_OK)
+        dt_cli_fact_text(f, "memory_unfit", "does not fit", "%s\n", why.message);
+}
+
 /* What is offloaded. */
 static void host_facts(const struct dt_cli_facts *f, const struct dt_cluster *c,
                        const struct dt_memory_host *h)
@@ -100,7 +121,6 @@ void dt_cli_report_facts(const struct dt_cli_facts *f, const struct dt_session *
 {
     const struct dt_report *r = &res->report;
     bool spread = res->iterations > 1 || s->job->sim.jitter > 0;
-    bool cpu = dt_cluster_is_cpu(&s->job->cluster);
 
     dt_cli_fact_number(f, "iteration_s", "iteration", "%10.3f s", 1, r->iteration_s);
     dt_cli_fact_number(f, "iteration_s_p10", "", "   (80 %% interval %.3f", 1, r->iteration_s_p10);
@@ -131,12 +151,9 @@ void dt_cli_report_facts(const struct dt_cli_facts *f, const struct dt_session *
                        r->bubble_fraction);
     dt_cli_fact_number(f, "exposed_comm_s", "exposed comm.",
                        "%10.3f s   mean over GPUs, outside kernels\n", 1, r->exposed_comm_s);
-    dt_cli_fact_number(f, "memory_max_bytes", "memory",
-                       cpu ? "%10.2f MiB   of the fullest process\n"
-                           : "%10.2f GiB   of the fullest GPU\n",
-                       1 / (cpu ? 1048576.0 : 1073741824.0), r->mem_bytes_fullest);
-    if (r->host.node_bytes > 0)
-        host_facts(f, &s->job->cluster, &r->host);
+    memory_facts(f, &s->job->cluster, res);
+    if (r->memory.host.node_bytes > 0)
+        host_facts(f, &s->job->cluster, &r->memory.host);
     if (s->job->sim.preprocess.mode != DT_SCHED_SUPPLY_NONE)
         dt_cli_data_facts(f, s, &res->data);
     if (s->job->sim.failures) /* the last line, an earlier member */

@@ -19,11 +19,12 @@ static void words(const struct dt_session *s, const struct dt_sim_result *r, cha
     snprintf(title, 512, "%s on %s, %s: %.3f s per iteration (80 %% interval %.3f to %.3f s)",
              p->model, p->cluster, dt_plan_strategy_names[p->strategy], r->report.iteration_s,
              r->report.iteration_s_p10, r->report.iteration_s_p90);
-    snprintf(subtitle, 256,
-             "simulated, %s on %d %s; the first iteration, replica 0 of each module, which stands "
-             "for the others",
-             dt_pipe_schedule_names[p->policy.schedule], r->report.gpus_used,
-             r->report.gpus_used == 1 ? unit : units);
+    snprintf(
+        subtitle, 256,
+        "simulated, %s on %d %s; the first iteration, one replica of each module, which stands "
+        "for the others",
+        dt_pipe_schedule_names[p->policy.schedule], r->report.gpus_used,
+        r->report.gpus_used == 1 ? unit : units);
     *out = (struct dt_report_timeline_text){title, subtitle, unit, 0};
 }
 

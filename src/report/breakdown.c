@@ -24,6 +24,8 @@ const struct dt_report_spent_kind dt_report_spent_kinds[DT_SPENT_N] = {
     {"data", "waiting for input data", DT_CHART_OLIVE},
     {"exposed: host link", "parameters on their way back from the host that computation waits for",
      DT_CHART_PLUM},
+    {"host: optimizer step", "the optimizer's update by the host's cores, while the GPU is idle",
+     DT_CHART_RED},
     {"bubble: pipeline fills", "before the first op of a GPU has its input", DT_CHART_SILVER},
     {"bubble: other stages", "waiting for another stage of the module", DT_CHART_GREY},
     {"bubble: other modules", "waiting for another module", DT_CHART_SLATE},
@@ -58,7 +60,8 @@ struct gpu {
     const struct dt_run_view *v;
     struct work *compute; /* of all its lanes, in order of time */
     struct work *comm;    /* messages received, data, collectives: in order of lane and end */
-    size_t n_compute, n_comm, cap_compute, cap_comm;
+    struct work *coll;    /* collectives, and optimizer steps of the host, in order of time */
+    size_t n_compute, n_comm, n_coll, cap_compute, cap_comm, cap_coll;
     double ns[DT_SPENT_N];
 };
 
@@ -84,6 +87,14 @@ static int by_lane_and_end(const void *va, const void *vb)
     return a->op < b->op ? -1 : a->op > b->op;
 }
 
+static int put(struct work **list, size_t *n, size_t *cap, const struct work *w)
+{
+    if (dt_grow((void **)list, cap, *n + 1, sizeof **list) != 0)
+        return -1;
+    (*list)[(*n)++] = *w;
+    return 0;
+}
+
 static enum dt_status collect(struct gpu *g, int lane, struct dt_error *err)
 {
     const struct dt_run_view_lane *l = &g->v->lane[lane];
@@ -91,15 +102,16 @@ static enum dt_status collect(struct gpu *g, int lane, struct dt_error *err)
     for (uint32_t i = l->first; i < l->first + l->n; i++) {
         const struct dt_run_view_op *o = &g->v->op[i];
         enum dt_op_resource res = dt_op_resource((enum dt_op_kind)o->kind);
-        bool compute = res == DT_RES_COMPUTE;
-        void **at = compute ? (void **)&g->compute : (void **)&g->comm;
-        size_t *n = compute ? &g->n_compute : &g->n_comm;
+        const struct work w = {o->begin_ns, o->end_ns, i, lane};
+        bool host = o->kind == DT_OP_STEP && g->v->module[l->module].steps_on_host;
 
         if (res == DT_RES_P2P_OUT || o->begin_ns < 0 || o->end_ns < o->begin_ns)
             continue;
-        if (dt_grow(at, compute ? &g->cap_compute : &g->cap_comm, *n + 1, sizeof *g->comm) != 0)
+        if ((res == DT_RES_COMPUTE && !host &&
+             put(&g->compute, &g->n_compute, &g->cap_compute, &w) != 0) ||
+            (res != DT_RES_COMPUTE && put(&g->comm, &g->n_comm, &g->cap_comm, &w) != 0) ||
+            ((res == DT_RES_COLL || host) && put(&g->coll, &g->n_coll, &g->cap_coll, &w) != 0))
             return dt_error_nomem(err, "where the time goes");
-        (compute ? g->compute : g->comm)[(*n)++] = (struct work){o->begin_ns, o->end_ns, i, lane};
     }
     return DT_OK;
 }
@@ -116,7 +128,8 @@ static enum dt_report_spent spent_of(const struct dt_run_view *v, const struct w
     case DT_OP_WEIGHT_GRAD:
         return DT_SPENT_WEIGHT_GRAD;
     case DT_OP_STEP:
-        return DT_SPENT_STEP;
+        return v->module[v->lane[w->lane].module].steps_on_host ? DT_SPENT_HOST_STEP
+                                                                : DT_SPENT_STEP;
     case DT_OP_SEND:
     case DT_OP_RECV:
         return o->peer >= 0 && v->lane[o->peer].module != v->lane[w->lane].module
@@ -169,18 +182,17 @@ static const struct work *gate(const struct gpu *g, const struct work *x, int64_
     return NULL;
 }
 
-/* From the last backward to the optimizer step, and after it: collectives of the lane by kind, else the others are
- * waited for. */
-static void drain(struct gpu *g, int lane, int64_t from, int64_t to)
+/* From the last backward to an optimizer step, and after it: collectives of the GPU's lanes by kind, for all of which its
+ * steps wait, and steps of the host; else other GPUs are waited for. */
+static void drain(struct gpu *g, int64_t from, int64_t to)
 {
     int64_t at = from;
 
-    for (size_t i = 0; i < g->n_comm; i++) {
-        const struct work *w = &g->comm[i];
+    for (size_t i = 0; i < g->n_coll; i++) {
+        const struct work *w = &g->coll[i];
         int64_t begin = w->begin_ns > at ? w->begin_ns : at, end = w->end_ns < to ? w->end_ns : to;
 
-        if (w->lane != lane ||
-            dt_op_resource((enum dt_op_kind)g->v->op[w->op].kind) != DT_RES_COLL || end <= begin)
+        if (end <= begin)
             continue;
         g->ns[DT_SPENT_DRAIN] += (double)(begin - at);
         g->ns[spent_of(g->v, w)] += (double)(end - begin);
@@ -195,7 +207,7 @@ static void idle(struct gpu *g, const struct work *next, int64_t from)
     int64_t begin, end, to = next->begin_ns;
 
     if (g->v->op[next->op].kind == DT_OP_STEP) {
-        drain(g, next->lane, from, to);
+        drain(g, from, to);
         return;
     }
     w = gate(g, next, from);
@@ -228,6 +240,7 @@ static void idle(struct gpu *g, const struct work *next, int64_t from)
         case DT_SPENT_SYNC:
         case DT_SPENT_NORM:
         case DT_SPENT_HOST:
+        case DT_SPENT_HOST_STEP:
         case DT_SPENT_FILL:
         case DT_SPENT_STAGE:
         case DT_SPENT_MODULE:
@@ -241,9 +254,8 @@ static void idle(struct gpu *g, const struct work *next, int64_t from)
 static enum dt_status one_gpu(struct gpu *g, const int *lanes, int n, struct dt_error *err)
 {
     int64_t free_ns = 0, end_ns = g->v->makespan_ns;
-    int last = lanes[0];
 
-    g->n_compute = g->n_comm = 0;
+    g->n_compute = g->n_comm = g->n_coll = 0;
     memset(g->ns, 0, sizeof g->ns);
     for (int i = 0; i < n; i++)
         DT_TRY(collect(g, lanes[i], err));
@@ -251,6 +263,8 @@ static enum dt_status one_gpu(struct gpu *g, const int *lanes, int n, struct dt_
         qsort(g->compute, g->n_compute, sizeof *g->compute, by_begin);
     if (g->n_comm)
         qsort(g->comm, g->n_comm, sizeof *g->comm, by_lane_and_end);
+    if (g->n_coll)
+        qsort(g->coll, g->n_coll, sizeof *g->coll, by_begin);
     for (size_t i = 0; i < g->n_compute; i++) {
         const struct work *w = &g->compute[i];
 
@@ -261,11 +275,10 @@ static enum dt_status one_gpu(struct gpu *g, const int *lanes, int n, struct dt_
         if (w->end_ns > free_ns) { /* what two lanes do at once counts once */
             g->ns[spent_of(g->v, w)] += (double)(w->end_ns - free_ns);
             free_ns = w->end_ns;
-            last = w->lane;
         }
     }
     if (end_ns > free_ns)
-        drain(g, last, free_ns, end_ns);
+        drain(g, free_ns, end_ns);
     return DT_OK;
 }
 
@@ -393,6 +406,7 @@ enum dt_status dt_report_breakdown_of(const struct dt_run_view *v, struct dt_err
     dt_free(e);
     dt_free(g.compute);
     dt_free(g.comm);
+    dt_free(g.coll);
     if (st == DT_OK)
         *out = b;
     else

@@ -21,7 +21,8 @@ enum dt_report_spent {
     DT_SPENT_SYNC,
     DT_SPENT_NORM,
     DT_SPENT_DATA,
-    DT_SPENT_HOST, /* parameters on their way to the host, or back */
+    DT_SPENT_HOST,      /* parameters on their way to the host, or back */
+    DT_SPENT_HOST_STEP, /* the optimizer's update by the host's cores */
     /* bubbles */
     DT_SPENT_FILL,   /* before the first op: the pipeline fills */
     DT_SPENT_STAGE,  /* for another stage of the module */

@@ -83,7 +83,7 @@ struct dt_report_worked_out {
     int n_next, n_input, n_stage, n_part, n_order, n_assumption;
     double
         again_s; /* the first iteration simulated anew when the page was made; NaN = it was not */
-    double memory_limit_bytes, memory_bytes;
+    double memory_limit_bytes;
     double order_before_s,
         order_after_s;       /* iterations of the first batch, as it comes and as it is reordered */
     const char *order_name;  /* how samples are reordered */
@@ -103,6 +103,8 @@ struct dt_report_page_run {
     bool has_plan;
     struct dt_plan plan;
     char assumed[1024], profile_note[512], plan_changes[1024], device[64];
+    double memory_max_bytes;       /* of the fullest GPU or process; NaN = not told */
+    char memory_unfit[256];        /* which iteration does not fit, and by how much; "" = all do */
     double reorder_s[4];           /* none, inter, intra, both; NaN = not told */
     struct dt_run_summary summary; /* nothing is known in it of what is no run of a runs file */
     char *job_json, *report_json;

@@ -179,7 +179,7 @@ static void memory_tile(struct dt_text *t, const struct dt_report_page_run *r)
 
     for (int m = 0; m < r->n_modules; m++)
         most = r->module[m].memory_bytes > most ? r->module[m].memory_bytes : most;
-    most = w->memory_bytes > most ? w->memory_bytes : most;
+    most = r->memory_max_bytes > most ? r->memory_max_bytes : most; /* with all that share it */
     if (r->executed && measured > 0) {
         dt_html_raw(t, "<div><dt>");
         dt_html_text(t, "memory of the fullest %s", r->cpu ? "process" : "GPU");
@@ -195,7 +195,9 @@ static void memory_tile(struct dt_text *t, const struct dt_report_page_run *r)
     dt_html_raw(t, "</dt><dd>");
     dt_html_text(t, "%.1f %s", most / unit, r->cpu ? "MiB" : "GiB");
     dt_html_raw(t, "</dd><dd class=\"sub\">");
-    if (w->memory_limit_bytes > 0)
+    if (r->memory_unfit[0])
+        dt_html_text(t, "does not fit: %s", r->memory_unfit);
+    else if (w->memory_limit_bytes > 0)
         dt_html_text(t, "predicted; %.1f %s may be used", w->memory_limit_bytes / unit,
                      r->cpu ? "MiB" : "GiB");
     else

@@ -69,6 +69,8 @@ static void parse(struct dt_node root, struct dt_report_page_run *r)
 
         r->provenance[k] = v >= 0 && v <= 1 ? v : 0;
     }
+    r->memory_max_bytes = number(root, "memory_max_bytes");
+    string(root, "memory_unfit", r->memory_unfit, sizeof r->memory_unfit);
     string(root, "model", r->model, sizeof r->model);
     string(root, "cluster", r->cluster, sizeof r->cluster);
     string(root, "strategy", r->strategy, sizeof r->strategy);
@@ -145,6 +147,8 @@ static enum dt_status fill(const struct dt_run_ref *ref, struct dt_error *err,
     dt_run_documents_free(&d);
     if (st == DT_OK)
         st = dt_run_view_read(ref, err, &r->view);
+    if (st == DT_OK && r->has_plan && !r->cpu)
+        dt_run_view_offload(&r->view, &r->plan);
     if (st == DT_OK)
         dt_report_page_spend(r);
     return st;

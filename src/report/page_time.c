@@ -35,8 +35,9 @@ enum dt_status dt_report_page_timeline(struct dt_text *t, const struct dt_report
     dt_html_raw(t, svg);
     dt_html_raw(t, "</div><figcaption>");
     dt_html_text(t,
-                 "%s: %s. A row for each stage of replica 0 of every module, which stands for the "
-                 "other replicas; below "
+                 "%s: %s. A row for each stage of every module, of one replica, which stands for "
+                 "the others that "
+                 "share their GPUs with the same modules; below "
                  "the bars of a row its collectives, the messages it sends and those it receives. "
                  "Blank is idle.",
                  r->executed ? "The last iteration of the run, measured"
@@ -187,18 +188,22 @@ static enum dt_status table(struct dt_text *t, const struct dt_report_page_run *
 static void sums(struct dt_text *t, const struct dt_report_page_run *r)
 {
     double compute = 0, exposed = 0, bubble = 0;
+    double host = dt_report_spent_share(&r->spent.all, DT_SPENT_HOST_STEP);
+    char steps[64] = "";
 
     for (int k = 0; k < DT_SPENT_N; k++) {
         double share = dt_report_spent_share(&r->spent.all, (enum dt_report_spent)k);
 
         *(k < DT_SPENT_EXPOSED ? &compute : k < DT_SPENT_BUBBLE ? &exposed : &bubble) += share;
     }
+    if (host > 0)
+        snprintf(steps, sizeof steps, ", %.1f %% optimizer steps of hosts", 100 * host);
     dt_html_raw(t, "<p>");
     dt_html_text(
         t,
         "Of the time of all %s, %.1f %% is computation, %.1f %% communication and data that "
-        "computation waits for, and %.1f %% bubbles.",
-        r->cpu ? "processes" : "GPUs", 100 * compute, 100 * exposed, 100 * bubble);
+        "computation waits for%s, and %.1f %% bubbles.",
+        r->cpu ? "processes" : "GPUs", 100 * compute, 100 * (exposed - host), steps, 100 * bubble);
     dt_html_raw(t, "</p>\n");
 }
 

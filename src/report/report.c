@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "core/cost/memory.h"
 
+#include <math.h>
 #include <string.h>
 
 static void total_work(const struct dt_assignment *a, int module, struct dt_work *w)
@@ -125,6 +126,40 @@ static double memory_of_stages(const struct dt_program *prog, const struct dt_mo
     return max;
 }
 
+enum dt_status dt_report_memory_of(const struct dt_program *prog, const struct dt_model *m,
+                                   const struct dt_cluster *c, struct dt_error *err,
+                                   struct dt_report_memory *out)
+{
+    struct dt_report_memory r = {.fullest = 0};
+    struct dt_work most[DT_MAX_MODULES];
+    int64_t n_mb[DT_MAX_MODULES];
+
+    for (int i = 0; i < m->n_modules; i++) {
+        r.of_module[i] = memory_of_stages(prog, m, c, i, NULL);
+        n_mb[i] = dt_report_largest(prog->plan, c, prog->assignment, i, &most[i]);
+    }
+    DT_TRY(dt_memory_fullest(prog->plan, m, c, most, n_mb, err, &r.fullest));
+    DT_TRY(dt_memory_host(prog->plan, m, c, most, err, &r.host));
+    *out = r;
+    return DT_OK;
+}
+
+void dt_report_memory_most(struct dt_report_memory *most, const struct dt_report_memory *one)
+{
+    for (int i = 0; i < DT_MAX_MODULES; i++)
+        most->of_module[i] = fmax(most->of_module[i], one->of_module[i]);
+    most->fullest = fmax(most->fullest, one->fullest);
+    most->host.gpu_bytes = fmax(most->host.gpu_bytes, one->host.gpu_bytes);
+    most->host.node_bytes = fmax(most->host.node_bytes, one->host.node_bytes);
+    most->host.all_bytes = fmax(most->host.all_bytes, one->host.all_bytes);
+}
+
+bool dt_report_memory_fits(const struct dt_report_memory *r, const struct dt_cluster *c)
+{
+    return r->fullest <= dt_memory_limit(c) &&
+           (c->host_mem_bytes <= 0 || r->host.node_bytes <= c->host_mem_bytes);
+}
+
 enum dt_status dt_report_lane_memory(const struct dt_program *prog, const struct dt_model *m,
                                      const struct dt_cluster *c, struct dt_error *err, double *out)
 {
@@ -159,8 +194,7 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
     const struct dt_assignment *a = prog->assignment;
     struct dt_report r = {0};
     double model = 0, tokens = 0, peak;
-    struct dt_work llm = {0}, most[DT_MAX_MODULES];
-    int64_t n_mb[DT_MAX_MODULES];
+    struct dt_work llm = {0};
 
     if (t->n_ops != prog->n_ops || t->makespan_ns <= 0)
         return dt_error_set(err, DT_ERR_INTERNAL,
@@ -173,13 +207,11 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
     r.gpus_used = dt_plan_gpus(prog->plan);
     r.ops = prog->n_ops;
     dt_report_flops(prog->plan, m, a, r.model_flops, &r.hardware_flops);
-    for (int i = 0; i < m->n_modules; i++) {
+    for (int i = 0; i < m->n_modules; i++)
         model += r.model_flops[i];
-        r.mem_bytes_max[i] = memory_of_stages(prog, m, c, i, NULL);
-        n_mb[i] = dt_report_largest(prog->plan, c, a, i, &most[i]);
-    }
-    DT_TRY(dt_memory_fullest(prog->plan, m, c, most, n_mb, err, &r.mem_bytes_fullest));
-    DT_TRY(dt_memory_host(prog->plan, m, c, most, err, &r.host));
+    DT_TRY(dt_report_memory_of(prog, m, c, err, &r.memory));
+    r.memory_iteration = 1;
+    r.unfit = r.unfit_first = !dt_report_memory_fits(&r.memory, c);
     peak = r.gpus_used * c->peak_flops * r.iteration_s;
     if (peak > 0) {
         r.mfu = model / peak;

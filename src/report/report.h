@@ -7,6 +7,11 @@
 #include "core/cost/memory.h"
 #include "core/schedule/timeline.h"
 
+struct dt_report_memory {
+    double of_module[DT_MAX_MODULES]; /* of a module's fullest stage */
+    double fullest; /* of the fullest GPU or process, all modules that share it together */
+    struct dt_memory_host host; /* of what is offloaded */
+};
 struct dt_report {
     double iteration_s, iteration_s_p10,
         iteration_s_p90;                 /* with the errors of the times, and other samples */
@@ -20,10 +25,9 @@ struct dt_report {
     double model_flops[DT_MAX_MODULES]; /* per iteration, training multiplier of freezing applied */
     double hardware_flops;
     struct dt_timeline_summary timeline;
-    double mem_bytes_max[DT_MAX_MODULES]; /* of a module's fullest stage */
-    double
-        mem_bytes_fullest; /* of the fullest GPU or process, all modules that share it together */
-    struct dt_memory_host host;   /* of what is offloaded */
+    struct dt_report_memory memory; /* of several iterations: the most that one needs */
+    /* iterations, from 1: the one with the fullest GPU; the first that does not fit, and how many do not (0: all fit) */
+    int memory_iteration, unfit_first, unfit;
     double prov_share[DT_PROV_N]; /* sums to 1 */
     uint64_t ops;
 };
@@ -36,6 +40,13 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
                               const struct dt_cluster *c, const struct dt_durations *dur,
                               const struct dt_timeline *t, struct dt_error *err,
                               struct dt_report *out);
+/* Of one iteration, which is that program. */
+enum dt_status dt_report_memory_of(const struct dt_program *prog, const struct dt_model *m,
+                                   const struct dt_cluster *c, struct dt_error *err,
+                                   struct dt_report_memory *out);
+/* What GPUs and hosts need who hold one and the other, one after the other. */
+void dt_report_memory_most(struct dt_report_memory *most, const struct dt_report_memory *one);
+bool dt_report_memory_fits(const struct dt_report_memory *r, const struct dt_cluster *c);
 /* The same on a cluster of so many GPUs, of which the plan uses as many as it did. */
 void dt_report_set_gpus(struct dt_report *r, int gpus);
 /* The largest microbatch of a module, which its memory is charged for (dt_assignment_charged); a process keeps room for the most of each of its

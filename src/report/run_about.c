@@ -83,7 +83,17 @@ static const char run_sql[] = "SELECT kind, job_name, " PLAN("strategy") ", " PL
                "CASE WHEN json_valid(report) THEN json_extract(report, '$.mfu') END, "
                "coalesce(length(job), 0) + coalesce(length(plan), 0) + coalesce(length(report), 0) "
                "+ 200, "
-               "(SELECT count(*) FROM %s.lane WHERE run = ?1) FROM %s.run WHERE id = ?1";
+               "(SELECT count(*) FROM %s.lane WHERE run = ?1), "
+               "CASE WHEN kind = 'simulated' AND json_valid(report) THEN json_extract(report, "
+               "'$.iteration_s') END FROM %s.run WHERE id = ?1";
+
+/* NAN where it is no number. */
+static double number(sqlite3_stmt *s, int column)
+{
+    int type = sqlite3_column_type(s, column);
+
+    return type == SQLITE_FLOAT || type == SQLITE_INTEGER ? sqlite3_column_double(s, column) : NAN;
+}
 
 static enum dt_status read_run(const struct dt_runs_db *db, const char *schema, const char *path,
                                int64_t id, struct dt_error *err, struct dt_run_about *out)
@@ -95,8 +105,6 @@ static enum dt_status read_run(const struct dt_runs_db *db, const char *schema, 
     DT_TRY(prepare(db, schema, path, run_sql, id, err, &s));
     rc = sqlite3_step(s);
     if (rc == SQLITE_ROW) {
-        int type = sqlite3_column_type(s, 9);
-
         out->id = id;
         dt_run_about_copy(s, 0, out->kind, sizeof(out->kind));
         dt_run_about_copy(s, 1, out->job_file, sizeof(out->job_file));
@@ -108,8 +116,8 @@ static enum dt_status read_run(const struct dt_runs_db *db, const char *schema, 
         out->n_ops = sqlite3_column_int64(s, 6);
         out->ops = sqlite3_column_int(s, 7) != 0;
         out->makespan_s = 1e-9 * sqlite3_column_double(s, 8);
-        out->mfu =
-            type == SQLITE_FLOAT || type == SQLITE_INTEGER ? sqlite3_column_double(s, 9) : NAN;
+        out->mfu = number(s, 9);
+        out->iteration_s = number(s, 12) > 0 ? number(s, 12) : out->makespan_s;
         out->bytes = sqlite3_column_int64(s, 10) + sqlite3_column_int64(s, 11) * LANE_BYTES +
                      (out->ops ? out->n_ops * OP_BYTES : 0);
     } else {

@@ -378,6 +378,38 @@ static enum dt_status read_report(struct reader *r)
     return DT_OK;
 }
 
+/* Lanes and their memory are those of the first iteration, whose timeline is stored; a simulation of several reports the median
+ * one and the most memory of all.  Lanes of a process share its scratch, and are compared without. */
+static enum dt_status read_simulated(struct reader *r)
+{
+    sqlite3_stmt *s;
+    double v;
+    int rc;
+
+    DT_TRY(prepare(r,
+                   "SELECT CASE WHEN json_valid(report) THEN json_extract(report, "
+                   "'$.bubble_fraction') END FROM %s.run WHERE id = ?1",
+                   &s));
+    v = sqlite3_step(s) == SQLITE_ROW ? value(s, 0) : NAN;
+    sqlite3_finalize(s);
+    if (!isnan(v))
+        r->out->v[DT_RUN_bubble_share] = v;
+    DT_TRY(prepare(r,
+                   "SELECT " OF("name") ", " OF("utilisation") ", " OF("memory_bytes_max")
+                       EACH("report", "modules"),
+                   &s));
+    while ((rc = sqlite3_step(s)) == SQLITE_ROW) {
+        struct dt_run_module *m = module_at(r, s, 0);
+        double busy = value(s, 1), bytes = value(s, 2);
+
+        if (m && !isnan(busy))
+            m->v[DT_RUN_OF_busy_share] = busy;
+        if (m && !isnan(bytes) && strcmp(r->out->memory_of, "gpu") == 0)
+            m->v[DT_RUN_OF_memory_bytes_max] = bytes;
+    }
+    return done(r, s, rc, DT_OK);
+}
+
 static enum dt_status read_facts(struct reader *r)
 {
     sqlite3_stmt *s;
@@ -422,8 +454,8 @@ static enum dt_status read_all(struct reader *r)
 
     DT_TRY(dt_run_about_read(r->db, r->schema, r->path, r->id, r->err, &o->about));
     snprintf(o->file, sizeof(o->file), "%s", r->path);
-    if (o->about.makespan_s > 0)
-        o->v[DT_RUN_iteration_s] = o->about.makespan_s;
+    if (o->about.iteration_s > 0)
+        o->v[DT_RUN_iteration_s] = o->about.iteration_s;
     DT_TRY(read_plan(r)); /* its modules are in the order of the model */
     DT_TRY(read_lanes(r));
     use_lanes(r);
@@ -431,6 +463,8 @@ static enum dt_status read_all(struct reader *r)
     DT_TRY(read_work(r));
     DT_TRY(read_memory(r));
     DT_TRY(read_report(r));
+    if (strcmp(o->about.kind, "simulated") == 0)
+        DT_TRY(read_simulated(r));
     DT_TRY(read_facts(r));
     use_peak(o);
     return DT_OK;

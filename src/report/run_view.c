@@ -39,6 +39,14 @@ static void copy_lane(const struct dt_program *p, const struct dt_timeline *t, i
     }
 }
 
+void dt_run_view_offload(struct dt_run_view *v, const struct dt_plan *p)
+{
+    for (int m = 0; m < v->n_modules; m++)
+        for (int k = 0; k < p->n_modules; k++)
+            if (strcmp(v->module[m].name, p->module_names[k]) == 0)
+                v->module[m].steps_on_host = dt_plan_offloads_optimizer(&p->modules[k]);
+}
+
 enum dt_status dt_run_view_of(const struct dt_program *p, const struct dt_model *m,
                               const struct dt_timeline *t, struct dt_error *err,
                               struct dt_run_view *out)
@@ -55,6 +63,8 @@ enum dt_status dt_run_view_of(const struct dt_program *p, const struct dt_model 
         st = dt_error_nomem(err, "a picture of the run");
     for (int i = 0; i < m->n_modules; i++)
         snprintf(v.module[i].name, sizeof v.module[i].name, "%s", m->modules[i].name);
+    if (p->steps_on_hosts)
+        dt_run_view_offload(&v, p->plan);
     for (int k = 0; st == DT_OK && k < p->n_lanes; k++)
         copy_lane(p, t, k, &v);
     if (st == DT_OK)
@@ -74,11 +84,6 @@ void dt_run_view_free(struct dt_run_view *v)
 }
 
 /* ---- who shares GPUs ---- */
-
-static bool meet(const struct dt_run_view_lane *a, const struct dt_run_view_lane *b)
-{
-    return a->first_gpu < b->first_gpu + b->gpus && b->first_gpu < a->first_gpu + a->gpus;
-}
 
 struct range {
     int64_t from, to;
@@ -165,46 +170,248 @@ enum dt_status dt_run_view_seat(struct dt_run_view *v, struct dt_error *err)
 
 /* ---- rows ---- */
 
-static void find_guests(const struct dt_run_view *v, struct dt_run_view_row *row)
+/* A lane of a host and one of a guest that share GPUs. */
+struct meeting {
+    int host, guest;
+};
+struct seating {
+    const struct dt_run_view *v;
+    struct meeting *m; /* by host */
+    size_t n, cap;
+    size_t *first; /* [n_lanes + 1] of a lane's in m */
+    int *stage;    /* [n_lanes] of each, numbered over all modules */
+    bool *shown;   /* [n_lanes] of guests, by that number: rows of the stage at hand have it */
+};
+struct numbered { /* a lane, to be sorted by its stage */
+    int module, stage, lane;
+};
+
+static int by_stage(const void *va, const void *vb)
 {
-    const struct dt_run_view_lane *l = &v->lane[row->lane];
-    bool there[DT_MAX_MODULES] = {false};
+    const struct numbered *a = va, *b = vb;
 
-    there[l->module] = true;
-    for (int k = 0; k < v->n_lanes; k++) {
-        const struct dt_run_view_lane *g = &v->lane[k];
-
-        if (!there[g->module] && v->module[g->module].host == l->module && meet(l, g)) {
-            there[g->module] = true;
-            row->guest[row->n_guests++] = k;
-        }
-    }
+    if (a->module != b->module)
+        return a->module < b->module ? -1 : 1;
+    return a->stage != b->stage ? (a->stage < b->stage ? -1 : 1) : a->lane - b->lane;
 }
 
-enum dt_status dt_run_view_rows(const struct dt_run_view *v, struct dt_error *err,
+/* A file may say of a lane that its stage is any number. */
+static enum dt_status number_stages(struct seating *s, struct dt_error *err)
+{
+    const struct dt_run_view *v = s->v;
+    struct numbered *x = dt_malloc(((size_t)v->n_lanes + 1) * sizeof *x);
+
+    if (!x)
+        return dt_error_nomem(err, "a picture of the run");
+    for (int k = 0; k < v->n_lanes; k++)
+        x[k] = (struct numbered){v->lane[k].module, v->lane[k].stage, k};
+    qsort(x, (size_t)v->n_lanes, sizeof *x, by_stage);
+    for (int k = 0, n = 0; k < v->n_lanes; k++) {
+        n += k > 0 && (x[k].module != x[k - 1].module || x[k].stage != x[k - 1].stage);
+        s->stage[x[k].lane] = n;
+    }
+    dt_free(x);
+    return DT_OK;
+}
+
+static int by_host(const void *va, const void *vb)
+{
+    const struct meeting *a = va, *b = vb;
+
+    return a->host != b->host ? a->host - b->host : a->guest - b->guest;
+}
+
+static bool is_host(const struct dt_run_view *v, int lane)
+{
+    return v->module[v->lane[lane].module].host == v->lane[lane].module;
+}
+
+static bool same_stage(const struct dt_run_view *v, int a, int b)
+{
+    return v->lane[a].module == v->lane[b].module && v->lane[a].stage == v->lane[b].stage;
+}
+
+/* More than any plan of ours has; a damaged file may have more. */
+enum { MEETINGS_MAX = 1 << 22, GUESTS_MAX = 4096 /* of a lane */ };
+
+static enum dt_status too_many(struct dt_error *err)
+{
+    return dt_error_set(err, DT_ERR_RANGE, "too many lanes share GPUs for a picture");
+}
+
+/* Lanes of hosts do not meet each other, so in the order of their GPUs those that a guest meets follow each other. */
+static enum dt_status meet(struct seating *s, const struct range *host, size_t hosts, int guest,
+                           struct dt_error *err)
+{
+    const struct dt_run_view_lane *g = &s->v->lane[guest];
+    size_t low = 0, high = hosts;
+
+    while (low < high) { /* the first that ends behind the guest's begin */
+        size_t mid = (low + high) / 2;
+
+        if (host[mid].to <= g->first_gpu)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    for (; low < hosts && host[low].from < g->first_gpu + g->gpus; low++) {
+        if (s->v->module[g->module].host != s->v->lane[host[low].lane].module)
+            continue;
+        if (s->n == MEETINGS_MAX)
+            return too_many(err);
+        if (dt_grow((void **)&s->m, &s->cap, s->n + 1, sizeof *s->m) != 0)
+            return dt_error_nomem(err, "a picture of the run");
+        s->m[s->n++] = (struct meeting){host[low].lane, guest};
+    }
+    return DT_OK;
+}
+
+static enum dt_status find_guests(struct seating *s, struct range *host, struct dt_error *err)
+{
+    const struct dt_run_view *v = s->v;
+    size_t hosts = 0, i = 0;
+
+    for (int k = 0; k < v->n_lanes; k++)
+        if (is_host(v, k))
+            host[hosts++] =
+                (struct range){v->lane[k].first_gpu, v->lane[k].first_gpu + v->lane[k].gpus, k};
+    qsort(host, hosts, sizeof *host, by_place);
+    for (int k = 0; k < v->n_lanes; k++)
+        if (!is_host(v, k))
+            DT_TRY(meet(s, host, hosts, k, err));
+    if (s->n)
+        qsort(s->m, s->n, sizeof *s->m, by_host);
+    for (int k = 0; k < v->n_lanes; k++) {
+        while (i < s->n && s->m[i].host == k)
+            i++;
+        s->first[k + 1] = i;
+        if (i - s->first[k] > GUESTS_MAX)
+            return too_many(err);
+    }
+    return DT_OK;
+}
+
+static bool *shown(const struct seating *s, size_t meeting)
+{
+    return &s->shown[s->stage[s->m[meeting].guest]];
+}
+
+/* How many stages of guests are on the lane that no row has yet. */
+static int unseen(const struct seating *s, int lane)
+{
+    int n = 0;
+
+    for (size_t i = s->first[lane]; i < s->first[lane + 1]; i++) {
+        size_t same = s->first[lane];
+
+        while (!same_stage(s->v, s->m[same].guest, s->m[i].guest))
+            same++;
+        n += same == i && !*shown(s, i);
+    }
+    return n;
+}
+
+/* Replicas of a stage need not have the same guests: the one that has most of those which no row has yet, or `otherwise`. */
+static int next_replica(const struct seating *s, int first, int otherwise)
+{
+    int most = 0, best = otherwise;
+
+    for (int k = first; k < s->v->n_lanes; k++) {
+        int n = same_stage(s->v, k, first) ? unseen(s, k) : 0;
+
+        if (n > most) {
+            most = n;
+            best = k;
+        }
+    }
+    return best;
+}
+
+/* Rows first, then the guests of all lanes. */
+static struct dt_run_view_row *rows_new(const struct seating *s, int **guests)
+{
+    struct dt_run_view_row *rows =
+        dt_calloc(1, DT_RUN_VIEW_ROWS_MAX * sizeof *rows + (s->n + 1) * sizeof(int));
+
+    *guests = rows ? (int *)(void *)(rows + DT_RUN_VIEW_ROWS_MAX) : NULL;
+    for (size_t i = 0; rows && i < s->n; i++)
+        (*guests)[i] = s->m[i].guest;
+    return rows;
+}
+
+static enum dt_status fill_rows(struct seating *s, struct range *scratch, struct dt_error *err,
                                 struct dt_run_view_row **out, int *n, int *more)
 {
-    struct dt_run_view_row *rows = dt_calloc(DT_RUN_VIEW_ROWS_MAX, sizeof *rows);
-    int found = 0;
+    const struct dt_run_view *v = s->v;
+    struct dt_run_view_row *rows;
+    int found = 0, *guests;
 
-    *more = 0;
+    DT_TRY(number_stages(s, err));
+    DT_TRY(find_guests(s, scratch, err));
+    rows = rows_new(s, &guests);
     if (!rows)
         return dt_error_nomem(err, "a picture of the run");
+    *more = 0;
     for (int k = 0; k < v->n_lanes; k++) {
-        const struct dt_run_view_lane *l = &v->lane[k];
-
-        if (l->replica != 0 || v->module[l->module].host != l->module)
+        if (v->lane[k].replica != 0 || !is_host(v, k))
             continue;
         if (found == DT_RUN_VIEW_ROWS_MAX) {
             ++*more;
             continue;
         }
-        rows[found].lane = k;
-        find_guests(v, &rows[found++]);
+        memset(s->shown, 0, (size_t)v->n_lanes * sizeof *s->shown);
+        for (int l = next_replica(s, k, k); l >= 0 && found < DT_RUN_VIEW_ROWS_MAX;
+             l = next_replica(s, k, -1)) {
+            for (size_t i = s->first[l]; i < s->first[l + 1]; i++)
+                *shown(s, i) = true;
+            rows[found++] =
+                (struct dt_run_view_row){.lane = l,
+                                         .n_guests = (int)(s->first[l + 1] - s->first[l]),
+                                         .guest = guests + s->first[l]};
+        }
     }
     *out = rows;
     *n = found;
     return DT_OK;
+}
+
+enum dt_status dt_run_view_rows(const struct dt_run_view *v, struct dt_error *err,
+                                struct dt_run_view_row **out, int *n, int *more)
+{
+    struct seating s = {.v = v};
+    struct range *scratch = dt_malloc(((size_t)v->n_lanes + 1) * sizeof *scratch);
+    enum dt_status st;
+
+    s.first = dt_calloc((size_t)v->n_lanes + 1, sizeof *s.first);
+    s.stage = dt_calloc((size_t)v->n_lanes + 1, sizeof *s.stage);
+    s.shown = dt_malloc(((size_t)v->n_lanes + 1) * sizeof *s.shown);
+    st = s.first && s.stage && s.shown && scratch ? fill_rows(&s, scratch, err, out, n, more)
+                                                  : dt_error_nomem(err, "a picture of the run");
+    dt_free(s.m);
+    dt_free(s.first);
+    dt_free(s.stage);
+    dt_free(s.shown);
+    dt_free(scratch);
+    return st;
+}
+
+bool dt_run_view_row_again(const struct dt_run_view *v, const struct dt_run_view_row *r, int guest)
+{
+    int k = 0;
+
+    while (!same_stage(v, r->guest[k], r->guest[guest]))
+        k++;
+    return k < guest;
+}
+
+/* Has the row an earlier guest of this one's module? */
+static bool named(const struct dt_run_view *v, const struct dt_run_view_row *r, int guest)
+{
+    int k = 0;
+
+    while (v->lane[r->guest[k]].module != v->lane[r->guest[guest]].module)
+        k++;
+    return k < guest;
 }
 
 /* Neither is a guest of the other: they are cut alike, and share all of their GPUs. */
@@ -222,7 +429,7 @@ void dt_run_view_row_modules(const struct dt_run_view *v, const struct dt_run_vi
     int n = snprintf(buf, size, "%s", v->module[v->lane[r->lane].module].name);
 
     for (int k = 0; k < r->n_guests && n > 0 && (size_t)n < size; k++)
-        if (colocated(v, r, k))
+        if (colocated(v, r, k) && !named(v, r, k))
             n += snprintf(buf + n, size - (size_t)n, " + %s",
                           v->module[v->lane[r->guest[k]].module].name);
 }
@@ -236,7 +443,9 @@ void dt_run_view_row_name(const struct dt_run_view *v, const struct dt_run_view_
     dt_run_view_row_modules(v, r, buf, size);
     n = strlen(buf);
     if (v->module[l->module].stages > 1)
-        snprintf(buf + n, size - n, " stage %d", l->stage);
+        n += (size_t)snprintf(buf + n, size - n, " stage %d", l->stage);
+    if (l->replica > 0 && n < size)
+        snprintf(buf + n, size - n, " replica %d", l->replica);
 }
 
 void dt_run_view_row_note(const struct dt_run_view *v, const struct dt_run_view_row *r,
@@ -254,10 +463,10 @@ void dt_run_view_row_note(const struct dt_run_view *v, const struct dt_run_view_
     else if (m->replicas == 1)
         n = snprintf(buf, size, "%d of %s %s%s", l->gpus, all, unit, s);
     else
-        n = snprintf(buf, size, "%d of %s %s%s, replica 0 of %d", l->gpus, all, unit, s,
-                     m->replicas);
+        n = snprintf(buf, size, "%d of %s %s%s, replica %d of %d", l->gpus, all, unit, s,
+                     l->replica, m->replicas);
     for (int k = 0; k < r->n_guests && n > 0 && (size_t)n < size; k++)
-        if (!colocated(v, r, k))
+        if (!colocated(v, r, k) && !named(v, r, k))
             n += snprintf(buf + n, size - (size_t)n, "%s%s", others++ ? ", " : ", with ",
                           v->module[v->lane[r->guest[k]].module].name);
 }

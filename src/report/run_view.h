@@ -25,6 +25,7 @@ struct dt_run_view_module {
     int replicas, stages; /* dp, pp */
     int64_t gpus;         /* of all its lanes */
     int host;             /* the module on whose GPUs it lies; itself, if they are its own */
+    bool steps_on_host;   /* its optimizer is offloaded: GPUs are idle during its steps */
 };
 struct dt_run_view {
     int n_modules, n_lanes;
@@ -43,23 +44,28 @@ enum dt_status dt_run_view_of(const struct dt_program *p, const struct dt_model 
 enum dt_status dt_run_view_read(const struct dt_run_ref *run, struct dt_error *err,
                                 struct dt_run_view *out);
 void dt_run_view_free(struct dt_run_view *v);
+/* Whose optimizer steps are the host's, by the plan of a run on GPUs. */
+void dt_run_view_offload(struct dt_run_view *v, const struct dt_plan *p);
 /* Works out hosts and GPUs from the lanes; those that make views call it. */
 enum dt_status dt_run_view_seat(struct dt_run_view *v, struct dt_error *err);
 
 enum { DT_RUN_VIEW_ROWS_MAX = 160 };
-/* A row of a picture: a lane of replica 0 of a module that has GPUs of its own, and the lanes of other modules that share
- * GPUs with it. */
+/* A row of a picture: a lane of a module that has GPUs of its own, and all lanes of other modules that share GPUs with it. */
 struct dt_run_view_row {
     int lane;
-    int n_guests, guest[DT_MAX_MODULES]; /* a lane of each: the first on these GPUs */
+    int n_guests, *guest; /* in the same block as the rows */
 };
-/* Rows in the order of the lanes, and how many were more than that; *out is the caller's (dt_free). */
+/* A row for each stage, of the replica that has most guests, the first of such; and one for another replica as long as stages of
+ * guests are left that no row of the stage has.  Rows in the order of the stages, and how many were more than that; *out is the caller's
+ * (dt_free). */
 enum dt_status dt_run_view_rows(const struct dt_run_view *v, struct dt_error *err,
                                 struct dt_run_view_row **out, int *n, int *more);
+/* Is an earlier guest of the row of the same stage as this one?  They do alike, on other GPUs of the row's. */
+bool dt_run_view_row_again(const struct dt_run_view *v, const struct dt_run_view_row *r, int guest);
 /* "llm"; "encoder + llm" where these share all of their GPUs. */
 void dt_run_view_row_modules(const struct dt_run_view *v, const struct dt_run_view_row *r,
                              char *buf, size_t size);
-/* "llm stage 3", or without where there is one stage. */
+/* "llm stage 3", or without where there is one stage; "llm stage 3 replica 1" of another than the first. */
 void dt_run_view_row_name(const struct dt_run_view *v, const struct dt_run_view_row *r, char *buf,
                           size_t size);
 /* "4 of 1,280 GPUs, replica 0 of 64, with encoder"; `unit`: "GPU", "process". */

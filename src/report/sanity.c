@@ -74,11 +74,37 @@ enum dt_status dt_report_check(const struct dt_report *r, const struct dt_plan *
                                 "the simulation gives no sensible result: %s %.4g", figures[i].name,
                                 figures[i].value);
     for (int m = 0; m < p->n_modules; m++)
-        if (!(r->mem_bytes_max[m] >= 0) || isinf(r->mem_bytes_max[m]))
+        if (!(r->memory.of_module[m] >= 0) || isinf(r->memory.of_module[m]))
             return dt_error_set(err, DT_ERR_RANGE,
                                 "the simulation gives no sensible result: memory of %s, %.4g bytes",
-                                p->module_names[m], r->mem_bytes_max[m]);
+                                p->module_names[m], r->memory.of_module[m]);
     return r->mfu > most || r->hfu > most ? too_fast(r, p, c, err) : DT_OK;
+}
+
+/* ---- memory ---- */
+
+enum dt_status dt_report_check_memory(const struct dt_report *r, const struct dt_cluster *c,
+                                      struct dt_error *err)
+{
+    bool cpu = dt_cluster_is_cpu(c);
+    double unit = cpu ? 1048576.0 : 1073741824.0, limit = dt_memory_limit(c);
+    const char *name = cpu ? "MiB" : "GiB", *device = cpu ? "process" : "GPU";
+    char others[64] = "";
+
+    if (r->unfit == 0)
+        return DT_OK;
+    if (r->unfit > 1)
+        snprintf(others, sizeof others, "; %d iterations do not fit", r->unfit);
+    if (r->memory.fullest <= limit)
+        return dt_error_set(err, DT_ERR_INFEASIBLE,
+                            "iteration %d needs more of a node's host memory than the cluster has, "
+                            "at most %.2f GiB of %.2f%s",
+                            r->unfit_first, r->memory.host.node_bytes / 1073741824.0,
+                            c->host_mem_bytes / 1073741824.0, others);
+    return dt_error_set(err, DT_ERR_INFEASIBLE,
+                        "iteration %d needs %.2f %s of a %s, %.2f more than it has%s",
+                        r->memory_iteration, r->memory.fullest / unit, name, device,
+                        (r->memory.fullest - limit) / unit, others);
 }
 
 /* ---- what may be wrong ---- */

@@ -13,6 +13,9 @@
  * a whole, beside a peak that is only assumed. */
 enum dt_status dt_report_check(const struct dt_report *r, const struct dt_plan *p,
                                const struct dt_cluster *c, struct dt_error *err);
+/* DT_ERR_INFEASIBLE where GPUs, or hosts, do not hold all iterations: which, and by how much. */
+enum dt_status dt_report_check_memory(const struct dt_report *r, const struct dt_cluster *c,
+                                      struct dt_error *err);
 /* To an error of status DT_ERR_RANGE: adds those of the job's figures that are far from anything
  * known, and places it at the first of them.  Returns `st`. */
 enum dt_status dt_report_suspect(const struct dt_job *j, enum dt_status st, struct dt_error *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Pictures of an iteration: a row for each stage of replica 0 of every module that has GPUs of its own, with what its GPUs
- * do for other modules; idle time is blank. */
+ * Pictures of an iteration: a row for each stage of every module that has GPUs of its own, of one replica or as many as show
+ * all guests, with what its GPUs do for other modules; idle time is blank. */
 #ifndef DT_REPORT_TIMELINE_DRAW_H
 #define DT_REPORT_TIMELINE_DRAW_H
 

@@ -179,7 +179,8 @@ static void bars(struct pen *p, const struct dt_run_view_row *rows, int n)
     for (int i = 0; i < n; i++) {
         lane(p, rows[i].lane, i * ROW, false);
         for (int g = 0; g < rows[i].n_guests; g++)
-            lane(p, rows[i].guest[g], i * ROW, true);
+            if (!dt_run_view_row_again(p->v, &rows[i], g))
+                lane(p, rows[i].guest[g], i * ROW, true);
     }
 }
 
@@ -257,7 +258,7 @@ static void head(struct dt_text *t, const struct dt_report_timeline_text *words,
     dt_html_escape(t, words->title);
     dt_text_add(t, "</title><desc id=\"%s-d\">", id);
     dt_html_escape(t, words->subtitle);
-    dt_text_add(t, " A row for each stage of replica 0 of every module; time runs to the right."
+    dt_text_add(t, " A row for each stage of every module; time runs to the right."
                    "</desc>\n");
     if (form == DT_CHART_FRAGMENT)
         return;

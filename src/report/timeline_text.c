@@ -110,7 +110,8 @@ static void row(struct grid *g, const struct dt_run_view_row *r)
         g->mb[c] = -1;
     lane(g, r->lane);
     for (int k = 0; k < r->n_guests; k++)
-        lane(g, r->guest[k]);
+        if (!dt_run_view_row_again(g->v, r, k))
+            lane(g, r->guest[k]);
     decide(g);
     dt_run_view_row_name(g->v, r, name, sizeof name);
     dt_text_add(g->t, "%*.*s │", g->names, g->names, name);
@@ -167,7 +168,7 @@ static void axis(const struct grid *g)
 static void legend(const struct grid *g, const struct dt_report_timeline_text *words,
                    const struct dt_run_view_row *rows, int n, int more)
 {
-    char name[256], note[256];
+    char name[256], note[256], last[sizeof name + sizeof note + 2] = "", line[sizeof last];
 
     for (int k = 0; k < DT_TIME_N; k++)
         if (g->drawn[k]) {
@@ -176,11 +177,12 @@ static void legend(const struct grid *g, const struct dt_report_timeline_text *w
         }
     dt_text_add(g->t, "numbers: microbatches\n");
     for (int i = 0; i < n; i++) {
-        if (i > 0 && g->v->lane[rows[i].lane].module == g->v->lane[rows[i - 1].lane].module)
-            continue; /* stages of a module are alike */
         dt_run_view_row_modules(g->v, &rows[i], name, sizeof name);
         dt_run_view_row_note(g->v, &rows[i], words->unit, note, sizeof note);
-        dt_text_add(g->t, "%s: %s\n", name, note);
+        snprintf(line, sizeof line, "%s: %s", name, note);
+        if (strcmp(line, last) != 0) /* most stages of a module are alike */
+            dt_text_add(g->t, "%s\n", line);
+        memcpy(last, line, sizeof last);
     }
     if (more)
         dt_text_add(g->t, "%d more stage%s not shown\n", more, dt_plural(more));

@@ -353,8 +353,9 @@ const ROWS = [ // label, unit, path or function, better (-1 less, 1 more), note
     r => r.goodput < 1 ? 'failures and checkpoints included' : 'without failures and checkpoints'],
   ['GPUs used', '', r => r.gpus_used, 0, r => `of ${r.gpus}`],
   ['GPU hours for 1 T tokens', 'h', r => 1e12 / (r.tokens_per_s * r.goodput) / 3600 * r.gpus_used, -1],
-  ['Fullest GPU', 'GiB', (r, a) => Math.max(...r.modules.map(m => m.memory_bytes_max)) / 2 ** 30, 0,
-    (r, a) => a.capacity_bytes ? `of ${significant(a.capacity_bytes / 2 ** 30)} GiB, reserve included` : ''],
+  ['Fullest GPU', 'GiB', r => r.memory_max_bytes / 2 ** 30, 0,
+    (r, a) => r.memory_unfit ? `does not fit: ${r.memory_unfit}`
+      : a.capacity_bytes ? `of ${significant(a.capacity_bytes / 2 ** 30)} GiB, reserve included` : ''],
   ['Bubbles', '%', r => PERCENT(r.bubble_fraction), -1, () => "of the used GPUs' time without compute"],
   ['Exposed communication', 's', r => r.exposed_comm_s, -1, () => 'mean over GPUs'],
 ];

@@ -6,8 +6,8 @@
  *                                                                          (once per noise draw)
  *
  * The plan stays fixed; the program does not, because what crosses module boundaries depends on the
- * samples.  Only makespans are kept of most iterations: draws are functions of their numbers, so
- * the median one is simply run again for the report. */
+ * samples.  Only makespans, and what memory the fullest GPU needs, are kept of most iterations: draws
+ * are functions of their numbers, so the median one is simply run again for the report. */
 #include "sim/simulate.h"
 
 #include "base/mem.h"
@@ -39,8 +39,10 @@ struct sim {
     int n_slow;
     struct dt_sim_feed *feed; /* NULL = all input is there from the begin */
     int iterations, draws;
-    enum dt_assign_way *way; /* [iterations] */
-    struct timed *times;     /* [iterations * draws] */
+    enum dt_assign_way *way;                  /* [iterations] */
+    struct timed *times;                      /* [iterations * draws] */
+    struct dt_report_memory memory;           /* the most of those that ran */
+    int memory_iteration, unfit_first, unfit; /* as in struct dt_report */
     uint64_t events;
     double fed_ns, exposed_ns, core_s; /* sums over iterations, where input is preprocessed */
     bool settled;                      /* the stream of input has, before the first one */
@@ -247,10 +249,27 @@ static enum dt_status run_fed(struct sim *s, const struct batch *b, int number, 
     return dt_sim_feed_keep(s->feed, number / s->draws, b->program, &b->supplied, err);
 }
 
+/* A GPU needs room for whichever iteration has the largest microbatches; plans are checked with the first batch only. */
+static enum dt_status note_memory(struct sim *s, const struct batch *b, int iteration,
+                                  struct dt_error *err)
+{
+    const struct dt_job *j = s->job;
+    struct dt_report_memory m;
+
+    DT_TRY(dt_report_memory_of(b->program, j->model, &j->cluster, err, &m));
+    if (s->memory_iteration == 0 || m.fullest > s->memory.fullest)
+        s->memory_iteration = iteration + 1;
+    dt_report_memory_most(&s->memory, &m);
+    if (!dt_report_memory_fits(&m, &j->cluster) && s->unfit++ == 0)
+        s->unfit_first = iteration + 1;
+    return DT_OK;
+}
+
 /* All draws of one iteration; draw 0 of iteration 0 leaves its timeline in *first. */
 static enum dt_status run_iteration(struct sim *s, const struct batch *b, int iteration,
                                     struct dt_timeline *first, struct dt_error *err)
 {
+    DT_TRY(note_memory(s, b, iteration, err));
     for (int d = 0; d < s->draws; d++) {
         int number = iteration * s->draws + d;
         struct dt_timeline *t = number == 0 ? first : &s->timeline;
@@ -295,7 +314,7 @@ static enum dt_status fill_report(struct sim *s, const struct batch *b, const st
 }
 
 /* The report of the median timeline (the lower one of an even number), run again unless it is at
- * hand. */
+ * hand; its memory is the most of all iterations. */
 static enum dt_status report_median(struct sim *s, const struct batch *first,
                                     const struct dt_timeline *first_timeline, struct dt_error *err,
                                     struct dt_report *out)
@@ -320,6 +339,10 @@ static enum dt_status report_median(struct sim *s, const struct batch *first,
             batch_close(&b);
         DT_TRY(st);
     }
+    out->memory = s->memory;
+    out->memory_iteration = s->memory_iteration;
+    out->unfit_first = s->unfit_first;
+    out->unfit = s->unfit;
     out->samples_s_p10 =
         1e-9 * dt_quantile(&s->times->makespan_ns, sizeof(*s->times), (size_t)n, 0.1);
     out->samples_s_p90 =

@@ -439,9 +439,12 @@ enum dt_status dt_orch_time_plan(struct dt_orch_table *t, struct dt_plan *p, dou
                                  bool *closer);
 /* Ops of the program that this times. */
 double dt_orch_look_ops(const struct dt_orch_table *t, const struct dt_plan *p, double samples);
-/* Does memory hold all of its microbatches, as they are assigned?  DT_ERR_INFEASIBLE: it does not. */
+/* Does memory hold all of its microbatches, as those of the batch that begins there are assigned?  DT_ERR_INFEASIBLE: it
+ * does not. */
 enum dt_status dt_orch_check_whole(const struct dt_search_input *in, const struct dt_plan *p,
-                                   struct dt_error *err);
+                                   int64_t first_sample, struct dt_error *err);
+/* How many batches there are with other samples than those before them, up to `most`. */
+int dt_orch_distinct_batches(const struct dt_search_input *in, int most);
 /* The timeline of the program of `run`, which stands for plan p or is p; memory is checked for p.  HUGE_VAL: a glance
  * that was given up, as it takes longer than limit_s for certain; beyond rough_s a glance may be of more than it takes. */
 enum dt_orch_look {

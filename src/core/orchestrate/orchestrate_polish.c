@@ -238,7 +238,7 @@ static enum dt_status fits_whole(const struct polish *w, const struct dt_plan *p
                                  struct dt_error *err, bool *fits)
 {
     struct dt_error why;
-    enum dt_status st = dt_orch_check_whole(w->moves.in, p, &why);
+    enum dt_status st = dt_orch_check_whole(w->moves.in, p, 0, &why);
 
     *fits = st == DT_OK;
     return st == DT_OK || st == DT_ERR_INFEASIBLE ? DT_OK : dt_error_pass(err, &why);

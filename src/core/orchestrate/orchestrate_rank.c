@@ -47,13 +47,13 @@ static enum dt_status check_assigned(const struct dt_search_input *in, const str
 }
 
 enum dt_status dt_orch_check_whole(const struct dt_search_input *in, const struct dt_plan *p,
-                                   struct dt_error *err)
+                                   int64_t first_sample, struct dt_error *err)
 {
     struct dt_assignment *a;
     double bytes;
     enum dt_status st;
 
-    DT_TRY(dt_assign(p, in->model, in->cost, in->samples, 0, err, &a));
+    DT_TRY(dt_assign(p, in->model, in->cost, in->samples, first_sample, err, &a));
     st = check_assigned(in, p, a, err, &bytes);
     dt_assign_free(a);
     return st;

@@ -37,8 +37,7 @@ void dt_orch_set_way(struct dt_plan_policy *y, int way)
     y->intra_reorder = way & DT_REORDER_INTRA;
 }
 
-/* Batches with other samples than those before them. */
-static int distinct_batches(const struct dt_search_input *in, int most)
+int dt_orch_distinct_batches(const struct dt_search_input *in, int most)
 {
     int64_t at = 0;
     int n = 0;
@@ -150,7 +149,7 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
     DT_TRY(stand_in(in, p, err, &run, &r.share));
     ops = dt_orch_plan_ops(&run, in->model->llm);
     r.batches = batches_of(dt_orch_effort_of(in), ops, intra && inter ? 4 : 2);
-    r.batches = distinct_batches(in, r.batches);
+    r.batches = dt_orch_distinct_batches(in, r.batches);
     for (int way = 0; way < DT_REORDER_N; way++) {
         r.mean_s[way] = NAN;
         if ((!intra && (way ^ stated) & DT_REORDER_INTRA) ||

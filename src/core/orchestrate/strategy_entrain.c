@@ -21,6 +21,7 @@
 #include <string.h>
 
 enum {
+    BATCHES = 8,         /* that a plan's memory has to hold; each takes some milliseconds a plan */
     POOL = 256,          /* candidates that may be ranked */
     SAMPLES_MAX = 16384, /* that loads are known of; assumed enough */
     WIDEST_UNIT = 8
@@ -245,6 +246,44 @@ static const struct sized *found_by(const struct search *s, const struct dt_plan
     return NULL;
 }
 
+/* A batch with one very large sample has fewer, larger microbatches than others (its encoder load is what all of a replica's
+ * are made alike to), so the first batch does not speak for those that follow.  A plan that orders each batch in a way of its
+ * own takes one that fits. */
+static enum dt_status check_batches(const struct search *s, const struct dt_plan *p,
+                                    struct dt_error *err)
+{
+    const struct dt_search_input *in = s->t->in;
+    int n = p->policy.batch_reorder ? 0 : dt_orch_distinct_batches(in, BATCHES);
+
+    for (int b = 0; b < n; b++)
+        DT_TRY(dt_orch_check_whole(in, p, b * in->policy.global_batch, err));
+    return DT_OK;
+}
+
+/* The pool's plans that memory holds. */
+static enum dt_status make_plans(struct search *s, struct dt_error *err,
+                                 struct dt_search_result *out)
+{
+    struct dt_error why = {0};
+
+    for (int i = 0; i < s->n; i++) {
+        struct dt_plan *p = &out->plans[out->n];
+        enum dt_status st = dt_orch_cand_plan(s->t, &s->pool[i].c, DT_STRATEGY_ENTRAIN, &why, p);
+
+        if (st == DT_OK) {
+            st = check_batches(s, p, &why);
+            s->t->rejects.assigned += st == DT_ERR_INFEASIBLE;
+        }
+        if (st == DT_OK)
+            out->n++;
+        else if (st != DT_ERR_INFEASIBLE && st != DT_ERR_INPUT)
+            return dt_error_pass(err, &why);
+    }
+    if (out->n > 0)
+        return DT_OK;
+    return s->t->rejects.assigned > 0 ? dt_orch_infeasible(s->t, err) : dt_error_pass(err, &why);
+}
+
 static enum dt_status rank(struct search *s, struct dt_error *err, struct dt_search_result *out)
 {
     struct dt_orch_table *t = s->t;
@@ -253,20 +292,7 @@ static enum dt_status rank(struct search *s, struct dt_error *err, struct dt_sea
     out->plans = dt_calloc((size_t)s->n + 1, sizeof(*out->plans));
     if (!out->plans)
         return dt_error_nomem(err, "plans");
-    for (int i = 0; i < s->n; i++) {
-        struct dt_error why;
-        enum dt_status st =
-            dt_orch_cand_plan(t, &s->pool[i].c, DT_STRATEGY_ENTRAIN, &why, &out->plans[out->n]);
-
-        if (st == DT_OK)
-            out->n++;
-        else if (st != DT_ERR_INFEASIBLE && st != DT_ERR_INPUT)
-            return dt_error_pass(err, &why);
-        else if (i + 1 == s->n && out->n == 0)
-            return dt_error_pass(err, &why);
-    }
-    if (out->n == 0)
-        return dt_orch_infeasible(t, err);
+    DT_TRY(make_plans(s, err, out));
     DT_TRY(dt_orch_rank(t, out->plans, &out->n, true, err));
     if (out->n == 0)
         return dt_orch_infeasible(t, err);

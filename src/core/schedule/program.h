@@ -4,7 +4,7 @@
  *
  *  lane = one pipeline stage of one replica of one module: the tp*cp*ip GPUs that act in lockstep.
  *  Each lane has five in-order resources:
- *     compute    | FORWARD, BACKWARD, WEIGHT_GRAD, STEP
+ *     compute    | FORWARD, BACKWARD, WEIGHT_GRAD, STEP (of an offloaded optimizer the host's)
  *     p2p out    | SEND
  *     p2p in     | RECV, FETCH
  *     collective | GRAD_SYNC, PARAM_GATHER, GRAD_NORM
@@ -128,12 +128,20 @@ struct dt_program {
     uint32_t *group_ops;
     /* [n_ops] of each FETCH, when its input is there, ns from the begin of the iteration; 0 of other ops.  NULL: all
      * input is there from the begin (schedule/supply.h) */
-    int64_t *release_ns;                    /* borrowed */
+    int64_t *release_ns; /* borrowed */
+    /* Steps of modules that offload the optimizer are the host's, and their GPUs are idle: not where devices are CPUs. */
+    bool steps_on_hosts;
     const struct dt_plan *plan;             /* borrowed */
     const struct dt_assignment *assignment; /* borrowed */
     struct dt_arena arena;
 };
 void dt_program_free(struct dt_program *p);
+/* Does a GPU do nothing during this op of its compute resource? */
+static inline bool dt_program_on_host(const struct dt_program *p, const struct dt_op *op)
+{
+    return op->kind == DT_OP_STEP && p->steps_on_hosts &&
+           dt_plan_offloads_optimizer(&p->plan->modules[op->module]);
+}
 /* When an op that could begin at `at` begins to last its duration. */
 static inline int64_t dt_program_released(const struct dt_program *p, uint32_t i, int64_t at)
 {

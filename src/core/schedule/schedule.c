@@ -278,6 +278,7 @@ static enum dt_status write_program(struct dt_sched *s, struct dt_program *p, st
     struct counter c;
 
     DT_TRY(alloc_places(s, err));
+    p->steps_on_hosts = !dt_cluster_is_cpu(s->cluster);
     p->plan = s->plan;
     p->assignment = s->a;
     p->n_lanes = (int)s->n_lanes;

@@ -50,11 +50,17 @@ enum dt_status dt_timeline_makespan(const struct dt_program *p, const uint32_t *
 /* DT_ERR_RANGE for an iteration of DT_TIME_MAX_NS or longer. */
 enum dt_status dt_timeline_check(int64_t makespan_ns, struct dt_error *err);
 
+/* When the last forward, backward or weight gradient ended of the lanes that take part in the gradient norm: what optimizer
+ * steps wait for from then on is communication.  0: there is none. */
+int64_t dt_timeline_computed_ns(const struct dt_program *p, const struct dt_timeline *t);
+
 struct dt_lane_summary {
     int64_t busy_ns, first_ns, last_ns, comm_wait_ns, dep_wait_ns;
+    int64_t host_ns; /* of optimizer steps that the host does meanwhile */
 };
-void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, int lane,
-                      struct dt_lane_summary *out);
+/* `computed_ns` is that of the timeline. */
+void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, int64_t computed_ns,
+                      int lane, struct dt_lane_summary *out);
 struct dt_timeline_summary {
     double iteration_s;
     double bubble_fraction; /* 1 - sum(busy compute * gpus) / (gpus_used * makespan) */

@@ -5,7 +5,8 @@
  * A compute op that begins after the one before it has waited.  The part of the gap in which the
  * last thing that it needs was already produced and only under way (a transfer whose producer has
  * ended, a collective whose last member is ready) is exposed communication; the rest is a wait for
- * other computation. */
+ * other computation.  An optimizer step needs the gradient norm, which needs the gradient syncs of all
+ * lanes: it is only communication as soon as the last of them has computed its gradients. */
 #include "core/schedule/timeline.h"
 
 #include "base/mem.h"
@@ -18,9 +19,35 @@ static bool is_compute(const struct dt_op *op)
     return dt_op_resource(op->kind) == DT_RES_COMPUTE;
 }
 
+static bool is_work(const struct dt_op *op)
+{
+    return op->kind == DT_OP_FORWARD || op->kind == DT_OP_BACKWARD || op->kind == DT_OP_WEIGHT_GRAD;
+}
+
+int64_t dt_timeline_computed_ns(const struct dt_program *p, const struct dt_timeline *t)
+{
+    int64_t last = 0;
+
+    for (int k = 0; k < p->n_lanes; k++) {
+        const struct dt_lane *l = &p->lanes[k];
+        int64_t end = 0;
+        bool member = false;
+
+        for (uint32_t i = l->first; i < l->first + l->n; i++) {
+            member |= p->ops[i].kind == DT_OP_GRAD_NORM;
+            if (is_work(&p->ops[i]) && t->end_ns[i] > end)
+                end = t->end_ns[i];
+        }
+        last = member && end > last ? end : last;
+    }
+    return last;
+}
+
 /* From when op `d`, which a compute op waits for, was only communication: the end of what a
- * message's SEND carries, the begin of a collective.  The end of `d` itself for anything else. */
-static int64_t produced_ns(const struct dt_program *p, const struct dt_timeline *t, uint32_t d)
+ * message's SEND carries, the begin of a collective, the last gradients of a norm.  The end of `d` itself for
+ * anything else. */
+static int64_t produced_ns(const struct dt_program *p, const struct dt_timeline *t,
+                           int64_t computed_ns, uint32_t d)
 {
     const struct dt_op *op = &p->ops[d];
 
@@ -29,6 +56,8 @@ static int64_t produced_ns(const struct dt_program *p, const struct dt_timeline 
 
         return producer < p->n_ops ? t->end_ns[producer] : t->begin_ns[op->peer];
     }
+    if (op->kind == DT_OP_GRAD_NORM)
+        return computed_ns;
     if (dt_op_resource(op->kind) == DT_RES_COLL)
         return t->begin_ns[d];
     return t->end_ns[d];
@@ -36,14 +65,14 @@ static int64_t produced_ns(const struct dt_program *p, const struct dt_timeline 
 
 /* When the last input of op `i` that is no compute op of its own lane was produced. */
 static int64_t inputs_produced_ns(const struct dt_program *p, const struct dt_timeline *t,
-                                  uint32_t i, uint32_t previous)
+                                  int64_t computed_ns, uint32_t i, uint32_t previous)
 {
     const struct dt_op *op = &p->ops[i];
     int64_t at = 0;
 
     for (int k = 0; k < 3; k++)
         if (op->dep[k] != DT_NONE && op->dep[k] != previous) {
-            int64_t x = produced_ns(p, t, op->dep[k]);
+            int64_t x = produced_ns(p, t, computed_ns, op->dep[k]);
 
             at = x > at ? x : at;
         }
@@ -51,7 +80,7 @@ static int64_t inputs_produced_ns(const struct dt_program *p, const struct dt_ti
         uint32_t d = p->deps[op->more_first + k];
 
         if (d != DT_NONE && d != previous) {
-            int64_t x = produced_ns(p, t, d);
+            int64_t x = produced_ns(p, t, computed_ns, d);
 
             at = x > at ? x : at;
         }
@@ -59,8 +88,8 @@ static int64_t inputs_produced_ns(const struct dt_program *p, const struct dt_ti
     return at;
 }
 
-void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, int lane,
-                      struct dt_lane_summary *out)
+void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, int64_t computed_ns,
+                      int lane, struct dt_lane_summary *out)
 {
     const struct dt_lane *l = &p->lanes[lane];
     uint32_t previous = DT_NONE;
@@ -78,7 +107,7 @@ void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, i
         if (gap > 0) {
             int64_t comm;
 
-            produced = inputs_produced_ns(p, t, i, previous);
+            produced = inputs_produced_ns(p, t, computed_ns, i, previous);
             produced = produced < free_ns ? free_ns : produced;
             comm = t->begin_ns[i] - produced;
 
@@ -86,15 +115,11 @@ void dt_timeline_lane(const struct dt_program *p, const struct dt_timeline *t, i
             out->comm_wait_ns += comm;
             out->dep_wait_ns += gap - comm;
         }
-        out->busy_ns += t->end_ns[i] - t->begin_ns[i];
+        *(dt_program_on_host(p, &p->ops[i]) ? &out->host_ns : &out->busy_ns) +=
+            t->end_ns[i] - t->begin_ns[i];
         free_ns = out->last_ns = t->end_ns[i];
         previous = i;
     }
-}
-
-static bool is_work(const struct dt_op *op)
-{
-    return op->kind == DT_OP_FORWARD || op->kind == DT_OP_BACKWARD || op->kind == DT_OP_WEIGHT_GRAD;
 }
 
 /* The lane whose last backward ends last: it holds up all others at the gradient norm. */
@@ -183,7 +208,7 @@ static uint32_t next_compute(const struct dt_program *p, const struct dt_lane *l
 
 /* What a GPU waits for communication: the compute ops of its lanes in the order in which they begin. */
 static int64_t comm_of_gpu(const struct dt_program *p, const struct dt_timeline *t,
-                           struct cursor *c, int n)
+                           int64_t computed_ns, struct cursor *c, int n)
 {
     int64_t free_ns = 0, comm = 0;
 
@@ -201,7 +226,7 @@ static int64_t comm_of_gpu(const struct dt_program *p, const struct dt_timeline 
         if (!x)
             return comm;
         if (t->begin_ns[x->at] > free_ns) {
-            int64_t produced = inputs_produced_ns(p, t, x->at, x->previous);
+            int64_t produced = inputs_produced_ns(p, t, computed_ns, x->at, x->previous);
 
             produced = produced < free_ns ? free_ns : produced;
             if (t->begin_ns[x->at] > produced)
@@ -216,7 +241,8 @@ static int64_t comm_of_gpu(const struct dt_program *p, const struct dt_timeline 
 
 /* The sum over GPUs; those between two edges have the same lanes. */
 static double comm_of_gpus(const struct dt_program *p, const struct dt_timeline *t,
-                           struct edge *first, struct edge *last, struct cursor *c)
+                           int64_t computed_ns, struct edge *first, struct edge *last,
+                           struct cursor *c)
 {
     double sum = 0;
     int n = 0, in = 0, out = 0;
@@ -249,20 +275,20 @@ static double comm_of_gpus(const struct dt_program *p, const struct dt_timeline 
         to = last[out].gpu;
         if (in < p->n_lanes && first[in].gpu < to)
             to = first[in].gpu;
-        sum += (double)comm_of_gpu(p, t, c, n) * (to - from);
+        sum += (double)comm_of_gpu(p, t, computed_ns, c, n) * (to - from);
     }
     return sum;
 }
 
 static enum dt_status shared_comm(const struct dt_program *p, const struct dt_timeline *t,
-                                  struct dt_error *err, double *ns)
+                                  int64_t computed_ns, struct dt_error *err, double *ns)
 {
     size_t n = (size_t)p->n_lanes;
     struct edge *e = dt_malloc(2 * n * sizeof(*e));
     struct cursor *c = dt_malloc(n * sizeof(*c));
 
     if (e && c)
-        *ns = comm_of_gpus(p, t, e, e + n, c);
+        *ns = comm_of_gpus(p, t, computed_ns, e, e + n, c);
     dt_free(e);
     dt_free(c);
     return e && c ? DT_OK : dt_error_nomem(err, "waits of GPUs");
@@ -275,6 +301,7 @@ enum dt_status dt_timeline_summarise(const struct dt_program *p, const struct dt
 {
     double busy = 0, gpus = 0, comm = 0, by_module[DT_MAX_MODULES] = {0}, of[DT_MAX_MODULES] = {0};
     double span = (double)t->makespan_ns;
+    int64_t computed_ns = dt_timeline_computed_ns(p, t);
 
     memset(out, 0, sizeof(*out));
     out->iteration_s = 1e-9 * span;
@@ -282,7 +309,7 @@ enum dt_status dt_timeline_summarise(const struct dt_program *p, const struct dt
         const struct dt_lane *l = &p->lanes[i];
         struct dt_lane_summary s;
 
-        dt_timeline_lane(p, t, i, &s);
+        dt_timeline_lane(p, t, computed_ns, i, &s);
         busy += (double)s.busy_ns * l->gpus;
         comm += (double)s.comm_wait_ns * l->gpus;
         gpus += l->gpus;
@@ -293,7 +320,7 @@ enum dt_status dt_timeline_summarise(const struct dt_program *p, const struct dt
         return DT_OK;
     if (p->plan && dt_plan_shares(p->plan)) {
         gpus = dt_plan_gpus(p->plan);
-        DT_TRY(shared_comm(p, t, err, &comm));
+        DT_TRY(shared_comm(p, t, computed_ns, err, &comm));
     }
     out->bubble_fraction = 1 - busy / (gpus * span);
     out->exposed_comm_s = 1e-9 * comm / gpus;
