@@ -16,23 +16,29 @@ enum { REASON_COLUMNS = 72, BEFORE = 6, BEHIND = 3 };
 
 /* Which columns the table has; files have all. */
 struct shown {
-    bool feasible; /* some point is */
-    bool effort, failures, days, money, tokens, energy, co2, front;
+    int feasible, failures, energy,
+        pue; /* points; those with failures, with energy, with its pue */
+    bool effort, days, money, tokens, co2, front;
 };
 
 static void find_shown(const struct dt_whatif *w, struct shown *s)
 {
+    const char *effort = NULL; /* of a feasible point */
+
     memset(s, 0, sizeof *s);
     s->days = w->goal.tokens > 0;
     s->tokens = w->goal.any && w->goal.tokens == 0;
     for (int i = 0; i < w->n; i++) {
         const struct dt_whatif_point *p = &w->point[i];
 
-        s->feasible |= p->r.feasible;
-        s->effort |= strcmp(p->r.effort, w->point[0].r.effort) != 0 && p->r.feasible;
-        s->failures |= p->r.failures;
+        s->feasible += p->r.feasible != 0;
+        if (p->r.feasible && !effort)
+            effort = p->r.effort;
+        s->effort |= p->r.feasible && strcmp(p->r.effort, effort) != 0;
+        s->failures += p->r.feasible && p->r.failures;
+        s->energy += isfinite(p->mwh) != 0;
+        s->pue += isfinite(p->mwh) && p->r.pue > 0;
         s->money |= isfinite(p->money);
-        s->energy |= isfinite(p->mwh);
         s->co2 |= isfinite(p->co2_t);
         s->front |= p->front;
     }
@@ -175,6 +181,10 @@ enum dt_status dt_whatif_csv(const struct dt_whatif *w, struct dt_error *err, ch
 
 static void json_about(const struct dt_whatif *w, struct dt_json *j)
 {
+    bool failures = false;
+
+    for (int i = 0; i < w->n; i++)
+        failures |= w->point[i].r.feasible && w->point[i].r.failures;
     dt_json_kv_string(j, "job", w->job.name);
     dt_json_key(j, "vary");
     dt_json_begin_array(j);
@@ -196,7 +206,7 @@ static void json_about(const struct dt_whatif *w, struct dt_json *j)
     if (w->goal.budget > 0)
         dt_json_kv_double(j, "budget", w->goal.budget);
     dt_json_kv_double(j, "confidence", w->goal.confidence);
-    dt_json_kv_bool(j, "failures", w->job.failures);
+    dt_json_kv_bool(j, "failures", failures);
     if (w->searched[0])
         dt_json_kv_string(j, "searched", w->searched);
     if (w->sweep)
@@ -436,10 +446,48 @@ static void print_tokens(const struct dt_whatif *w)
     }
 }
 
+/* Is a key of the cluster another one at other points, as far as keys tell? */
+static bool varies(const struct dt_whatif *w, const char *key)
+{
+    bool any = false;
+
+    for (int a = 0; a < w->n_axes; a++)
+        any |= strcmp(w->axis[a].key, key) == 0 || strcmp(w->axis[a].key, "cluster") == 0;
+    return any;
+}
+
+static void print_failures(const struct dt_whatif *w, const struct shown *s)
+{
+    const char *key = "cluster.mtbf_gpu_hours";
+    double mtbf = w->job.cluster.mtbf_gpu_hours;
+
+    if (s->failures == 0) {
+        printf("days do not include failures%s\n",
+               varies(w, key) ? ""
+               : mtbf > 0     ? ": the job has simulate.failures off"
+                              : ": the cluster states no cluster.mtbf_gpu_hours");
+        return;
+    }
+    printf("days include failures of GPUs");
+    if (!varies(w, key))
+        printf(" (one in %.0f GPU hours)", mtbf);
+    printf(", checkpoints and restarts");
+    if (s->failures < s->feasible)
+        printf(" at %d of %d points", s->failures, s->feasible);
+    printf("\n");
+}
+
+static void print_energy(const struct shown *s)
+{
+    if (s->pue == 0)
+        printf("energy is that of the nodes alone: no cluster.pue is stated\n");
+    else if (s->pue < s->energy)
+        printf("energy is that of the nodes alone at %d of %d points, which state no cluster.pue\n",
+               s->energy - s->pue, s->energy);
+}
+
 static void print_notes(const struct dt_whatif *w, const struct shown *s)
 {
-    const struct dt_cluster *c = &w->job.cluster;
-
     if (s->front)
         printf("front *: no other point is %s\n",
                s->money ? "as fast, as cheap and as small" : "as fast and as small");
@@ -453,17 +501,12 @@ static void print_notes(const struct dt_whatif *w, const struct shown *s)
         print_tokens(w);
     if (!s->feasible) /* nothing was predicted that the rest is about */
         return;
-    if (w->goal.any && s->failures)
-        printf("days include failures of GPUs (one in %.0f GPU hours), checkpoints and restarts\n",
-               c->mtbf_gpu_hours);
-    else if (w->goal.any)
-        printf("days do not include failures%s\n",
-               c->mtbf_gpu_hours > 0 ? ": the job has simulate.failures off"
-                                     : ": the cluster states no cluster.mtbf_gpu_hours");
+    if (w->goal.any)
+        print_failures(w, s);
     if (s->money)
         printf("money pays for all GPUs of the cluster, used or not, at the stated price\n");
-    if (s->energy && !(c->pue > 0))
-        printf("energy is that of the nodes alone: no cluster.pue is stated\n");
+    if (s->energy)
+        print_energy(s);
 }
 
 /* Points of a search by group and size, whatever order they were looked at in. */
