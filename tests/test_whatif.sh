@@ -177,6 +177,13 @@ expect 0 "simulate.slow_gpu.factor makes no difference to any of these points" "
     --vary cluster.nodes=6,8 --vary simulate.slow_gpu.factor=1.1,1.5 --vary train.global_batch=64,96 --no-runs
 check "other keys do" '[ "$(grep -c "makes no difference" out)" = 1 ]'
 expect 0 '"idle": \[\]' "$DISTTRAIN" whatif $job --vary cluster.nodes=6,8 --no-runs --json
+# nor is one idle that decides whether the plan fits
+stated='plan={"llm": {"tp": 8, "pp": 4, "dp": 3, "offload": "optimizer"}}'
+expect 0 "needs .* GiB of its host" "$DISTTRAIN" whatif llama-70b-96 search.strategy=manual "$stated" --no-runs -j 1 \
+    --vary "cluster.host_memory=10 GB,1000 GB,2000 GB"
+check "no word of no difference" '! grep -q "makes no difference" out'
+expect 0 "cluster.host_memory makes no difference" "$DISTTRAIN" whatif llama-70b-96 search.strategy=manual "$stated" --no-runs -j 1 \
+    --vary "cluster.host_memory=1000 GB,2000 GB"
 expect 2 "gpus: 3 is not a multiple of the 8 GPUs of a node; use 8\$" "$DISTTRAIN" plan $job cluster.gpus=3
 expect 0 "gpus: 100 is not a multiple of the 8 GPUs of a node; use 96 or 104" "$DISTTRAIN" whatif $job --gpus 96,100 --no-runs --csv -
 expect 0 "3 points over cluster.gpus" "$DISTTRAIN" whatif $job --gpus 20..40 --no-runs --csv whole.csv

@@ -45,6 +45,11 @@ for days in 5 3 2 1.5 1.2 1 0.8 0.7; do
     check "the least GPUs for $days days: ${answer:-none} is $(least $days)" '[ "${answer:-none}" = "$(least $days)" ]'
     check "and it says so: $(grep "days at" text)" 'grep -q "${answer:-no point meets}" text && grep -q "^searched: clusters of whole nodes of 8 GPUs" text'
 done
+# of given sizes nothing is known of the others
+# shellcheck disable=SC2086
+expect 0 "interval): the fewest of these sizes, 96 GPUs, " "$DISTTRAIN" whatif $job --tokens 20B --days 30 --gpus 96,192 --no-runs
+# shellcheck disable=SC2086
+expect 0 "interval): 96 GPUs, " "$DISTTRAIN" whatif $job --tokens 20B --days 30 --gpus 96 --no-runs
 # what nothing meets: what comes nearest
 # shellcheck disable=SC2086
 expect 0 "" "$DISTTRAIN" whatif $job --tokens 20B --days 0.1 --gpus 8..96+8 --no-runs --csv none.csv

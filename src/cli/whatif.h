@@ -157,7 +157,8 @@ enum dt_status dt_whatif_evaluate_all(struct dt_whatif *w, struct dt_error *err)
 enum dt_status dt_whatif_points(struct dt_whatif *w, struct dt_error *err);
 void dt_whatif_derive(const struct dt_whatif *w, struct dt_whatif_point *p);
 
-/* whatif_idle.c: of a grid, whether every two points that differ in this axis alone have equal results. */
+/* whatif_idle.c: of a grid, whether every two points that differ in this axis alone have equal results: a key that
+ * decides whether a plan fits is not idle. */
 bool dt_whatif_idle(const struct dt_whatif *w, int axis);
 
 /* whatif_print.c */

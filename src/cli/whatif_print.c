@@ -364,6 +364,12 @@ static void print_group(const struct dt_whatif *w, const struct dt_whatif_point 
     printf("%s", w->groups > 1 ? ": " : "");
 }
 
+/* How many of them are given; 0: none. */
+static int64_t sizes(const struct dt_whatif *w)
+{
+    return w->size_axis >= 0 ? dt_job_axis_grid(&w->axis[w->size_axis]) : 0;
+}
+
 static void print_answer(const struct dt_whatif *w, const struct dt_whatif_point *p)
 {
     char text[32];
@@ -371,7 +377,9 @@ static void print_answer(const struct dt_whatif *w, const struct dt_whatif_point
     print_target(w);
     printf(": ");
     print_group(w, p);
-    printf("%s%d GPUs, ", w->goal.days > 0 && w->goal.tokens > 0 ? "at least " : "", p->r.gpus);
+    if (w->goal.days > 0 && w->goal.tokens > 0)
+        printf("%s", w->scan ? "at least " : sizes(w) > 1 ? "the fewest of these sizes, " : "");
+    printf("%d GPUs, ", p->r.gpus);
     if (w->goal.tokens > 0)
         print_interval("days", "%.2f", p->days, p->days_low, p->days_high);
     else
