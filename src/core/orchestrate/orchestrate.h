@@ -104,7 +104,7 @@ struct dt_orch_sizing_stable {
         int draws, units[DT_MAX_MODULES];
     } other[DT_ORCH_SIZING_OTHERS];
     /* The least share of the load that would have to be module `from`'s and become module `to`'s for all samples to ask for
-     * another division. */
+     * another division; infinite where there is no other, as each module has one unit. */
     double margin;
     int from, to;
 };
