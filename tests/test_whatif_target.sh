@@ -107,6 +107,19 @@ check "goodput is that of simulate with failures" \
     '[ "$(values goodput "" each.csv | tail -1)" = "$(sed -n "s/^  \"goodput\": \(.*\),/\1/p" one)" ]'
 # shellcheck disable=SC2086
 expect 0 "days do not include failures\$" "$DISTTRAIN" whatif $points --vary cluster.mtbf_gpu_hours=500,1000 simulate.failures.enabled=false
+# a run that never ends meets nothing
+# shellcheck disable=SC2086
+expect 0 "" "$DISTTRAIN" whatif $points --vary cluster.mtbf_gpu_hours=0.02,1000 --csv never.csv
+check "goodput $(values goodput "" never.csv | tr '\n' ' ')meets $(values meets "" never.csv | tr '\n' ' ')" \
+    '[ "$(values goodput "" never.csv | head -1)" = 0 ] && [ "$(values meets "" never.csv | tr "\n" " ")" = "false true " ]'
+# small numbers have their digits, and memory its unit
+# shellcheck disable=SC2086
+expect 0 "no point meets this; 4 GPUs come nearest, with 0.00[1-9][0-9]* days at this confidence and 0.00[1-9][0-9]* of money" \
+    "$DISTTRAIN" whatif $points --tokens 1M --days 0.0001 --gpus 4 cluster.price_per_gpu_hour=0.02 --csv small.csv
+check "MiB of $(values memory_bytes_max feasible small.csv | head -1) bytes" 'grep -q "memory \[MiB\]" out &&
+    grep -qF " $(awk "BEGIN { printf \"%.1f\", $(values memory_bytes_max feasible small.csv | head -1) / 1048576 }") " out'
+check "days of $(values days feasible small.csv | head -1)" \
+    'grep -qF " $(awk "BEGIN { printf \"%.4g\", $(values days feasible small.csv | head -1) }") " out'
 # what does not fit was not searched for at another effort
 # shellcheck disable=SC2086
 expect 0 "plans were searched for at quick effort; search.effort=normal looks longer" \

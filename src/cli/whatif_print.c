@@ -19,7 +19,31 @@ struct shown {
     int feasible, failures, energy,
         pue; /* points; those with failures, with energy, with its pue */
     bool effort, days, money, tokens, co2, front;
+    double mem_bytes; /* of the fullest GPU of all points */
+    /* the least of what is above 0, which says how many digits a column needs */
+    double least_days, least_money, least_mwh, least_co2_t, least_tokens;
 };
+
+static double lesser(double least, double v)
+{
+    return isfinite(v) && v > 0 && (least == 0 || v < least) ? v : least;
+}
+
+/* As usual, but digits of its own for what would be shown as next to nothing. */
+static const char *digits(const char *usual, double enough, double least)
+{
+    return least > 0 && least < enough ? "%.4g" : usual;
+}
+
+static const char *days_format(double least)
+{
+    return digits("%.2f", 0.1, least);
+}
+
+static const char *money_format(double least)
+{
+    return digits("%.0f", 10, least);
+}
 
 static void find_shown(const struct dt_whatif *w, struct shown *s)
 {
@@ -41,6 +65,12 @@ static void find_shown(const struct dt_whatif *w, struct shown *s)
         s->money |= isfinite(p->money);
         s->co2 |= isfinite(p->co2_t);
         s->front |= p->front;
+        s->mem_bytes = p->r.feasible ? fmax(s->mem_bytes, p->r.memory_bytes_max) : s->mem_bytes;
+        s->least_days = lesser(s->least_days, p->days_low);
+        s->least_money = lesser(s->least_money, p->money_low);
+        s->least_mwh = lesser(s->least_mwh, p->mwh);
+        s->least_co2_t = lesser(s->least_co2_t, p->co2_t);
+        s->least_tokens = lesser(s->least_tokens, p->tokens_sure);
     }
 }
 
@@ -81,6 +111,8 @@ static double known(const struct dt_sweep_result *r, double v)
 static void speed_fields(struct dt_cli_rows *o, const struct dt_sweep_result *r,
                          const struct shown *s)
 {
+    bool mib = s->mem_bytes > 0 && s->mem_bytes < 1073741824.0;
+
     dt_cli_row_number(o, "iteration_s", "iteration [s]", "%.3f", 1, known(r, r->iteration_s));
     dt_cli_row_number(o, "iteration_s_p10", NULL, NULL, 1, known(r, r->iteration_s_p10));
     dt_cli_row_number(o, "iteration_s_p90", NULL, NULL, 1, known(r, r->iteration_s_p90));
@@ -94,34 +126,37 @@ static void speed_fields(struct dt_cli_rows *o, const struct dt_sweep_result *r,
     dt_cli_row_number(o, "exposed_comm_s", NULL, NULL, 1, known(r, r->exposed_comm_s));
     dt_cli_row_number(o, "goodput", s->failures ? "goodput [%]" : NULL, "%.2f", 100,
                       known(r, r->goodput));
-    dt_cli_row_number(o, "memory_bytes_max", "memory [GiB]", "%.1f", 1 / 1073741824.0,
-                      known(r, r->memory_bytes_max));
+    dt_cli_row_number(o, "memory_bytes_max", mib ? "memory [MiB]" : "memory [GiB]", "%.1f",
+                      1 / (mib ? 1048576.0 : 1073741824.0), known(r, r->memory_bytes_max));
     dt_cli_row_number(o, "memory_bytes", NULL, NULL, 1, known(r, r->memory_bytes));
 }
 
 static void goal_fields(struct dt_cli_rows *o, const struct dt_whatif *w,
                         const struct dt_whatif_point *p, const struct shown *s)
 {
+    const char *days = days_format(s->least_days), *money = money_format(s->least_money);
     char sure[48];
 
     snprintf(sure, sizeof sure, "days at %g %%", 50 + 50 * w->goal.confidence);
-    dt_cli_row_number(o, "tokens_trained", s->tokens ? "tokens [G]" : NULL, "%.1f", 1e-9,
-                      p->tokens_sure);
-    dt_cli_row_number(o, "days", s->days ? "days" : NULL, "%.2f", 1, p->days);
+    dt_cli_row_number(o, "tokens_trained", s->tokens ? "tokens [G]" : NULL,
+                      digits("%.1f", 1e9, s->least_tokens), 1e-9, p->tokens_sure);
+    dt_cli_row_number(o, "days", s->days ? "days" : NULL, days, 1, p->days);
     dt_cli_row_number(o, "days_p10", NULL, NULL, 1, p->days_low);
     dt_cli_row_number(o, "days_p90", NULL, NULL, 1, p->days_high);
     if (s->days)
-        cell_interval(o, "80 % interval [days]", "%.2f", 1, p->days_low, p->days_high);
-    dt_cli_row_number(o, "days_sure", s->days && w->goal.confidence != 0.8 ? sure : NULL, "%.2f", 1,
+        cell_interval(o, "80 % interval [days]", days, 1, p->days_low, p->days_high);
+    dt_cli_row_number(o, "days_sure", s->days && w->goal.confidence != 0.8 ? sure : NULL, days, 1,
                       p->days_sure);
-    dt_cli_row_number(o, "money", s->money ? "money" : NULL, "%.0f", 1, p->money);
+    dt_cli_row_number(o, "money", s->money ? "money" : NULL, money, 1, p->money);
     dt_cli_row_number(o, "money_p10", NULL, NULL, 1, p->money_low);
     dt_cli_row_number(o, "money_p90", NULL, NULL, 1, p->money_high);
     if (s->money && s->days)
-        cell_interval(o, "80 % interval [money]", "%.0f", 1, p->money_low, p->money_high);
+        cell_interval(o, "80 % interval [money]", money, 1, p->money_low, p->money_high);
     dt_cli_row_number(o, "money_sure", NULL, NULL, 1, p->money_sure);
-    dt_cli_row_number(o, "energy_mwh", s->energy ? "energy [MWh]" : NULL, "%.1f", 1, p->mwh);
-    dt_cli_row_number(o, "co2_t", s->co2 ? "CO2 [t]" : NULL, "%.1f", 1, p->co2_t);
+    dt_cli_row_number(o, "energy_mwh", s->energy ? "energy [MWh]" : NULL,
+                      digits("%.1f", 1, s->least_mwh), 1, p->mwh);
+    dt_cli_row_number(o, "co2_t", s->co2 ? "CO2 [t]" : NULL, digits("%.1f", 1, s->least_co2_t), 1,
+                      p->co2_t);
 }
 
 /* The plan, or what stands in its way, as far as it goes into a line. */
@@ -381,12 +416,13 @@ static void print_answer(const struct dt_whatif *w, const struct dt_whatif_point
         printf("%s", w->scan ? "at least " : sizes(w) > 1 ? "the fewest of these sizes, " : "");
     printf("%d GPUs, ", p->r.gpus);
     if (w->goal.tokens > 0)
-        print_interval("days", "%.2f", p->days, p->days_low, p->days_high);
+        print_interval("days", days_format(p->days_low), p->days, p->days_low, p->days_high);
     else
         printf("%s tokens", number_text(p->tokens_sure, text, sizeof text));
     if (isfinite(p->money) && w->goal.tokens > 0) {
         printf(", ");
-        print_interval("of money", "%.0f", p->money, p->money_low, p->money_high);
+        print_interval("of money", money_format(p->money_low), p->money, p->money_low,
+                       p->money_high);
     }
     printf("\n  plan: %s\n", p->r.plan);
 }
@@ -395,6 +431,7 @@ static void print_no_answer(const struct dt_whatif *w, const struct dt_whatif_po
 {
     int near = nearest(w, any->group);
     const struct dt_whatif_point *p;
+    char text[32];
 
     print_target(w);
     printf(": ");
@@ -402,10 +439,11 @@ static void print_no_answer(const struct dt_whatif *w, const struct dt_whatif_po
     printf("no point meets this");
     if (near >= 0) {
         p = &w->point[near];
-        printf("; %d GPUs come nearest, with %.2f days at this confidence", p->r.gpus,
-               p->days_sure);
+        snprintf(text, sizeof text, days_format(p->days_sure), p->days_sure);
+        printf("; %d GPUs come nearest, with %s days at this confidence", p->r.gpus, text);
+        snprintf(text, sizeof text, money_format(p->money_sure), p->money_sure);
         if (isfinite(p->money_sure))
-            printf(" and %.0f of money", p->money_sure);
+            printf(" and %s of money", text);
     }
     printf("\n");
 }
