@@ -69,6 +69,13 @@ check "plan --json explains nothing unasked" '! grep -q "\"explain\":" out'
 json "explain binding_module why modules sample_s ideal_s interval_s slowest_stage gap gpus memory_limit_bytes \
     memory stage blocks params_bytes grads_bytes optimizer_bytes activations_bytes in_flight other_bytes total_bytes" \
     "$DISTTRAIN" plan --json --explain mllm-nano-local
+expect 0 "gap of this plan" "$DISTTRAIN" plan --explain llama-70b-96 search.effort=quick
+told=$(sed -n 's/.*gap of this plan \([-0-9.]*\) %.*/\1/p' out)
+expect 0 '"gap"' "$DISTTRAIN" plan --json --explain llama-70b-96 search.effort=quick
+check "the gap is that of the text, $told %: of the best plan's formula to its bound" "
+    awk -F'[:,]' '/\"formula_s\"/ && !f { f = \$2 } /\"lower_bound_s\"/ && !b { b = \$2 } /\"gap\"/ { g = \$2 }
+        END { d = 100 * g - $told; e = f / b - 1 - g; exit !(d * d < 1e-4 && e * e < 1e-12) }' out"
+json "explain gap" "$DISTTRAIN" plan --json --explain mllm-nano-local
 check "of a plan without guests it says nothing of bubbles" '! grep -q "\"bubbles\":" out'
 json "bubbles by_rule_s placed_s guest_ops moved chain_s work_s unbounded_s idle name" \
     "$DISTTRAIN" plan --json --explain mllm-9b-96 cluster.nodes=2 train.global_batch=16 train.zero=1 search.strategy=manual \

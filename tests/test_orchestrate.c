@@ -487,26 +487,153 @@ START_TEST(lean_variant)
 }
 END_TEST
 
-START_TEST(sample_time)
+/* All modules on a lane each, apart. */
+static void one_stage(const struct world *w, struct dt_plan *p)
+{
+    int first = 0;
+
+    dt_search_plan_init(&w->in, p);
+    for (int m = 0; m < p->n_modules; m++) {
+        p->modules[m].layout = (struct dt_plan_layout){1, 1, 1, 1, 1, 1, 1, first};
+        p->modules[m].split[1] = (uint16_t)w->in.model->modules[m].n_blocks;
+        first += 8;
+    }
+}
+
+static void bind_plan(const struct world *w, const struct dt_plan *p, struct dt_orch_binding *out)
 {
     struct dt_error err;
+
+    dt_assert_ok(dt_orch_plan_binding(&w->in, p, &err, out), err);
+}
+
+START_TEST(sample_time)
+{
+    struct dt_orch_binding b, frozen;
     struct dt_orch_table *t;
+    struct dt_error err;
+    struct dt_plan p;
     struct world w;
-    double all, frozen;
 
     build_world(&w, 1, 0, 6);
     dt_assert_ok(dt_orch_table_new(&w.in, &err, &t), err);
-    for (int m = 0; m < 2; m++)
-        for (int tpi = 0; tpi < 3; tpi++)
-            ck_assert_double_eq_tol(dt_orch_module_sample_s(&w.in, m, 1 << tpi),
+    one_stage(&w, &p);
+    for (int tpi = 2; tpi >= 0; tpi--) {
+        for (int m = 0; m < 2; m++)
+            p.modules[m].layout.tp = 1 << tpi;
+        bind_plan(&w, &p, &b);
+        for (int m = 0; m < 2; m++)
+            ck_assert_double_eq_tol(b.sample_s[m],
                                     dt_orch_times_of(t, m, tpi, 0, 0, false)->sample_s, 1e-15);
+    }
     dt_orch_table_free(t);
-    all = dt_orch_module_sample_s(&w.in, 0, 1);
-    w.in.frozen[0] = true; /* nothing upstream: forwards, and the projector */
-    frozen = dt_orch_module_sample_s(&w.in, 0, 1);
-    ck_assert_double_lt(frozen, 0.5 * all);
-    ck_assert_double_gt(frozen, 0.25 * all);
+    w.in.frozen[0] = p.modules[0].frozen = true; /* nothing upstream: forwards, and the projector */
+    bind_plan(&w, &p, &frozen);
+    ck_assert_double_lt(frozen.sample_s[0], 0.5 * b.sample_s[0]);
+    ck_assert_double_gt(frozen.sample_s[0], 0.25 * b.sample_s[0]);
     free_world(&w);
+}
+END_TEST
+
+/* The time of a sample is that of the plan at hand: with one replica and one sample a slot its stage takes as long,
+ * whatever cp and recomputation. */
+START_TEST(sample_time_of_the_plan)
+{
+    struct dt_orch_binding b[3];
+    struct dt_plan p;
+    struct world w;
+    int llm;
+
+    build_world(&w, 1, 1, 6);
+    llm = w.in.model->llm;
+    one_stage(&w, &p);
+    p.policy.microbatch = 1;
+    bind_plan(&w, &p, &b[0]);
+    p.modules[llm].layout.cp = 2;
+    bind_plan(&w, &p, &b[1]);
+    p.modules[llm].layout.cp = 1;
+    p.modules[llm].recompute = DT_RECOMPUTE_FULL;
+    bind_plan(&w, &p, &b[2]);
+    for (int k = 0; k < 3; k++)
+        for (int m = 0; m < 3; m++)
+            ck_assert_double_eq_tol(b[k].sample_s[m] / b[k].interval_s[m], 1, 1e-12);
+    ck_assert_double_lt(b[1].sample_s[llm], 0.8 * b[0].sample_s[llm]);
+    ck_assert_double_gt(b[2].sample_s[llm], 1.2 * b[0].sample_s[llm]);
+    free_world(&w);
+}
+END_TEST
+
+/* What binds an LLM of two replicas on two GPUs with guests on the first, on the second, on both: the sums by hand of
+ * what the modules take apart. */
+START_TEST(guests_bind_where_they_lie)
+{
+    static const int first[][2] = {{0, 0}, {0, 1}, {1, 0}, {1, 1}};
+    struct dt_orch_binding apart, b;
+    struct dt_plan p;
+    struct world w;
+    double s[3];
+
+    build_world(&w, 1, 1, 6);
+    one_stage(&w, &p);
+    p.policy.microbatch = 1;
+    p.modules[w.in.model->llm].layout.dp = 2; /* a slot has two samples, one for each */
+    bind_plan(&w, &p, &apart);
+    for (int m = 0; m < 3; m++)
+        s[m] = apart.sample_s[m] * (m == w.in.model->llm ? 1 : 2);
+    for (int k = 0; k < 4; k++) {
+        double gpu[2] = {s[1], s[1]};
+
+        ck_assert_int_eq(w.in.model->llm, 1);
+        p.modules[1].layout.first_gpu = 0;
+        for (int g = 0; g < 2; g++) {
+            p.modules[2 * g].with = 2;
+            p.modules[2 * g].layout.first_gpu = first[k][g];
+            gpu[first[k][g]] += s[2 * g];
+        }
+        bind_plan(&w, &p, &b);
+        ck_assert_int_eq(b.module, 1);
+        ck_assert_double_eq_tol(b.interval_s[1] / fmax(gpu[0], gpu[1]), 1, 1e-12);
+        ck_assert_double_eq_tol(b.ideal_s[1] / ((gpu[0] + gpu[1]) / 2), 1, 1e-12);
+        ck_assert_double_eq_tol(b.interval_s[0] / s[0], 1, 1e-12);
+        ck_assert_double_eq_tol(b.interval_s[2] / s[2], 1, 1e-12);
+        dt_assert_has(b.why, "(stage 0 of 1 and guests, ");
+    }
+    free_world(&w);
+}
+END_TEST
+
+/* A guest on the GPU of the first of two stages binds with that stage or not at all. */
+START_TEST(guests_bind_with_the_stage_beside_them)
+{
+    for (int round = 0; round < 8; round++) {
+        struct dt_orch_binding alone, b;
+        struct dt_plan p;
+        struct world w;
+        char text[96];
+        double stage[2];
+
+        build_world(&w, 1, 0, 6);
+        w.in.frozen[0] = round % 2;
+        one_stage(&w, &p);
+        p.policy.microbatch = 1;
+        p.modules[1].layout.pp = 2;
+        p.modules[1].split[1] = (uint16_t)(round % 4 < 2 ? 1 : 3);
+        p.modules[1].split[2] = (uint16_t)w.in.model->modules[1].n_blocks;
+        bind_plan(&w, &p, &alone);
+        stage[alone.stage_of[1]] = alone.interval_s[1];
+        stage[1 - alone.stage_of[1]] = alone.sample_s[1] - alone.interval_s[1];
+        stage[0] += alone.interval_s[0];
+        p.modules[0].with = 2;
+        p.modules[0].layout.first_gpu = p.modules[1].layout.first_gpu;
+        bind_plan(&w, &p, &b);
+        ck_assert_double_eq_tol(b.interval_s[1] / fmax(stage[0], stage[1]), 1, 1e-12);
+        ck_assert_double_eq_tol(b.ideal_s[1] / ((stage[0] + stage[1]) / 2), 1, 1e-12);
+        snprintf(text, sizeof text, "(stage %d of 2%s, %.1f %% above the ideal)",
+                 stage[0] < stage[1], stage[0] < stage[1] ? "" : " and guests",
+                 100 * (fmax(stage[0], stage[1]) / ((stage[0] + stage[1]) / 2) - 1));
+        dt_assert_has(b.why, text);
+        free_world(&w);
+    }
 }
 END_TEST
 
@@ -789,6 +916,9 @@ int main(void)
     tcase_add_test(c, floor_of_hosts);
     tcase_add_test(c, lean_variant);
     tcase_add_test(c, sample_time);
+    tcase_add_test(c, sample_time_of_the_plan);
+    tcase_add_test(c, guests_bind_where_they_lie);
+    tcase_add_test(c, guests_bind_with_the_stage_beside_them);
     tcase_add_test(c, megatron);
     tcase_add_test(c, megatron_deals_the_middle_evenly);
     tcase_add_test(c, distmm);

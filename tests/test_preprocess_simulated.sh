@@ -44,9 +44,35 @@ nodes=$(value cpu_nodes_needed)
 holds "nodes are seconds of a core over cores and the iteration" \
     "$nodes * 64 * $(value fed_s) / $(value core_s) > 0.999999 && $nodes * 64 * $(value fed_s) / $(value core_s) < 1.000001"
 holds "what they send has a size" "$(value bytes) > 1e6"
-expect 0 "nodes of 64 cores keep 96 GPUs fed" "$DISTTRAIN" plan mllm-9b-96 \
+expect 0 "nodes of 64 cores keep 96 GPUs fed, if the links do$" "$DISTTRAIN" plan mllm-9b-96 \
     "$p={mode: disaggregated, cpu_nodes: 2, cores_per_cpu_node: 64}"
 expect 0 '"cores_needed": [0-9]' "$DISTTRAIN" plan --json mllm-9b-96 "$p={mode: colocated, cores_per_node: 8}"
+
+
+# ---- colocated cores work for their own node alone: the one that fetches the most sets how many each must have ----
+resized() { # CORES
+    sim --json mllm-15b-1296 model.encoder.resize=224 'train.frozen=[encoder]' search.placement=own search.effort=quick \
+        "samples={distribution: {image_side: {kind: constant, value: 1024}, aspect_sigma: 0, text_tokens: {kind: constant, value: 315, max: 315}, min_side: 1024, max_side: 1024, generate: 0}}" \
+        "$p={mode: colocated, cores_per_node: $1}"
+}
+resized 24
+each=$(value cores_per_node_needed) waits=$(value exposed_s) fed=$(value fed_s)
+holds "$each cores of a node for $fed s: 24 take longer in proportion" \
+    "$waits > 0.1 && $fed * ($each / 24 - 1) / $waits > 0.95 && $fed * ($each / 24 - 1) / $waits < 1.05"
+holds "as many on each node that fetches" "$(value cores_needed) / $(value nodes_fetching) == $each"
+cores=$(awk "BEGIN { print int($each) + 1 }")
+resized "$cores"
+holds "$cores are enough" "$(value exposed_s) < 0.01 * $fed"
+sim mllm-9b-96 "$p={mode: colocated, cores_per_node: 8, prefetch: 0}"
+check "without prefetch none are" 'grep -q "keep 96 GPUs fed, if batches are made ahead (prefetch is 0)$" out'
+
+# ---- a link that is too slow is named, whatever the cores: it takes as long as the iteration then ----
+thin="$p={mode: disaggregated, cpu_nodes: 2, cores_per_cpu_node: 64, rpc_bandwidth: 10 Mb/s}"
+sim --json mllm-9b-96 "$thin"
+holds "the busiest link sets the iteration" \
+    "$(value link_s) / $(value iteration_s) > 0.99 && $(value link_s) / $(value iteration_s) < 1.01"
+sim mllm-9b-96 "$thin"
+check "and is named" 'grep -q "^busiest link .* s   for what one node gets of a batch: GPUs wait for it.*rpc_bandwidth" out'
 
 # ---- measured rates ----
 pack_two_tones

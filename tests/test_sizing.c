@@ -203,6 +203,27 @@ START_TEST(stability_is_that_of_other_draws)
 }
 END_TEST
 
+/* With a unit for each module there is no other division, wherever the load goes; with one more there is: alone the
+ * module with more of the load has two, and the other one has to get more than it. */
+START_TEST(a_unit_for_each_module_has_no_margin)
+{
+    struct dt_orch_loads in = drawn(1, 0.8, 9);
+    struct dt_orch_sizing z;
+    int more;
+
+    dt_orch_size(&in, 2, &z);
+    dt_orch_size_stable(&in, 64, &z);
+    ck_assert_int_eq(z.stable.same, z.stable.draws);
+    ck_assert(isinf(z.stable.margin));
+    dt_orch_size(&in, 3, &z);
+    dt_orch_size_stable(&in, 64, &z);
+    more = z.share[1] > z.share[0];
+    ck_assert_double_eq_tol(z.stable.margin, fabs(z.share[0] - z.share[1]) / 2, 1e-6);
+    ck_assert_int_eq(z.stable.from, more);
+    ck_assert_int_eq(z.stable.to, !more);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("sizing");
@@ -213,5 +234,6 @@ int main(void)
     tcase_add_test(tc, enough_samples_are_enough);
     tcase_add_test(tc, a_boundary_is_said);
     tcase_add_test(tc, stability_is_that_of_other_draws);
+    tcase_add_test(tc, a_unit_for_each_module_has_no_margin);
     return dt_test_run(suite);
 }

@@ -367,24 +367,73 @@ START_TEST(a_light_batch_makes_up_for_a_heavy_one)
 }
 END_TEST
 
+static void batch_of(struct sched_fixture *s, const struct dt_sched_supply *y,
+                     struct dt_sched_supplied *out)
+{
+    dt_assert_ok(
+        dt_sched_supply_batch(y, &s->f.model, &s->f.cluster, &s->samples, s->p, &s->err, out),
+        s->err);
+}
+
 START_TEST(a_batch_is_the_sum_of_its_images_and_texts)
 {
     struct dt_sched_supply y;
+    struct dt_sched_supplied made;
     struct sched_fixture s;
     double want = 0;
 
     row(&s, 6, 5);
     dt_sched_supply_defaults(&y);
+    y.mode = DT_SCHED_SUPPLY_COLOCATED;
+    y.cores_per_node = 3;
     for (int i = 0; i < 30; i++)
         want += SIDE * SIDE / 210e6;
     want += 6 * SF_SEQ * 4 / 54e6;
-    ck_assert_double_eq_tol(dt_sched_supply_core_s(&y, &s.f.model, &s.samples, 0, 6) / want, 1,
-                            1e-12);
+    batch_of(&s, &y, &made);
+    ck_assert_double_eq_tol(made.core_s / want, 1, 1e-6); /* a piece takes whole nanoseconds */
+    ck_assert_int_eq(made.cores, 6);
     s.f.model.modules[0].resize = 224; /* every pixel is read once more */
     want += 30 * SIDE * SIDE / 400e6;
-    ck_assert_double_eq_tol(dt_sched_supply_core_s(&y, &s.f.model, &s.samples, 0, 6) / want, 1,
-                            1e-12);
+    batch_of(&s, &y, &made);
+    ck_assert_double_eq_tol(made.core_s / want, 1, 1e-6);
     sf_free(&s);
+}
+END_TEST
+
+/* Ten replicas of an encoder over a node of eight GPUs and two of the next: 16 of 20 images are the first node's.
+ * Texts, which take no time to make, go to the LLM's node. */
+START_TEST(the_node_that_fetches_the_most_has_its_share)
+{
+    for (enum dt_sched_supply_mode mode = DT_SCHED_SUPPLY_COLOCATED;
+         mode <= DT_SCHED_SUPPLY_DISAGGREGATED; mode++) {
+        struct dt_sched_supply y = millisecond(mode);
+        struct dt_sched_supplied made;
+        struct sched_fixture s;
+
+        sf_init(&s);
+        sf_encoder(&s, "encoder", 2);
+        sf_llm(&s, 2);
+        sf_edge(&s, 0, 1);
+        sf_plan(&s, 20, 1, DT_SCHED_1F1B);
+        sf_layout(&s, 0, 1, 1, 1, 10);
+        sf_layout(&s, 1, 1, 1, 1, 20);
+        sf_samples(&s, 20, 1, 0, false, 1);
+        for (int i = 0; i < 20; i++) {
+            s.item_first[i] = (uint64_t)i;
+            s.items[i] = (struct dt_sample_item){SIDE, SIDE, DT_MODALITY_IMAGE, DT_ITEM_ENCODE};
+        }
+        s.item_first[20] = 20;
+        sf_compile(&s);
+        y.cores_per_node = y.cpu_nodes = y.cores_per_cpu_node = 1;
+        y.bw_bytes_per_s = 1e9;
+        batch_of(&s, &y, &made);
+        ck_assert_double_eq_tol(made.core_s, 20e-3, 1e-9);
+        ck_assert_double_eq_tol(made.node_core_s, 16e-3, 1e-9);
+        ck_assert_double_eq_tol(made.node_bytes,
+                                mode == DT_SCHED_SUPPLY_DISAGGREGATED ? 16 * 3.0 * SIDE * SIDE : 0,
+                                1e-6);
+        sf_free(&s);
+    }
 }
 END_TEST
 
@@ -630,6 +679,7 @@ int main(void)
     tcase_add_test(c, a_slow_node_has_its_share_all_the_same);
     tcase_add_test(c, a_light_batch_makes_up_for_a_heavy_one);
     tcase_add_test(c, a_batch_is_the_sum_of_its_images_and_texts);
+    tcase_add_test(c, the_node_that_fetches_the_most_has_its_share);
     tcase_add_test(c, random_plans_meet_queues_walked_piece_by_piece);
     return dt_test_run(s);
 }

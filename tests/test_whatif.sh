@@ -177,6 +177,13 @@ expect 0 "simulate.slow_gpu.factor makes no difference to any of these points" "
     --vary cluster.nodes=6,8 --vary simulate.slow_gpu.factor=1.1,1.5 --vary train.global_batch=64,96 --no-runs
 check "other keys do" '[ "$(grep -c "makes no difference" out)" = 1 ]'
 expect 0 '"idle": \[\]' "$DISTTRAIN" whatif $job --vary cluster.nodes=6,8 --no-runs --json
+# nor is one idle that decides whether the plan fits
+stated='plan={"llm": {"tp": 8, "pp": 4, "dp": 3, "offload": "optimizer"}}'
+expect 0 "needs .* GiB of its host" "$DISTTRAIN" whatif llama-70b-96 search.strategy=manual "$stated" --no-runs -j 1 \
+    --vary "cluster.host_memory=10 GB,1000 GB,2000 GB"
+check "no word of no difference" '! grep -q "makes no difference" out'
+expect 0 "cluster.host_memory makes no difference" "$DISTTRAIN" whatif llama-70b-96 search.strategy=manual "$stated" --no-runs -j 1 \
+    --vary "cluster.host_memory=1000 GB,2000 GB"
 expect 2 "gpus: 3 is not a multiple of the 8 GPUs of a node; use 8\$" "$DISTTRAIN" plan $job cluster.gpus=3
 expect 0 "gpus: 100 is not a multiple of the 8 GPUs of a node; use 96 or 104" "$DISTTRAIN" whatif $job --gpus 96,100 --no-runs --csv -
 expect 0 "3 points over cluster.gpus" "$DISTTRAIN" whatif $job --gpus 20..40 --no-runs --csv whole.csv
@@ -202,6 +209,22 @@ expect 2 "standard output\|stdout" "$DISTTRAIN" whatif $job --gpus 96 --csv - --
 expect 0 "" "$DISTTRAIN" whatif $job --gpus 48,96 --no-runs --svg picture.svg
 check "an SVG file" 'head -c 5 picture.svg | grep -q "<svg" && grep -q "</svg>" picture.svg'
 if command -v xmllint >/dev/null 2>&1; then check "well-formed" 'xmllint --noout picture.svg'; fi
+
+# values in different units lie where their quantities do, and lines go from left to right whatever the order
+drawn() { # KEY=VALUES: the places along x, and the axis
+    "$DISTTRAIN" whatif llama-70b-96 search.strategy=manual 'plan={"llm": {"tp": 8, "pp": 4, "dp": 3}}' --no-runs -j 1 --tokens 1B \
+        --vary "$1" --svg units.svg >out 2>err </dev/null || bad "--vary $1"
+    sed -n 's/.*dt-line"[^>]* d="M\([^"]*\)".*/\1/p' units.svg | tr L '\n' | cut -d' ' -f1 >places
+}
+drawn "cluster.nic_bandwidth=200 Gb/s,0.4 Tb/s,100 Gb/s"
+check "100, 200 and 400 Gb/s: $(tr '\n' ' ' <places)" \
+    'awk "{ x[NR] = \$1 } END { r = (x[3] - x[2]) / (x[2] - x[1]); exit !(NR == 3 && r > 1.98 && r < 2.02) }" places'
+check "in the key's own unit" 'grep -q ">cluster.nic_bandwidth \[bytes/s\]<" units.svg'
+drawn "cluster.nic_bandwidth=200 Gb/s,400 Gb/s,100 Gb/s"
+check "in the stated one where all have it" 'grep -q ">cluster.nic_bandwidth \[Gb/s\]<" units.svg && sort -nc places'
+drawn "simulate.failures.checkpoint_interval=10 min,30 s,1 h,1 min"
+check "30 s, 1 min, 10 min and 1 h on a logarithmic axis: $(tr '\n' ' ' <places)" \
+    'awk "{ x[NR] = \$1 } END { r = (x[3] - x[2]) / (x[2] - x[1]); exit !(NR == 4 && r > 3.3 && r < 3.35) }" places'
 
 # ---- over ranks ----
 if [ "${HAVE_MPI-yes}" != no ] && command -v mpirun >/dev/null 2>&1; then

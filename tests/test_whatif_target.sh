@@ -5,6 +5,7 @@
 . "$srcdir/tests/shell.sh"
 # at one effort, so that search and brute force see the same plans; 2.1 GPU failures a day at 100 GPUs
 job="mllm-9b-96 train.global_batch=48 search.effort=quick cluster.mtbf_gpu_hours=1100"
+points="mllm-nano-local --no-runs -j 1 --tokens 1B" # quickly planned
 # COLUMN CONDITION FILE: values of a column, of rows that hold
 values() { awk -F, -v name="$1" -v want="$2" 'NR == 1 { for (i = 1; i <= NF; i++) c[$i] = i; next }
     want == "" || $c[want] == "true" { print $c[name] }' "$3"; }
@@ -44,6 +45,11 @@ for days in 5 3 2 1.5 1.2 1 0.8 0.7; do
     check "the least GPUs for $days days: ${answer:-none} is $(least $days)" '[ "${answer:-none}" = "$(least $days)" ]'
     check "and it says so: $(grep "days at" text)" 'grep -q "${answer:-no point meets}" text && grep -q "^searched: clusters of whole nodes of 8 GPUs" text'
 done
+# of given sizes nothing is known of the others
+# shellcheck disable=SC2086
+expect 0 "interval): the fewest of these sizes, 96 GPUs, " "$DISTTRAIN" whatif $job --tokens 20B --days 30 --gpus 96,192 --no-runs
+# shellcheck disable=SC2086
+expect 0 "interval): 96 GPUs, " "$DISTTRAIN" whatif $job --tokens 20B --days 30 --gpus 96 --no-runs
 # what nothing meets: what comes nearest
 # shellcheck disable=SC2086
 expect 0 "" "$DISTTRAIN" whatif $job --tokens 20B --days 0.1 --gpus 8..96+8 --no-runs --csv none.csv
@@ -83,6 +89,52 @@ expect 0 "days do not include failures: the job has" "$DISTTRAIN" whatif $job --
 # shellcheck disable=SC2086
 expect 0 "days include failures of GPUs (one in 1100 GPU hours), checkpoints and restarts" \
     "$DISTTRAIN" whatif $job --tokens 20B --gpus 96 --no-runs
+
+# whether they count is said of each point by its own cluster and keys: as if the key were stated, and in the notes
+for vary in cluster.mtbf_gpu_hours=0,500 "simulate.failures.enabled=false,true cluster.mtbf_gpu_hours=500"; do
+    # shellcheck disable=SC2086
+    expect 0 "days include failures of GPUs.*, checkpoints and restarts at 1 of 2 points" \
+        "$DISTTRAIN" whatif $points --vary $vary --csv each.csv
+    check "$vary: the first has none, the second some" \
+        '[ "$(values goodput "" each.csv | head -1)" = 1 ] && awk -v g="$(values goodput "" each.csv | tail -1)" "BEGIN { exit !(g < 0.99) }"'
+done
+check "the number is left out where points differ" '! "$DISTTRAIN" whatif $points --vary cluster.mtbf_gpu_hours=100,500 </dev/null | grep "one in"'
+# shellcheck disable=SC2086
+"$DISTTRAIN" simulate mllm-nano-local --no-runs --json cluster.mtbf_gpu_hours=500 simulate.failures.enabled=true search.effort=quick >one
+# shellcheck disable=SC2086
+expect 0 "" "$DISTTRAIN" whatif $points --vary cluster.mtbf_gpu_hours=0,500 --csv each.csv
+check "goodput is that of simulate with failures" \
+    '[ "$(values goodput "" each.csv | tail -1)" = "$(sed -n "s/^  \"goodput\": \(.*\),/\1/p" one)" ]'
+# shellcheck disable=SC2086
+expect 0 "days do not include failures\$" "$DISTTRAIN" whatif $points --vary cluster.mtbf_gpu_hours=500,1000 simulate.failures.enabled=false
+# a run that never ends meets nothing
+# shellcheck disable=SC2086
+expect 0 "" "$DISTTRAIN" whatif $points --vary cluster.mtbf_gpu_hours=0.02,1000 --csv never.csv
+check "goodput $(values goodput "" never.csv | tr '\n' ' ')meets $(values meets "" never.csv | tr '\n' ' ')" \
+    '[ "$(values goodput "" never.csv | head -1)" = 0 ] && [ "$(values meets "" never.csv | tr "\n" " ")" = "false true " ]'
+# small numbers have their digits, and memory its unit
+# shellcheck disable=SC2086
+expect 0 "no point meets this; 4 GPUs come nearest, with 0.00[1-9][0-9]* days at this confidence and 0.00[1-9][0-9]* of money" \
+    "$DISTTRAIN" whatif $points --tokens 1M --days 0.0001 --gpus 4 cluster.price_per_gpu_hour=0.02 --csv small.csv
+check "MiB of $(values memory_bytes_max feasible small.csv | head -1) bytes" 'grep -q "memory \[MiB\]" out &&
+    grep -qF " $(awk "BEGIN { printf \"%.1f\", $(values memory_bytes_max feasible small.csv | head -1) / 1048576 }") " out'
+check "days of $(values days feasible small.csv | head -1)" \
+    'grep -qF " $(awk "BEGIN { printf \"%.4g\", $(values days feasible small.csv | head -1) }") " out'
+# what does not fit was not searched for at another effort
+# shellcheck disable=SC2086
+expect 0 "plans were searched for at quick effort; search.effort=normal looks longer" \
+    "$DISTTRAIN" whatif $points --vary cluster.pue=0,1.5
+# energy without a pue is that of the nodes
+# shellcheck disable=SC2086
+expect 0 "80 % interval" "$DISTTRAIN" whatif $points --vary cluster.pue=1,1.5 cluster.watts_per_gpu=700
+check "nothing is said where all points state one" '! grep -q "energy is" out'
+echo '{preset: local, watts_per_gpu: 700}' >watts.yaml
+echo '{preset: local, watts_per_gpu: 700, pue: 1.5}' >pue.yaml
+# shellcheck disable=SC2086
+expect 0 "energy is that of the nodes alone at 1 of 2 points, which state no cluster.pue" \
+    "$DISTTRAIN" whatif $points --vary cluster=watts.yaml,pue.yaml
+# shellcheck disable=SC2086
+expect 0 "energy is that of the nodes alone: no cluster.pue is stated" "$DISTTRAIN" whatif $points --vary simulate.seed=1,2 cluster.watts_per_gpu=700
 
 # ---- two clusters, an answer for each ----
 # shellcheck disable=SC2086

@@ -23,7 +23,7 @@ static enum dt_status print_json(const struct dt_session *s, const struct dt_orc
                                  const struct dt_orch_decisions *decided, struct dt_error *err)
 {
     struct dt_json j;
-    enum dt_status st = DT_OK;
+    enum dt_status st;
 
     dt_json_init(&j, true);
     dt_json_begin_object(&j);
@@ -40,9 +40,9 @@ static enum dt_status print_json(const struct dt_session *s, const struct dt_orc
     dt_cli_plans_json(&s->search, &j);
     dt_json_key(&j, "search");
     dt_cli_search_json(s, &j);
-    dt_cli_data_plan(&(struct dt_cli_facts){.json = &j}, s);
+    st = dt_cli_data_plan(&(struct dt_cli_facts){.json = &j}, s, err);
     dt_cli_json_advice(&j, advice);
-    if (decided)
+    if (decided && st == DT_OK)
         st = dt_cli_plan_explanation_json(s, decided, &j, err);
     dt_json_end_object(&j);
     if (st == DT_OK)
@@ -71,7 +71,7 @@ static enum dt_status print(const struct dt_session *s, const struct dt_orch_adv
     dt_cli_plans_print(&s->search);
     dt_cli_search_print(s);
     dt_cli_print_reorder(s);
-    dt_cli_data_plan(&(struct dt_cli_facts){.width = 16}, s);
+    DT_TRY(dt_cli_data_plan(&(struct dt_cli_facts){.width = 16}, s, err));
     dt_cli_print_advice(advice);
     dt_cli_print_cost_note(s);
     dt_cli_print_assumed(s->job->model);

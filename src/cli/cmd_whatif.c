@@ -105,7 +105,7 @@ static enum dt_status work(struct dt_whatif *w, struct dt_transport *t, struct d
     enum dt_status st;
 
     DT_TRY(dt_whatif_open_job(w, err));
-    base = (struct dt_whatif_base){w->points, w->overrides, w->n_overrides};
+    base = (struct dt_whatif_base){w->points, w->overrides, w->n_overrides, w->goal.any};
     if (t && t->rank > 0)
         return dt_whatif_rank_works(&base, t, err);
     dt_whatif_watch_signals();

@@ -6,6 +6,7 @@
 #include "cli/rows.h"
 #include "core/schedule/assign_spread.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* ---- sizing ---- */
@@ -72,9 +73,14 @@ static void print_stable(const struct dt_session *s)
     struct dt_cli_rows r;
 
     printf("\nstability: %.1f %% of %d global batches drawn (%lld samples each) ask for the plan's "
-           "division; another one is asked for when %.2f %% of the load move from %s to %s\n",
-           100.0 * x->same / x->draws, x->draws, (long long)x->batch, 100 * x->margin,
-           s->search.plans[0].module_names[x->from], s->search.plans[0].module_names[x->to]);
+           "division; ",
+           100.0 * x->same / x->draws, x->draws, (long long)x->batch);
+    if (isfinite(x->margin))
+        printf("another one is asked for when %.2f %% of the load move from %s to %s\n",
+               100 * x->margin, s->search.plans[0].module_names[x->from],
+               s->search.plans[0].module_names[x->to]);
+    else
+        printf("there is no other, as each module has one unit\n");
     if (x->n_others == 0)
         return;
     dt_cli_rows_table(&r);
@@ -132,8 +138,10 @@ static void json_sizing(const struct dt_session *s, struct dt_json *j)
     steps(&r, s);
     dt_cli_rows_end(&r, NULL);
     dt_json_kv_double(j, "margin", z->stable.margin);
-    dt_json_kv_string(j, "margin_from", s->search.plans[0].module_names[z->stable.from]);
-    dt_json_kv_string(j, "margin_to", s->search.plans[0].module_names[z->stable.to]);
+    if (isfinite(z->stable.margin)) {
+        dt_json_kv_string(j, "margin_from", s->search.plans[0].module_names[z->stable.from]);
+        dt_json_kv_string(j, "margin_to", s->search.plans[0].module_names[z->stable.to]);
+    }
     dt_cli_rows_json(&r, j, "divisions");
     divisions(&r, s);
     dt_cli_rows_end(&r, NULL);

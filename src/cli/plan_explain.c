@@ -9,17 +9,20 @@
 #include "core/cost/memory.h"
 #include "core/schedule/assign_choose.h"
 
+#include <math.h>
+
 /* ---- the steady interval ---- */
 
-static enum dt_status binding(const struct dt_session *s, struct dt_search_input *in,
-                              struct dt_error *err, struct dt_orch_binding *b)
+static enum dt_status binding(const struct dt_session *s, struct dt_error *err,
+                              struct dt_orch_binding *b)
 {
-    dt_session_search_input(s, in);
-    return dt_orch_plan_binding(in, &s->search.plans[0], err, b);
+    struct dt_search_input in;
+
+    dt_session_search_input(s, &in);
+    return dt_orch_plan_binding(&in, &s->search.plans[0], err, b);
 }
 
-static void steady(struct dt_cli_rows *r, const struct dt_plan *p, const struct dt_search_input *in,
-                   const struct dt_orch_binding *b)
+static void steady(struct dt_cli_rows *r, const struct dt_plan *p, const struct dt_orch_binding *b)
 {
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_plan_layout *l = &p->modules[m].layout;
@@ -28,8 +31,7 @@ static void steady(struct dt_cli_rows *r, const struct dt_plan *p, const struct 
         dt_cli_row_text(r, "name", "module", p->module_names[m]);
         dt_cli_row_int(r, "gpus", "GPUs", dt_plan_layout_gpus(l));
         dt_cli_row_int(r, "tp", "TP", l->tp);
-        dt_cli_row_number(r, "sample_s", "C_m(TP) [ms/sample]", "%.3f", 1e3,
-                          dt_orch_module_sample_s(in, m, l->tp));
+        dt_cli_row_number(r, "sample_s", "C_m(TP) [ms/sample]", "%.3f", 1e3, b->sample_s[m]);
         dt_cli_row_number(r, "ideal_s", "ideal [ms/slot]", "%.3f", 1e3, b->ideal_s[m]);
         dt_cli_row_number(r, "interval_s", "slowest stage [ms/slot]", "%.3f", 1e3,
                           b->interval_s[m]);
@@ -40,13 +42,12 @@ static void steady(struct dt_cli_rows *r, const struct dt_plan *p, const struct 
 
 static enum dt_status print_steady(const struct dt_session *s, struct dt_error *err)
 {
-    struct dt_search_input in;
     struct dt_orch_binding b;
     struct dt_cli_rows r;
 
-    DT_TRY(binding(s, &in, err, &b));
+    DT_TRY(binding(s, err, &b));
     dt_cli_rows_table(&r);
-    steady(&r, &s->search.plans[0], &in, &b);
+    steady(&r, &s->search.plans[0], &b);
     dt_cli_rows_end(&r, stdout);
     printf("%s\n", b.why);
     return DT_OK;
@@ -56,15 +57,14 @@ static enum dt_status json_steady(const struct dt_session *s, struct dt_json *j,
                                   struct dt_error *err)
 {
     const struct dt_plan *p = &s->search.plans[0];
-    struct dt_search_input in;
     struct dt_orch_binding b;
     struct dt_cli_rows r;
 
-    DT_TRY(binding(s, &in, err, &b));
+    DT_TRY(binding(s, err, &b));
     dt_json_kv_string(j, "binding_module", p->module_names[b.module]);
     dt_json_kv_string(j, "why", b.why);
     dt_cli_rows_json(&r, j, "modules");
-    steady(&r, p, &in, &b);
+    steady(&r, p, &b);
     dt_cli_rows_end(&r, NULL);
     return DT_OK;
 }
@@ -199,6 +199,12 @@ static enum dt_status json_hosts(const struct dt_session *s, const struct charge
 
 /* ---- all of it ---- */
 
+/* Of the plan's formula to its convex lower bound, relative; NaN without one. */
+static double gap(const struct dt_plan_prediction *q)
+{
+    return q->lower_bound_s > 0 ? q->total_s / q->lower_bound_s - 1 : NAN;
+}
+
 enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s,
                                              const struct dt_orch_decisions *decided,
                                              struct dt_error *err)
@@ -218,7 +224,7 @@ enum dt_status dt_cli_plan_explanation_print(const struct dt_session *s,
         printf("convex lower bound of the formula with its schedule, vpp, microbatch, TP and DP of "
                "the LLM: %.3f s (gap "
                "of this plan %.2f %%)\n",
-               q->lower_bound_s, 100 * (q->total_s / q->lower_bound_s - 1));
+               q->lower_bound_s, 100 * gap(q));
     printf("GPUs: %d of %d used\n", dt_plan_gpus(p), dt_cluster_gpus(&s->job->cluster));
     if (s->search.stats.infeasible[0])
         printf("rejected: %s\n", s->search.stats.infeasible);
@@ -242,7 +248,6 @@ enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s,
 {
     struct dt_cli_rows r;
     struct charged x = {.ahead = NULL};
-    double bound = s->search.stats.lower_bound_s;
     enum dt_status st;
 
     dt_json_key(j, "explain");
@@ -256,11 +261,7 @@ enum dt_status dt_cli_plan_explanation_json(const struct dt_session *s,
         st = largest(s, err, &x);
     if (st != DT_OK)
         return st;
-    dt_json_key(j, "gap"); /* null without a bound */
-    if (bound > 0)
-        dt_json_double(j, s->search.plans[0].predicted.total_s / bound - 1);
-    else
-        dt_json_null(j);
+    dt_json_kv_double(j, "gap", gap(&s->search.plans[0].predicted)); /* null without a bound */
     dt_json_kv_int(j, "gpus", dt_cluster_gpus(&s->job->cluster));
     dt_json_kv_double(j, "memory_limit_bytes", dt_memory_limit(&s->job->cluster));
     dt_cli_rows_json(&r, j, "memory");

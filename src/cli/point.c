@@ -368,6 +368,15 @@ static enum dt_status simulate(struct dt_points *p, struct open_point *o,
     return st;
 }
 
+/* As simulate.failures.enabled=true would have it. */
+static void want_failures(struct dt_job *j)
+{
+    struct dt_node map = dt_map_get(dt_map_get(dt_doc_root(j->doc), "simulate"), "failures");
+
+    if (j->cluster.mtbf_gpu_hours > 0 && !dt_node_present(dt_map_get(map, "enabled")))
+        j->sim.failures = true;
+}
+
 enum dt_status dt_point_eval(struct dt_points *p, const struct dt_point_request *q,
                              struct dt_error *err, struct dt_point *out)
 {
@@ -378,6 +387,8 @@ enum dt_status dt_point_eval(struct dt_points *p, const struct dt_point_request 
     enum dt_status st = open_session(p, q->overrides, q->n_overrides, &why, &o);
 
     if (st == DT_OK) {
+        if (q->failures)
+            want_failures(o.s.job);
         st = simulate(p, &o, q, &why, &point, &theirs);
         close_session(&o);
     }

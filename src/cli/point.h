@@ -45,6 +45,8 @@ struct dt_point_request {
     const char *const *overrides; /* KEY=VALUE, the later ones win */
     int n_overrides;
     bool report;
+    bool
+        failures; /* simulated wherever the cluster states mtbf_gpu_hours and the job not whether */
     dt_point_visit_fn *visit; /* NULL = nobody; for feasible points only */
     void *ctx;
 };

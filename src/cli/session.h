@@ -73,7 +73,8 @@ void dt_cli_report_facts(const struct dt_cli_facts *f, const struct dt_session *
  * simulate.preprocess has a mode (data_facts.c). */
 void dt_cli_data_facts(const struct dt_cli_facts *f, const struct dt_session *s,
                        const struct dt_sim_data *d);
-void dt_cli_data_plan(const struct dt_cli_facts *f, const struct dt_session *s);
+enum dt_status dt_cli_data_plan(const struct dt_cli_facts *f, const struct dt_session *s,
+                                struct dt_error *err);
 /* The members that `simulate --json` documents, into an open object. */
 void dt_cli_json_report(struct dt_json *j, const struct dt_session *s, const struct dt_plan *p,
                         const struct dt_sim_result *r);

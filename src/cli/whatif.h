@@ -40,6 +40,7 @@ struct dt_whatif_base {
     struct dt_points *points;
     const char **overrides;
     int n_overrides;
+    bool failures; /* dt_point_request's */
 };
 /* One task; a point that is refused is a result, too. */
 enum dt_status dt_whatif_evaluate(const struct dt_whatif_base *b, const struct dt_whatif_task *t,
@@ -105,7 +106,7 @@ struct dt_whatif_job { /* what is known before any point is evaluated */
     uint64_t digest;   /* of what it was read from: model, samples, profile, cluster */
     char name[256];
     struct dt_cluster cluster;
-    bool effort_stated, failures_stated, failures, cluster_nodes, searches;
+    bool effort_stated, cluster_nodes, searches;
 };
 
 struct dt_whatif {
@@ -156,7 +157,8 @@ enum dt_status dt_whatif_evaluate_all(struct dt_whatif *w, struct dt_error *err)
 enum dt_status dt_whatif_points(struct dt_whatif *w, struct dt_error *err);
 void dt_whatif_derive(const struct dt_whatif *w, struct dt_whatif_point *p);
 
-/* whatif_idle.c: of a grid, whether every two points that differ in this axis alone have equal results. */
+/* whatif_idle.c: of a grid, whether every two points that differ in this axis alone have equal results: a key that
+ * decides whether a plan fits is not idle. */
 bool dt_whatif_idle(const struct dt_whatif *w, int axis);
 
 /* whatif_print.c */

@@ -8,6 +8,7 @@
 #include "report/chart.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SERIES_MAX = 8, LABELS_MAX = 8, WIDTH = 760, HEIGHT = 420, TITLE = 28 };
@@ -17,6 +18,17 @@ struct picture {
     char *chart; /* a fragment */
 };
 
+struct place { /* of a point along the axis */
+    double at; /* NaN: none */
+    int i;
+};
+
+struct along { /* what is drawn along */
+    int axis;  /* the size, or the first that has numbers; -1: none, points are numbered */
+    bool base; /* quantities in the base unit of their key, as they are stated in different ones */
+    char unit[32];
+};
+
 struct lines { /* one for each group of points */
     int n;
     int of[SERIES_MAX + 1]; /* group */
@@ -24,37 +36,99 @@ struct lines { /* one for each group of points */
     double *x, *y, *low, *high; /* [points], by series */
     const char **label;
     bool *front;
+    struct place *order; /* [points] */
     struct dt_chart_series series[SERIES_MAX + 1];
 };
 
-/* The axis that is drawn along: the size, or the first that has numbers; -1: none. */
-static int along(const struct dt_whatif *w)
+/* What stands behind the number of a value. */
+static const char *unit_of(const char *text)
 {
     double v;
 
-    if (w->size_axis >= 0)
-        return w->size_axis;
-    for (int a = 0; a < w->n_axes; a++) {
-        bool numbers = w->n > 0;
-
-        for (int i = 0; i < w->n && numbers; i++)
-            numbers = dt_number_scan(w->point[i].value[a], &v) > 0;
-        if (numbers)
-            return a;
-    }
-    return -1;
+    text += dt_number_scan(text, &v);
+    return text + strspn(text, " ");
 }
 
-static double place_of(const struct dt_whatif *w, const struct dt_whatif_point *p, int i, int axis)
+/* A value as its key reads it, in the base unit; NaN where that is no number. */
+static double value_of(const struct dt_key *key, const char *text)
 {
+    struct dt_error err;
+    struct dt_doc *doc;
+    double v = NAN;
+    char line[128];
+
+    if (key->type != DT_KEY_QUANTITY)
+        return dt_number_scan(text, &v) > 0 && *unit_of(text) == '\0' ? v : NAN;
+    if (snprintf(line, sizeof line, "value: %s", text) >= (int)sizeof line ||
+        dt_doc_parse("value", line, strlen(line), &err, &doc) != DT_OK)
+        return NAN;
+    if (dt_get_quantity(dt_doc_root(doc), "value", key->unit, -INFINITY, INFINITY, &v, &err) !=
+        DT_OK)
+        v = NAN;
+    dt_doc_free(doc);
+    return v;
+}
+
+static bool has_numbers(const struct dt_whatif *w, int axis)
+{
+    const struct dt_key *key = dt_keys_at(dt_job_keys, w->axis[axis].key);
+    bool numbers = key && w->n > 0;
+
+    for (int i = 0; i < w->n && numbers; i++)
+        numbers = isfinite(value_of(key, w->point[i].value[axis]));
+    return numbers;
+}
+
+static void find_along(const struct dt_whatif *w, struct along *out)
+{
+    const struct dt_key *key;
+
+    *out = (struct along){.axis = w->size_axis};
+    for (int a = 0; a < w->n_axes && out->axis < 0; a++)
+        out->axis = has_numbers(w, a) ? a : -1;
+    if (out->axis < 0 || out->axis == w->size_axis)
+        return;
+    key = dt_keys_at(dt_job_keys, w->axis[out->axis].key);
+    if (key->type != DT_KEY_QUANTITY)
+        return;
+    snprintf(out->unit, sizeof out->unit, "%s", unit_of(w->point[0].value[out->axis]));
+    for (int i = 1; i < w->n; i++)
+        out->base |= strcmp(unit_of(w->point[i].value[out->axis]), out->unit) != 0;
+    if (out->base || !out->unit[0])
+        snprintf(out->unit, sizeof out->unit, "%s", key->unit);
+}
+
+static double place_of(const struct dt_whatif *w, int i, const struct along *x)
+{
+    const struct dt_whatif_point *p = &w->point[i];
     double v = NAN;
 
-    if (axis >= 0 && axis == w->size_axis)
-        return p->r.feasible ? p->r.gpus : NAN;
-    if (axis < 0)
+    if (x->axis < 0)
         return i + 1;
-    dt_number_scan(p->value[axis], &v);
+    if (x->axis == w->size_axis)
+        return p->r.feasible ? p->r.gpus : NAN;
+    if (x->base)
+        return value_of(dt_keys_at(dt_job_keys, w->axis[x->axis].key), p->value[x->axis]);
+    dt_number_scan(p->value[x->axis], &v);
     return v;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+
+    return x->at != y->at ? (x->at > y->at) - (x->at < y->at) : (x->i > y->i) - (x->i < y->i);
+}
+
+/* From left to right, so that lines do not go back; what has no place is last. */
+static void put_in_order(const struct dt_whatif *w, const struct along *x, struct place *order)
+{
+    for (int i = 0; i < w->n; i++) {
+        double at = place_of(w, i, x);
+
+        order[i] = (struct place){isnan(at) ? INFINITY : at, i};
+    }
+    qsort(order, (size_t)w->n, sizeof *order, by_place);
 }
 
 static bool same_line(const struct dt_whatif *w, const struct dt_whatif_point *a,
@@ -114,7 +188,8 @@ static enum dt_status make_room(struct lines *l, int n, struct dt_error *err)
     l->x = dt_malloc(4 * count * sizeof *l->x);
     l->label = dt_calloc(count, sizeof *l->label);
     l->front = dt_calloc(count, sizeof *l->front);
-    if (!l->x || !l->label || !l->front)
+    l->order = dt_calloc(count, sizeof *l->order);
+    if (!l->x || !l->label || !l->front || !l->order)
         return dt_error_nomem(err, "a chart");
     l->y = l->x + count;
     l->low = l->y + count;
@@ -127,11 +202,12 @@ static void free_room(struct lines *l)
     dt_free(l->x);
     dt_free((void *)l->label);
     dt_free(l->front);
+    dt_free(l->order);
 }
 
 enum what { TIME, MONEY };
 
-static void fill(const struct dt_whatif *w, const int *line, bool joined, int axis, enum what what,
+static void fill(const struct dt_whatif *w, const int *line, bool joined, enum what what,
                  struct lines *l)
 {
     bool days = w->goal.tokens > 0, few;
@@ -152,13 +228,13 @@ static void fill(const struct dt_whatif *w, const int *line, bool joined, int ax
         s->high = l->high + at;
         s->front = l->front + at;
         s->label = l->label + at;
-        for (int i = 0; i < w->n; i++) {
-            const struct dt_whatif_point *p = &w->point[i];
+        for (int o = 0; o < w->n; o++) {
+            const struct dt_whatif_point *p = &w->point[l->order[o].i];
             const struct dt_sweep_result *r = &p->r;
 
-            if (line[i] != k || !r->feasible || p->passed_over)
+            if (line[l->order[o].i] != k || !r->feasible || p->passed_over)
                 continue;
-            l->x[at] = what == MONEY ? p->days : place_of(w, p, i, axis);
+            l->x[at] = what == MONEY ? p->days : l->order[o].at;
             l->y[at] = what == MONEY ? p->money : days ? p->days : r->iteration_s;
             l->low[at] = what == MONEY ? p->money_low : days ? p->days_low : r->iteration_s_p10;
             l->high[at] = what == MONEY ? p->money_high : days ? p->days_high : r->iteration_s_p90;
@@ -184,11 +260,13 @@ static bool wide(const struct lines *l, bool of_x)
     return least > 0 && most > 8 * least;
 }
 
-static enum dt_status draw(const struct dt_whatif *w, struct lines *l, int axis, enum what what,
-                           struct dt_error *err, struct picture *out)
+static enum dt_status draw(const struct dt_whatif *w, struct lines *l, const struct along *along,
+                           enum what what, struct dt_error *err, struct picture *out)
 {
     bool days = w->goal.tokens > 0;
-    const char *x = axis < 0 ? "point" : axis == w->size_axis ? "GPUs" : w->axis[axis].key;
+    const char *x = along->axis < 0               ? "point"
+                    : along->axis == w->size_axis ? "GPUs"
+                                                  : w->axis[along->axis].key;
     const char *name = strrchr(w->job.name, '/') ? strrchr(w->job.name, '/') + 1 : w->job.name;
     struct dt_chart_rule rules[1];
     struct dt_chart c = {.series = l->series, .n_series = l->n, .width = WIDTH, .height = HEIGHT};
@@ -201,7 +279,9 @@ static enum dt_status draw(const struct dt_whatif *w, struct lines *l, int axis,
     c.title = out->title;
     c.summary = "Whiskers are 80 % intervals; marked points are on the front.";
     c.x = (struct dt_chart_axis){.label = what == MONEY ? "time" : x,
-                                 .unit = what == MONEY ? "days" : NULL,
+                                 .unit = what == MONEY    ? "days"
+                                         : along->unit[0] ? along->unit
+                                                          : NULL,
                                  .log = wide(l, true)};
     c.y = (struct dt_chart_axis){.label = what == MONEY ? "money" : "time",
                                  .unit = what == MONEY ? NULL
@@ -261,20 +341,23 @@ static enum dt_status frame(const struct picture *p, int n, struct dt_error *err
 enum dt_status dt_whatif_svg(const struct dt_whatif *w, struct dt_error *err, char **out)
 {
     struct lines l = {0};
-    int *line = dt_malloc((size_t)w->n * sizeof *line + 1), axis = along(w), n = 0;
+    int *line = dt_malloc((size_t)w->n * sizeof *line + 1), n = 0;
+    struct along along;
     bool joined, priced = false;
     struct picture picture[2] = {{.chart = NULL}};
     enum dt_status st = line ? make_room(&l, w->n, err) : dt_error_nomem(err, "a chart");
 
+    find_along(w, &along);
     if (st == DT_OK) {
-        joined = find_lines(w, axis, &l, line);
+        put_in_order(w, &along, l.order);
+        joined = find_lines(w, along.axis, &l, line);
         for (int i = 0; i < w->n; i++)
             priced |= isfinite(w->point[i].money) && isfinite(w->point[i].days);
         for (enum what what = TIME; what <= MONEY && st == DT_OK; what++) {
             if (what == MONEY && (!priced || w->goal.tokens == 0))
                 break;
-            fill(w, line, joined, axis, what, &l);
-            st = draw(w, &l, axis, what, err, &picture[n++]);
+            fill(w, line, joined, what, &l);
+            st = draw(w, &l, &along, what, err, &picture[n++]);
         }
     }
     if (st == DT_OK)

@@ -63,7 +63,7 @@ enum dt_status dt_whatif_evaluate(const struct dt_whatif_base *b, const struct d
     memcpy((void *)overrides, (const void *)b->overrides, (size_t)n * sizeof *overrides);
     for (const char *s = t->text; s < t->text + t->len; s += strlen(s) + 1)
         overrides[n++] = s;
-    struct dt_point_request q = {.overrides = overrides, .n_overrides = n};
+    struct dt_point_request q = {.overrides = overrides, .n_overrides = n, .failures = b->failures};
     st = dt_point_eval(b->points, &q, err, &p);
     dt_free((void *)overrides);
     DT_TRY(st);

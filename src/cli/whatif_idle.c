@@ -37,9 +37,9 @@ bool dt_whatif_idle(const struct dt_whatif *w, int axis)
     for (int i = 0; i + stride < w->n; i++) {
         const struct dt_whatif_point *x = &w->point[i], *y = &w->point[i + stride];
 
-        if (!x->r.feasible || !y->r.feasible || !differ_in(w, axis, x, y))
+        if (!differ_in(w, axis, x, y) || (!x->r.feasible && !y->r.feasible))
             continue;
-        if (!alike(&x->r, &y->r))
+        if (!x->r.feasible != !y->r.feasible || !alike(&x->r, &y->r))
             return false;
         pairs++;
     }

@@ -16,25 +16,61 @@ enum { REASON_COLUMNS = 72, BEFORE = 6, BEHIND = 3 };
 
 /* Which columns the table has; files have all. */
 struct shown {
-    bool feasible; /* some point is */
-    bool effort, failures, days, money, tokens, energy, co2, front;
+    int feasible, failures, energy,
+        pue; /* points; those with failures, with energy, with its pue */
+    bool effort, days, money, tokens, co2, front;
+    double mem_bytes; /* of the fullest GPU of all points */
+    /* the least of what is above 0, which says how many digits a column needs */
+    double least_days, least_money, least_mwh, least_co2_t, least_tokens;
 };
+
+static double lesser(double least, double v)
+{
+    return isfinite(v) && v > 0 && (least == 0 || v < least) ? v : least;
+}
+
+/* As usual, but digits of its own for what would be shown as next to nothing. */
+static const char *digits(const char *usual, double enough, double least)
+{
+    return least > 0 && least < enough ? "%.4g" : usual;
+}
+
+static const char *days_format(double least)
+{
+    return digits("%.2f", 0.1, least);
+}
+
+static const char *money_format(double least)
+{
+    return digits("%.0f", 10, least);
+}
 
 static void find_shown(const struct dt_whatif *w, struct shown *s)
 {
+    const char *effort = NULL; /* of a feasible point */
+
     memset(s, 0, sizeof *s);
     s->days = w->goal.tokens > 0;
     s->tokens = w->goal.any && w->goal.tokens == 0;
     for (int i = 0; i < w->n; i++) {
         const struct dt_whatif_point *p = &w->point[i];
 
-        s->feasible |= p->r.feasible;
-        s->effort |= strcmp(p->r.effort, w->point[0].r.effort) != 0 && p->r.feasible;
-        s->failures |= p->r.failures;
+        s->feasible += p->r.feasible != 0;
+        if (p->r.feasible && !effort)
+            effort = p->r.effort;
+        s->effort |= p->r.feasible && strcmp(p->r.effort, effort) != 0;
+        s->failures += p->r.feasible && p->r.failures;
+        s->energy += isfinite(p->mwh) != 0;
+        s->pue += isfinite(p->mwh) && p->r.pue > 0;
         s->money |= isfinite(p->money);
-        s->energy |= isfinite(p->mwh);
         s->co2 |= isfinite(p->co2_t);
         s->front |= p->front;
+        s->mem_bytes = p->r.feasible ? fmax(s->mem_bytes, p->r.memory_bytes_max) : s->mem_bytes;
+        s->least_days = lesser(s->least_days, p->days_low);
+        s->least_money = lesser(s->least_money, p->money_low);
+        s->least_mwh = lesser(s->least_mwh, p->mwh);
+        s->least_co2_t = lesser(s->least_co2_t, p->co2_t);
+        s->least_tokens = lesser(s->least_tokens, p->tokens_sure);
     }
 }
 
@@ -75,6 +111,8 @@ static double known(const struct dt_sweep_result *r, double v)
 static void speed_fields(struct dt_cli_rows *o, const struct dt_sweep_result *r,
                          const struct shown *s)
 {
+    bool mib = s->mem_bytes > 0 && s->mem_bytes < 1073741824.0;
+
     dt_cli_row_number(o, "iteration_s", "iteration [s]", "%.3f", 1, known(r, r->iteration_s));
     dt_cli_row_number(o, "iteration_s_p10", NULL, NULL, 1, known(r, r->iteration_s_p10));
     dt_cli_row_number(o, "iteration_s_p90", NULL, NULL, 1, known(r, r->iteration_s_p90));
@@ -88,34 +126,37 @@ static void speed_fields(struct dt_cli_rows *o, const struct dt_sweep_result *r,
     dt_cli_row_number(o, "exposed_comm_s", NULL, NULL, 1, known(r, r->exposed_comm_s));
     dt_cli_row_number(o, "goodput", s->failures ? "goodput [%]" : NULL, "%.2f", 100,
                       known(r, r->goodput));
-    dt_cli_row_number(o, "memory_bytes_max", "memory [GiB]", "%.1f", 1 / 1073741824.0,
-                      known(r, r->memory_bytes_max));
+    dt_cli_row_number(o, "memory_bytes_max", mib ? "memory [MiB]" : "memory [GiB]", "%.1f",
+                      1 / (mib ? 1048576.0 : 1073741824.0), known(r, r->memory_bytes_max));
     dt_cli_row_number(o, "memory_bytes", NULL, NULL, 1, known(r, r->memory_bytes));
 }
 
 static void goal_fields(struct dt_cli_rows *o, const struct dt_whatif *w,
                         const struct dt_whatif_point *p, const struct shown *s)
 {
+    const char *days = days_format(s->least_days), *money = money_format(s->least_money);
     char sure[48];
 
     snprintf(sure, sizeof sure, "days at %g %%", 50 + 50 * w->goal.confidence);
-    dt_cli_row_number(o, "tokens_trained", s->tokens ? "tokens [G]" : NULL, "%.1f", 1e-9,
-                      p->tokens_sure);
-    dt_cli_row_number(o, "days", s->days ? "days" : NULL, "%.2f", 1, p->days);
+    dt_cli_row_number(o, "tokens_trained", s->tokens ? "tokens [G]" : NULL,
+                      digits("%.1f", 1e9, s->least_tokens), 1e-9, p->tokens_sure);
+    dt_cli_row_number(o, "days", s->days ? "days" : NULL, days, 1, p->days);
     dt_cli_row_number(o, "days_p10", NULL, NULL, 1, p->days_low);
     dt_cli_row_number(o, "days_p90", NULL, NULL, 1, p->days_high);
     if (s->days)
-        cell_interval(o, "80 % interval [days]", "%.2f", 1, p->days_low, p->days_high);
-    dt_cli_row_number(o, "days_sure", s->days && w->goal.confidence != 0.8 ? sure : NULL, "%.2f", 1,
+        cell_interval(o, "80 % interval [days]", days, 1, p->days_low, p->days_high);
+    dt_cli_row_number(o, "days_sure", s->days && w->goal.confidence != 0.8 ? sure : NULL, days, 1,
                       p->days_sure);
-    dt_cli_row_number(o, "money", s->money ? "money" : NULL, "%.0f", 1, p->money);
+    dt_cli_row_number(o, "money", s->money ? "money" : NULL, money, 1, p->money);
     dt_cli_row_number(o, "money_p10", NULL, NULL, 1, p->money_low);
     dt_cli_row_number(o, "money_p90", NULL, NULL, 1, p->money_high);
     if (s->money && s->days)
-        cell_interval(o, "80 % interval [money]", "%.0f", 1, p->money_low, p->money_high);
+        cell_interval(o, "80 % interval [money]", money, 1, p->money_low, p->money_high);
     dt_cli_row_number(o, "money_sure", NULL, NULL, 1, p->money_sure);
-    dt_cli_row_number(o, "energy_mwh", s->energy ? "energy [MWh]" : NULL, "%.1f", 1, p->mwh);
-    dt_cli_row_number(o, "co2_t", s->co2 ? "CO2 [t]" : NULL, "%.1f", 1, p->co2_t);
+    dt_cli_row_number(o, "energy_mwh", s->energy ? "energy [MWh]" : NULL,
+                      digits("%.1f", 1, s->least_mwh), 1, p->mwh);
+    dt_cli_row_number(o, "co2_t", s->co2 ? "CO2 [t]" : NULL, digits("%.1f", 1, s->least_co2_t), 1,
+                      p->co2_t);
 }
 
 /* The plan, or what stands in its way, as far as it goes into a line. */
@@ -175,6 +216,10 @@ enum dt_status dt_whatif_csv(const struct dt_whatif *w, struct dt_error *err, ch
 
 static void json_about(const struct dt_whatif *w, struct dt_json *j)
 {
+    bool failures = false;
+
+    for (int i = 0; i < w->n; i++)
+        failures |= w->point[i].r.feasible && w->point[i].r.failures;
     dt_json_kv_string(j, "job", w->job.name);
     dt_json_key(j, "vary");
     dt_json_begin_array(j);
@@ -196,7 +241,7 @@ static void json_about(const struct dt_whatif *w, struct dt_json *j)
     if (w->goal.budget > 0)
         dt_json_kv_double(j, "budget", w->goal.budget);
     dt_json_kv_double(j, "confidence", w->goal.confidence);
-    dt_json_kv_bool(j, "failures", w->job.failures);
+    dt_json_kv_bool(j, "failures", failures);
     if (w->searched[0])
         dt_json_kv_string(j, "searched", w->searched);
     if (w->sweep)
@@ -354,6 +399,12 @@ static void print_group(const struct dt_whatif *w, const struct dt_whatif_point 
     printf("%s", w->groups > 1 ? ": " : "");
 }
 
+/* How many of them are given; 0: none. */
+static int64_t sizes(const struct dt_whatif *w)
+{
+    return w->size_axis >= 0 ? dt_job_axis_grid(&w->axis[w->size_axis]) : 0;
+}
+
 static void print_answer(const struct dt_whatif *w, const struct dt_whatif_point *p)
 {
     char text[32];
@@ -361,14 +412,17 @@ static void print_answer(const struct dt_whatif *w, const struct dt_whatif_point
     print_target(w);
     printf(": ");
     print_group(w, p);
-    printf("%s%d GPUs, ", w->goal.days > 0 && w->goal.tokens > 0 ? "at least " : "", p->r.gpus);
+    if (w->goal.days > 0 && w->goal.tokens > 0)
+        printf("%s", w->scan ? "at least " : sizes(w) > 1 ? "the fewest of these sizes, " : "");
+    printf("%d GPUs, ", p->r.gpus);
     if (w->goal.tokens > 0)
-        print_interval("days", "%.2f", p->days, p->days_low, p->days_high);
+        print_interval("days", days_format(p->days_low), p->days, p->days_low, p->days_high);
     else
         printf("%s tokens", number_text(p->tokens_sure, text, sizeof text));
     if (isfinite(p->money) && w->goal.tokens > 0) {
         printf(", ");
-        print_interval("of money", "%.0f", p->money, p->money_low, p->money_high);
+        print_interval("of money", money_format(p->money_low), p->money, p->money_low,
+                       p->money_high);
     }
     printf("\n  plan: %s\n", p->r.plan);
 }
@@ -377,6 +431,7 @@ static void print_no_answer(const struct dt_whatif *w, const struct dt_whatif_po
 {
     int near = nearest(w, any->group);
     const struct dt_whatif_point *p;
+    char text[32];
 
     print_target(w);
     printf(": ");
@@ -384,10 +439,11 @@ static void print_no_answer(const struct dt_whatif *w, const struct dt_whatif_po
     printf("no point meets this");
     if (near >= 0) {
         p = &w->point[near];
-        printf("; %d GPUs come nearest, with %.2f days at this confidence", p->r.gpus,
-               p->days_sure);
+        snprintf(text, sizeof text, days_format(p->days_sure), p->days_sure);
+        printf("; %d GPUs come nearest, with %s days at this confidence", p->r.gpus, text);
+        snprintf(text, sizeof text, money_format(p->money_sure), p->money_sure);
         if (isfinite(p->money_sure))
-            printf(" and %.0f of money", p->money_sure);
+            printf(" and %s of money", text);
     }
     printf("\n");
 }
@@ -436,10 +492,48 @@ static void print_tokens(const struct dt_whatif *w)
     }
 }
 
+/* Is a key of the cluster another one at other points, as far as keys tell? */
+static bool varies(const struct dt_whatif *w, const char *key)
+{
+    bool any = false;
+
+    for (int a = 0; a < w->n_axes; a++)
+        any |= strcmp(w->axis[a].key, key) == 0 || strcmp(w->axis[a].key, "cluster") == 0;
+    return any;
+}
+
+static void print_failures(const struct dt_whatif *w, const struct shown *s)
+{
+    const char *key = "cluster.mtbf_gpu_hours";
+    double mtbf = w->job.cluster.mtbf_gpu_hours;
+
+    if (s->failures == 0) {
+        printf("days do not include failures%s\n",
+               varies(w, key) ? ""
+               : mtbf > 0     ? ": the job has simulate.failures off"
+                              : ": the cluster states no cluster.mtbf_gpu_hours");
+        return;
+    }
+    printf("days include failures of GPUs");
+    if (!varies(w, key))
+        printf(" (one in %.0f GPU hours)", mtbf);
+    printf(", checkpoints and restarts");
+    if (s->failures < s->feasible)
+        printf(" at %d of %d points", s->failures, s->feasible);
+    printf("\n");
+}
+
+static void print_energy(const struct shown *s)
+{
+    if (s->pue == 0)
+        printf("energy is that of the nodes alone: no cluster.pue is stated\n");
+    else if (s->pue < s->energy)
+        printf("energy is that of the nodes alone at %d of %d points, which state no cluster.pue\n",
+               s->energy - s->pue, s->energy);
+}
+
 static void print_notes(const struct dt_whatif *w, const struct shown *s)
 {
-    const struct dt_cluster *c = &w->job.cluster;
-
     if (s->front)
         printf("front *: no other point is %s\n",
                s->money ? "as fast, as cheap and as small" : "as fast and as small");
@@ -453,17 +547,12 @@ static void print_notes(const struct dt_whatif *w, const struct shown *s)
         print_tokens(w);
     if (!s->feasible) /* nothing was predicted that the rest is about */
         return;
-    if (w->goal.any && s->failures)
-        printf("days include failures of GPUs (one in %.0f GPU hours), checkpoints and restarts\n",
-               c->mtbf_gpu_hours);
-    else if (w->goal.any)
-        printf("days do not include failures%s\n",
-               c->mtbf_gpu_hours > 0 ? ": the job has simulate.failures off"
-                                     : ": the cluster states no cluster.mtbf_gpu_hours");
+    if (w->goal.any)
+        print_failures(w, s);
     if (s->money)
         printf("money pays for all GPUs of the cluster, used or not, at the stated price\n");
-    if (s->energy && !(c->pue > 0))
-        printf("energy is that of the nodes alone: no cluster.pue is stated\n");
+    if (s->energy)
+        print_energy(s);
 }
 
 /* Points of a search by group and size, whatever order they were looked at in. */

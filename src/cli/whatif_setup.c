@@ -180,7 +180,6 @@ static enum dt_status see_job(void *ctx, const struct dt_session *s, const struc
 {
     const struct dt_job *j = s->job;
     struct dt_whatif_job *out = ctx;
-    struct dt_node failures = dt_map_get(dt_map_get(dt_doc_root(j->doc), "simulate"), "failures");
 
     (void)r;
     dt_free(out->json);
@@ -190,8 +189,6 @@ static enum dt_status see_job(void *ctx, const struct dt_session *s, const struc
     snprintf(out->name, sizeof out->name, "%s", j->name);
     out->cluster = j->cluster;
     out->effort_stated = stated(j, "search", "effort");
-    out->failures_stated = dt_node_present(dt_map_get(failures, "enabled"));
-    out->failures = j->sim.failures;
     out->cluster_nodes =
         dt_node_present(dt_map_get(dt_map_get(dt_doc_root(j->doc), "cluster"), "nodes"));
     out->searches = j->strategy != DT_STRATEGY_MANUAL;
@@ -285,38 +282,22 @@ static enum dt_status keep_plan(struct dt_whatif *w, struct dt_error *err)
     return st;
 }
 
-/* What whatif adds to the job goes before what the user says. */
-static void put_first(struct dt_whatif *w, const char *text)
-{
-    memmove((void *)(w->overrides + 1), (const void *)w->overrides,
-            (size_t)w->n_overrides * sizeof *w->overrides);
-    w->overrides[0] = text;
-    w->n_overrides++;
-}
-
 enum dt_status dt_whatif_open_job(struct dt_whatif *w, struct dt_error *err)
 {
-    bool effort_varies = false, failures_vary = false;
+    bool effort_varies = false;
 
     for (int i = 1; i < w->cli->n_args; i++)
         w->overrides[w->n_overrides++] = w->cli->args[i];
     DT_TRY(dt_points_open(w->path, dt_cli_string(w->cli, "plan", NULL), err, &w->points));
     DT_TRY(look(w, err));
-    for (int a = 0; a < w->n_axes; a++) {
+    for (int a = 0; a < w->n_axes; a++)
         effort_varies |= strcmp(w->axis[a].key, "search.effort") == 0;
-        failures_vary |= strncmp(w->axis[a].key, "simulate.failures", 17) == 0;
-    }
     if (w->size_axis >= 0 && w->axis[w->size_axis].between &&
         strcmp(w->axis[w->size_axis].key, "cluster.gpus") == 0)
         DT_TRY(whole_nodes(w, &w->axis[w->size_axis], err));
     if (w->size_axis >= 0 && w->job.cluster_nodes &&
         strcmp(w->axis[w->size_axis].key, "cluster.gpus") == 0)
         DT_TRY(size_as_nodes(w, err));
-    if (w->goal.any && !w->job.failures_stated && !failures_vary &&
-        w->job.cluster.mtbf_gpu_hours > 0) {
-        put_first(w, "simulate.failures.enabled=true");
-        w->job.failures = true;
-    }
     if (w->keep_plan)
         DT_TRY(keep_plan(w, err));
     w->quick = w->job.searches && !w->keep_plan && !w->job.effort_stated && !effort_varies;
@@ -354,7 +335,7 @@ static enum dt_status digest_values(struct dt_whatif *w, const struct dt_job_axi
 }
 
 /* Another number where points that were kept would be others now, within a version. */
-enum { ANSWERS = 2 };
+enum { ANSWERS = 3 };
 
 static enum dt_status identity(struct dt_whatif *w, struct dt_error *err, char *out, size_t size)
 {
@@ -364,6 +345,7 @@ static enum dt_status identity(struct dt_whatif *w, struct dt_error *err, char *
     h = dt_hash_number(h, w->job.digest);
     for (int i = 0; i < w->n_overrides; i++)
         h = dt_hash_text(dt_hash_number(h, (uint64_t)i), w->overrides[i]);
+    h = dt_hash_number(h, w->goal.any); /* failures count then */
     h = dt_hash_number(h, dt_points_plan_digest(w->points));
     for (int a = 0; a < w->n_axes; a++) {
         h = dt_hash_text(dt_hash_number(h, 0), w->axis[a].key);

@@ -77,7 +77,7 @@ void dt_whatif_derive(const struct dt_whatif *w, struct dt_whatif_point *p)
         p->mwh = r->watts_per_gpu * r->gpus * (r->pue > 0 ? r->pue : 1) * p->days * 24 * 1e-6;
     if (r->grams_co2_per_kwh > 0)
         p->co2_t = p->mwh * r->grams_co2_per_kwh * 1e-3;
-    p->meets = (g->days == 0 || p->days_sure <= g->days) &&
+    p->meets = r->goodput > 0 && (g->days == 0 || p->days_sure <= g->days) &&
                (g->budget == 0 || p->money_sure <= g->budget * (1 + 1e-12));
 }
 

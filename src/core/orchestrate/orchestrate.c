@@ -31,31 +31,13 @@ void dt_search_plan_init(const struct dt_search_input *in, struct dt_plan *p)
     }
 }
 
-double dt_orch_module_sample_s(const struct dt_search_input *in, int module, int tp)
-{
-    struct dt_block_shard shard;
-    struct dt_orch_block_timer timer;
-    struct dt_orch_work_stats stats;
-    struct dt_plan p;
-    double sum = 0;
-
-    dt_search_plan_init(in, &p);
-    p.modules[module].layout.tp = tp;
-    shard = dt_plan_shard(&p.modules[module]);
-    dt_orch_work_stats(in, module, &stats);
-    dt_orch_block_timer_init(&timer, in, &p, module, &shard, &stats);
-    for (int b = 0; b < in->model->modules[module].n_blocks; b++)
-        sum += dt_orch_block_timer_s(&timer, b, NULL);
-    return sum;
-}
-
 /* ---- the formula ---- */
 
 struct module_times {
     double sample_s; /* C_m on a lane of this layout */
     double later_s;  /* of it, what a split backward puts off */
+    double stage_s[DT_MAX_VSTAGES];
     double slowest_s;
-    int slowest;
 };
 
 static void module_times(const struct dt_search_input *in, const struct dt_plan *p, int m,
@@ -65,7 +47,6 @@ static void module_times(const struct dt_search_input *in, const struct dt_plan 
     const struct dt_plan_layout *l = &mp->layout;
     const struct dt_block_shard shard = dt_plan_shard(mp);
     struct dt_orch_block_timer timer;
-    double stage_s[DT_MAX_VSTAGES] = {0};
 
     memset(out, 0, sizeof(*out));
     dt_orch_block_timer_init(&timer, in, p, m, &shard, stats);
@@ -75,13 +56,10 @@ static void module_times(const struct dt_search_input *in, const struct dt_plan 
 
             out->sample_s += s;
             out->later_s += later;
-            stage_s[v % l->pp] += s;
+            out->stage_s[v % l->pp] += s;
         }
     for (int s = 0; s < l->pp; s++)
-        if (stage_s[s] > out->slowest_s) {
-            out->slowest_s = stage_s[s];
-            out->slowest = s;
-        }
+        out->slowest_s = fmax(out->slowest_s, out->stage_s[s]);
 }
 
 /* Samples per slot of the fullest replica; a module with more replicas than samples of a slot sees
@@ -156,60 +134,85 @@ void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_pla
 
 /* ---- what binds a plan ---- */
 
-static void binding_text(const struct dt_search_input *in, const struct dt_plan *p,
-                         struct dt_orch_binding *b, double mean_ratio);
-
-/* Guests take turns with their host: what a slot takes them is added to what it takes the host. */
-static void add_guests(const struct dt_plan *p, struct dt_orch_binding *b)
+/* Does module m work on GPUs of this host: itself, or a guest? */
+static bool works_on(const struct dt_plan *p, int host, int m)
 {
-    for (int m = 0; m < p->n_modules; m++) {
-        int host = dt_plan_host(p, m);
+    return m == host || (!p->colocated && dt_plan_host(p, m) == host);
+}
 
-        if (host == m || p->colocated)
+/* The module's stage on a GPU; -1: none. */
+static int stage_on(const struct dt_plan_layout *l, int gpu)
+{
+    int at = gpu - l->first_gpu;
+
+    return at >= 0 && at < dt_plan_layout_gpus(l) ? at / (dt_plan_layout_lane_gpus(l) * l->dp) : -1;
+}
+
+struct turns {
+    const struct dt_plan *p;
+    struct module_times t[DT_MAX_MODULES];
+    int64_t slot; /* samples */
+};
+
+/* What a slot takes a GPU, which its host's stage and the guests that lie there use in turn. */
+static double turns_s(const struct turns *x, int host, int gpu, bool *guests)
+{
+    double sum = 0;
+
+    *guests = false;
+    for (int m = 0; m < x->p->n_modules; m++) {
+        const struct dt_plan_layout *l = &x->p->modules[m].layout;
+        int stage = works_on(x->p, host, m) ? stage_on(l, gpu) : -1;
+
+        if (stage < 0)
             continue;
-        b->interval_s[host] += b->interval_s[m];
-        b->ideal_s[host] += b->ideal_s[m] * dt_plan_layout_gpus(&p->modules[m].layout) /
-                            dt_plan_layout_gpus(&p->modules[host].layout);
+        sum += replica_share(x->slot, l->dp, true) * x->t[m].stage_s[stage];
+        *guests |= m != host;
+    }
+    return sum;
+}
+
+/* The busiest GPU of a host: what a GPU does changes only where a stage of the host or of a guest begins. */
+static void busiest(const struct turns *x, int host, struct dt_orch_binding *b)
+{
+    for (int m = 0; m < x->p->n_modules; m++) {
+        const struct dt_plan_layout *l = &x->p->modules[m].layout;
+
+        for (int s = 0; s < l->pp && works_on(x->p, host, m); s++) {
+            int gpu = l->first_gpu + s * l->dp * dt_plan_layout_lane_gpus(l);
+            bool guests;
+            double sum = turns_s(x, host, gpu, &guests);
+
+            if (sum <= b->interval_s[host])
+                continue;
+            b->interval_s[host] = sum;
+            b->stage_of[host] = stage_on(&x->p->modules[host].layout, gpu);
+            b->with_guests[host] = guests;
+        }
     }
 }
 
-enum dt_status dt_orch_plan_binding(const struct dt_search_input *in, const struct dt_plan *p,
-                                    struct dt_error *err, struct dt_orch_binding *out)
+/* The mean GPU of a host, with samples in equal parts. */
+static double mean_s(const struct turns *x, int host)
 {
-    int64_t slot = dt_plan_slot_samples(p, in->model->llm);
-    double ratio[DT_MAX_MODULES];
-    struct dt_orch_binding b;
+    double sum = 0;
 
-    if (p->n_modules != in->model->n_modules)
-        return dt_error_set(err, DT_ERR_INPUT, "plan has %d modules, model %s has %d", p->n_modules,
-                            in->model->name, in->model->n_modules);
-    memset(&b, 0, sizeof(b));
-    for (int m = 0; m < p->n_modules; m++) {
-        const struct dt_plan_layout *l = &p->modules[m].layout;
-        struct dt_orch_work_stats stats;
-        struct module_times t;
+    for (int m = 0; m < x->p->n_modules; m++) {
+        const struct dt_plan_layout *l = &x->p->modules[m].layout;
 
-        dt_orch_work_stats(in, m, &stats);
-        module_times(in, p, m, &stats, &t);
-        b.interval_s[m] = replica_share(slot, l->dp, true) * t.slowest_s;
-        b.ideal_s[m] = replica_share(slot, l->dp, false) * t.sample_s / l->pp;
-        b.stage_of[m] = t.slowest;
-        ratio[m] = t.sample_s > 0 ? t.slowest_s * l->pp / t.sample_s : 1;
+        if (works_on(x->p, host, m))
+            sum += replica_share(x->slot, l->dp, false) * x->t[m].sample_s / l->pp *
+                   dt_plan_layout_gpus(l);
     }
-    add_guests(p, &b);
-    for (int m = 1; m < p->n_modules; m++)
-        b.module = b.interval_s[m] > b.interval_s[b.module] ? m : b.module;
-    b.stage = b.stage_of[b.module];
-    binding_text(in, p, &b, ratio[b.module]);
-    *out = b;
-    return DT_OK;
+    return sum / dt_plan_layout_gpus(&x->p->modules[host].layout);
 }
 
 static void binding_text(const struct dt_search_input *in, const struct dt_plan *p,
-                         struct dt_orch_binding *b, double mean_ratio)
+                         struct dt_orch_binding *b)
 {
     const struct dt_plan_layout *l = &p->modules[b->module].layout;
     const char *name = p->module_names[b->module];
+    double interval = b->interval_s[b->module], ideal = b->ideal_s[b->module];
     int free_gpus =
         (in->opt.gpus > 0 ? in->opt.gpus : dt_cluster_gpus(in->cluster)) - dt_plan_gpus(p);
     int64_t slot = dt_plan_slot_samples(p, in->model->llm);
@@ -218,9 +221,10 @@ static void binding_text(const struct dt_search_input *in, const struct dt_plan 
 
     n = snprintf(b->why, sizeof(b->why),
                  "%s bounds the steady interval with %.4f s per slot of %lld sample%s (stage %d of "
-                 "%d, %.1f %% above the mean stage); ",
-                 name, b->interval_s[b->module], (long long)slot, dt_plural(slot), b->stage, l->pp,
-                 100 * (mean_ratio - 1));
+                 "%d%s, %.1f %% above the ideal); ",
+                 name, interval, (long long)slot, dt_plural(slot), b->stage, l->pp,
+                 b->with_guests[b->module] ? " and guests" : "",
+                 ideal > 0 ? 100 * (interval / ideal - 1) : 0);
     if (n < 0 || (size_t)n >= sizeof(b->why))
         return;
     if (b->module != in->model->llm && k > 1) {
@@ -233,6 +237,33 @@ static void binding_text(const struct dt_search_input *in, const struct dt_plan 
                  "one more stage takes %d more GPUs, %d are unused",
                  dt_plan_layout_lane_gpus(l) * l->dp, free_gpus);
     }
+}
+
+enum dt_status dt_orch_plan_binding(const struct dt_search_input *in, const struct dt_plan *p,
+                                    struct dt_error *err, struct dt_orch_binding *out)
+{
+    struct turns x = {.p = p, .slot = dt_plan_slot_samples(p, in->model->llm)};
+    struct dt_orch_binding b = {.module = 0};
+
+    if (p->n_modules != in->model->n_modules)
+        return dt_error_set(err, DT_ERR_INPUT, "plan has %d modules, model %s has %d", p->n_modules,
+                            in->model->name, in->model->n_modules);
+    for (int m = 0; m < p->n_modules; m++) {
+        struct dt_orch_work_stats stats;
+
+        dt_orch_work_stats(in, m, &stats);
+        module_times(in, p, m, &stats, &x.t[m]);
+        b.sample_s[m] = x.t[m].sample_s;
+    }
+    for (int m = 0; m < p->n_modules; m++) {
+        busiest(&x, m, &b);
+        b.ideal_s[m] = mean_s(&x, m);
+        b.module = b.interval_s[m] > b.interval_s[b.module] ? m : b.module;
+    }
+    b.stage = b.stage_of[b.module];
+    binding_text(in, p, &b);
+    *out = b;
+    return DT_OK;
 }
 
 /* ---- strategies ---- */

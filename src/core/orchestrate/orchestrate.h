@@ -104,7 +104,7 @@ struct dt_orch_sizing_stable {
         int draws, units[DT_MAX_MODULES];
     } other[DT_ORCH_SIZING_OTHERS];
     /* The least share of the load that would have to be module `from`'s and become module `to`'s for all samples to ask for
-     * another division. */
+     * another division; infinite where there is no other, as each module has one unit. */
     double margin;
     int from, to;
 };
@@ -181,9 +181,6 @@ void dt_search_mean_work(const struct dt_search_input *in, int module, struct dt
 void dt_search_largest_work(const struct dt_search_input *in, const struct dt_plan *p,
                             struct dt_work *work /*[modules]*/);
 
-/* Mean time of one sample in module m with the whole module on one lane of TP tp: forward +
- * backward, seconds (C_m(TP_m) of the paper), under freezing. */
-double dt_orch_module_sample_s(const struct dt_search_input *in, int module, int tp);
 /* The formula: T_warmup + T_steady of a plan (paper section 4; DESIGN section 4). */
 void dt_orch_formula(const struct dt_search_input *in, const struct dt_plan *p,
                      struct dt_plan_prediction *out);
@@ -208,13 +205,16 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
 
 /* Which module bounds the steady interval, by how much, and what keeps it from being faster. */
 struct dt_orch_binding {
-    int module, stage;                 /* the module and its slowest stage */
-    double interval_s[DT_MAX_MODULES]; /* time a slot takes each module: its slowest stage x samples
-                                          of a replica */
-    double ideal_s[DT_MAX_MODULES];    /* the same with uniform stages and fractional samples (the
+    int module, stage;               /* the module and the stage of its busiest GPU */
+    double sample_s[DT_MAX_MODULES]; /* C_m with the layout and the recomputation of the plan */
+    double
+        interval_s[DT_MAX_MODULES]; /* time a slot takes the busiest GPU of each module: its stage x
+                                          samples of a replica, and of a host the guests on that GPU */
+    double ideal_s[DT_MAX_MODULES]; /* the same of the mean GPU, with fractional samples (the
                                           formula's) */
-    int stage_of[DT_MAX_MODULES];      /* slowest stage of each module */
-    char why[512];                     /* one sentence for people */
+    int stage_of[DT_MAX_MODULES];   /* stage of each module on that GPU */
+    bool with_guests[DT_MAX_MODULES]; /* some guest lies there */
+    char why[512];                    /* one sentence for people */
 };
 enum dt_status dt_orch_plan_binding(const struct dt_search_input *in, const struct dt_plan *p,
                                     struct dt_error *err, struct dt_orch_binding *out);

@@ -191,23 +191,32 @@ static void count_other(struct dt_orch_sizing_stable *x, const int *units, size_
     }
 }
 
-/* The least share that moves from one module to the other and changes the division of all samples, at most all that the
- * first one has: bisected, as whatever changes it stays changed. */
-static double margin_of(const struct dt_orch_sizing *z, int from, int to)
+/* Is the division of all samples another one when this share is the module's no longer, but the other's? */
+static bool changes(const struct dt_orch_sizing *z, int from, int to, double share)
 {
-    double low = 0, high = z->share[from], load[DT_MAX_MODULES];
+    double load[DT_MAX_MODULES];
     int was[DT_MAX_MODULES], is[DT_MAX_MODULES];
-    size_t size = (size_t)z->n_modules * sizeof(*was);
 
     dt_orch_allocate(z->n_modules, z->share, z->of_units, was);
+    memcpy(load, z->share, (size_t)z->n_modules * sizeof(*load));
+    load[from] -= share;
+    load[to] += share;
+    dt_orch_allocate(z->n_modules, load, z->of_units, is);
+    return memcmp(is, was, (size_t)z->n_modules * sizeof(*was)) != 0;
+}
+
+/* The least share that moves from one module to the other and changes the division; infinite where not even all that the
+ * first one has does: bisected, as whatever changes it stays changed. */
+static double margin_of(const struct dt_orch_sizing *z, int from, int to)
+{
+    double low = 0, high = z->share[from];
+
+    if (!changes(z, from, to, high))
+        return INFINITY;
     for (int step = 0; step < 40; step++) {
         double middle = (low + high) / 2;
 
-        memcpy(load, z->share, (size_t)z->n_modules * sizeof(*load));
-        load[from] -= middle;
-        load[to] += middle;
-        dt_orch_allocate(z->n_modules, load, z->of_units, is);
-        *(memcmp(is, was, size) != 0 ? &high : &low) = middle;
+        *(changes(z, from, to, middle) ? &high : &low) = middle;
     }
     return high;
 }
@@ -217,7 +226,7 @@ void dt_orch_size_stable(const struct dt_orch_loads *in, int64_t batch, struct d
     struct dt_orch_sizing_stable *x = &out->stable;
     size_t size = (size_t)in->n_modules * sizeof(*out->units);
 
-    *x = (struct dt_orch_sizing_stable){.batch = batch, .draws = STABLE_DRAWS, .margin = 1};
+    *x = (struct dt_orch_sizing_stable){.batch = batch, .draws = STABLE_DRAWS, .margin = INFINITY};
     for (int t = 0; t < STABLE_DRAWS; t++) {
         int units[DT_MAX_MODULES];
 
@@ -229,7 +238,7 @@ void dt_orch_size_stable(const struct dt_orch_loads *in, int64_t batch, struct d
     }
     for (int a = 0; a < in->n_modules; a++)
         for (int b = 0; b < in->n_modules; b++) {
-            double m = a == b ? 1 : margin_of(out, a, b);
+            double m = a == b ? INFINITY : margin_of(out, a, b);
 
             if (m < x->margin) {
                 x->margin = m;

@@ -120,19 +120,3 @@ void dt_sched_supply_parts(const struct dt_sched_supply *s, const struct dt_modu
         n++;
     }
 }
-
-static void add_core_s(void *ctx, struct dt_sched_part part)
-{
-    *(double *)ctx += part.core_s;
-}
-
-double dt_sched_supply_core_s(const struct dt_sched_supply *s, const struct dt_model *m,
-                              const struct dt_samples *set, int64_t first, int64_t n)
-{
-    double sum = 0;
-
-    for (int64_t i = first; i < first + n; i++)
-        for (int k = 0; k < m->n_modules; k++)
-            dt_sched_supply_parts(s, &m->modules[k], set, i, DT_NONE, add_core_s, &sum);
-    return sum;
-}

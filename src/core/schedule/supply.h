@@ -55,19 +55,21 @@ void dt_sched_supply_defaults(struct dt_sched_supply *s);
 enum dt_status dt_sched_supply_rates(const struct dt_profile *p, const struct dt_model *m,
                                      struct dt_error *err, struct dt_sched_supply *s);
 
-/* Core seconds for the images and texts of samples [first, first + n) of all modules. */
-double dt_sched_supply_core_s(const struct dt_sched_supply *s, const struct dt_model *m,
-                              const struct dt_samples *set, int64_t first, int64_t n);
-
 /* Batches one after the other: cores and links go on where the batch before left them, so that a light batch makes up
  * for a heavy one, as far as `prefetch` allows.  The run begins with nothing made. */
 struct dt_sched_stream;
 struct dt_sched_supplied {
     double core_s,
         bytes; /* of the batch, on cores that are not slow; bytes are those that CPU nodes send */
-    int cores; /* that work on it */
-    int nodes; /* that fetch */
+    double node_core_s, node_bytes; /* of them, what the GPU node fetches that fetches the most */
+    int cores;                      /* that work on it */
+    int nodes;                      /* that fetch */
 };
+/* What the batch of a program is; nothing is timed. */
+enum dt_status dt_sched_supply_batch(const struct dt_sched_supply *s, const struct dt_model *m,
+                                     const struct dt_cluster *c, const struct dt_samples *set,
+                                     const struct dt_program *p, struct dt_error *err,
+                                     struct dt_sched_supplied *out);
 /* The mode is one of the latter two, whose numbers are above 0; all but err are borrowed until the stream is freed. */
 enum dt_status dt_sched_stream_new(const struct dt_sched_supply *s, const struct dt_model *m,
                                    const struct dt_cluster *c, const struct dt_samples *set,

@@ -173,21 +173,31 @@ static void make_batch(struct dt_sched_stream *x, int64_t start_ns, int64_t *rea
 static enum dt_status account(const struct dt_sched_stream *x, struct dt_error *err,
                               struct dt_sched_supplied *out)
 {
-    bool *fetches = dt_calloc((size_t)x->n_nodes + 1, sizeof *fetches);
+    struct node {
+        double core_s, bytes;
+        bool fetches;
+    } *node = dt_calloc((size_t)x->n_nodes + 1, sizeof *node);
 
-    if (!fetches)
+    if (!node)
         return dt_error_nomem(err, "nodes that fetch");
     *out = (struct dt_sched_supplied){0};
     for (size_t k = 0; k < x->n; k++) {
         const struct dt_sched_piece *w = &x->piece[k];
+        struct node *n = &node[w->node];
 
-        out->core_s += 1e-9 * (double)w->core_ns / slowness(x, w->group);
-        out->bytes += dt_sched_stream_sends(x) ? w->bytes : 0;
-        out->nodes += !fetches[w->node];
-        fetches[w->node] = true;
+        n->core_s += 1e-9 * (double)w->core_ns / slowness(x, w->group);
+        n->bytes += dt_sched_stream_sends(x) ? w->bytes : 0;
+        n->fetches = true;
+    }
+    for (int k = 0; k < x->n_nodes; k++) {
+        out->core_s += node[k].core_s;
+        out->bytes += node[k].bytes;
+        out->node_core_s = fmax(out->node_core_s, node[k].core_s);
+        out->node_bytes = fmax(out->node_bytes, node[k].bytes);
+        out->nodes += node[k].fetches;
     }
     out->cores = x->cores_each * (dt_sched_stream_sends(x) ? x->n_groups : out->nodes);
-    dt_free(fetches);
+    dt_free(node);
     return DT_OK;
 }
 
@@ -242,6 +252,26 @@ enum dt_status dt_sched_stream_next(struct dt_sched_stream *x, const struct dt_p
         x->settling.there &= release_ns[i] == 0;
     }
     return DT_OK;
+}
+
+enum dt_status dt_sched_supply_batch(const struct dt_sched_supply *s, const struct dt_model *m,
+                                     const struct dt_cluster *c, const struct dt_samples *set,
+                                     const struct dt_program *p, struct dt_error *err,
+                                     struct dt_sched_supplied *out)
+{
+    int64_t *zero = dt_calloc((size_t)p->n_ops + 1, sizeof *zero);
+    int64_t *release_ns = dt_malloc(((size_t)p->n_ops + 1) * sizeof *release_ns);
+    struct dt_sched_stream *x = NULL;
+    enum dt_status st;
+
+    st = zero && release_ns ? dt_sched_stream_new(s, m, c, set, err, &x)
+                            : dt_error_nomem(err, "a batch of input");
+    if (st == DT_OK)
+        st = dt_sched_stream_next(x, p, zero, err, release_ns, out);
+    dt_sched_stream_free(x);
+    dt_free(release_ns);
+    dt_free(zero);
+    return st;
 }
 
 void dt_sched_stream_ran(struct dt_sched_stream *x, int64_t iteration_ns)
