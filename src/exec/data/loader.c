@@ -419,7 +419,7 @@ static enum dt_status same_reader(const struct dt_data_cursor *c, struct dt_erro
                         c->reader, DT_LOADER_READER, dt_loader_reader_since(c->reader));
 }
 
-/* The tokenizer's texts and the reader, too: producers and consumers may be of different versions. */
+/* The tokenizer and the reader, too: producers and consumers may be of different versions. */
 enum dt_status dt_loader_job_digest(const struct dt_loader_options *options, struct dt_error *err,
                                     uint64_t *out)
 {
@@ -432,14 +432,7 @@ enum dt_status dt_loader_job_digest(const struct dt_loader_options *options, str
     ids = dt_tokenizer_special(o.tokenizer);
     h = dt_hash_bytes(fingerprint(&o, dt_hash_word(DT_HASH_START, DT_LOADER_READER)), &ids,
                       sizeof ids);
-    for (int32_t id = 0; id < dt_tokenizer_vocab(o.tokenizer); id++) {
-        char *text;
-        size_t n;
-        DT_TRY(dt_tokenizer_decode(o.tokenizer, &id, 1, false, err, &text, &n));
-        h = dt_hash_bytes(dt_hash_word(h, n), text, n);
-        dt_free(text);
-    }
-    *out = h;
+    *out = dt_hash_word(h, dt_tokenizer_digest(o.tokenizer));
     return DT_OK;
 }
 

@@ -236,7 +236,8 @@ static enum dt_status open_all(struct dt_setup *s, bool need_data, struct dt_err
     if (s->generator >= 0)
         DT_TRY(dt_diffusion_init(&s->diffusion, (enum dt_diffusion_schedule)s->job->run.noise,
                                  s->job->run.noise_steps, err));
-    return open_data(s, need_data, err);
+    DT_TRY(open_data(s, need_data, err));
+    return dt_setup_identify(s, err);
 }
 
 enum dt_status dt_setup_open(const struct dt_job *job, const struct dt_device *device,
@@ -260,6 +261,7 @@ void dt_setup_close(struct dt_setup *s)
     dt_free(s->shards);
     dt_free(s->producers);
     dt_cost_free(s->cost);
+    dt_ckpt_job_free(&s->identity);
     memset(s, 0, sizeof(*s));
 }
 
@@ -322,56 +324,4 @@ enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_who
     }
     *parts = p;
     return DT_OK;
-}
-
-static void arithmetic_text(const struct dt_module_arithmetic *a, int groups, char *text,
-                            size_t size)
-{
-    snprintf(text, size, " eps %g act %d rope %g %d %g %g %g %d scale %g %d time %d %g groups %d;",
-             a->norm_eps, (int)a->activation, a->rope.theta, (int)a->rope.scaling, a->rope.factor,
-             a->rope.low_freq, a->rope.high_freq, a->rope.original, a->attention_scale,
-             a->scale_by_layer, a->sine_first, a->freq_shift, groups);
-}
-
-/* Arithmetic away from the habits of the module's kind, else nothing: weights belong to theirs. */
-static void own_arithmetic(const struct dt_module *m, char *text, size_t size)
-{
-    static const struct dt_module_arithmetic habits;
-    char habit[256];
-    int groups = 0;
-
-    for (int i = 0; i < m->n_blocks; i++)
-        groups = m->blocks[i].groups > groups ? m->blocks[i].groups : groups;
-    arithmetic_text(&m->arith, groups, text, size);
-    arithmetic_text(&habits, 0, habit, sizeof(habit));
-    if (strcmp(text, habit) == 0)
-        text[0] = '\0';
-    for (int i = 0; i < m->n_blocks; i++)
-        if (m->blocks[i].n_experts > 0) {
-            size_t at = strlen(text);
-
-            snprintf(text + at, size - at, " %d of %d experts%s;", m->blocks[i].top_k,
-                     m->blocks[i].n_experts, m->arith.top_k_raw ? ", weights as they are" : "");
-            return;
-        }
-}
-
-void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size)
-{
-    const struct dt_model *m = s->job->model;
-    const struct dt_job_run_options *r = &s->job->run;
-    char text[4096], own[256];
-    int at = 0;
-
-    for (int i = 0; i < m->n_modules; i++) {
-        own_arithmetic(&m->modules[i], own, sizeof(own));
-        at += snprintf(text + at, sizeof(text) - (size_t)at, "%s %d blocks %lld parameters%s;%s",
-                       m->modules[i].name, m->modules[i].n_blocks,
-                       (long long)dt_module_params(&m->modules[i]),
-                       s->plan.modules[i].frozen ? " frozen" : "", own);
-    }
-    at += snprintf(text + at, sizeof(text) - (size_t)at, "batch %lld seq %d seed %llu tokenizer %s",
-                   (long long)s->plan.policy.global_batch, s->plan.policy.seq_len,
-                   (unsigned long long)r->seed, r->tokenizer);
-    dt_ckpt_digest(text, (size_t)(at < (int)sizeof(text) ? at : (int)sizeof(text) - 1), buf, size);
 }

@@ -52,7 +52,7 @@ struct train {
 /* ---- opening ---- */
 
 static enum dt_status read_weights(struct train *t, const struct dt_exec_whole *w, bool found,
-                                   const char *path, const char *digest, struct dt_error *err)
+                                   const char *path, struct dt_error *err)
 {
     struct dt_ckpt_part *parts;
     enum dt_status st;
@@ -66,10 +66,6 @@ static enum dt_status read_weights(struct train *t, const struct dt_exec_whole *
     DT_TRY(st);
     if (!found && !t->run->init_partial)
         DT_TRY(dt_ckpt_init_check_modules(&t->sum.init, t->run->init_from, err));
-    if (found && strcmp(t->state.job_digest, digest) != 0)
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
-                           "this checkpoint is of another model, batch, sequence length, seed or "
-                           "tokenizer; name another checkpoint.dir, or use --from-scratch");
     return dt_exec_put_end(t->x, err);
 }
 
@@ -78,7 +74,6 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
 {
     const struct dt_job_run_options *r = t->run;
     const char *path = t->folder.path;
-    char digest[sizeof(t->state.job_digest)];
     struct dt_exec_whole w;
     enum dt_status st;
     bool found;
@@ -86,10 +81,11 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
     DT_TRY(dt_train_folder_open(&t->folder, t->o, t->x, err));
     t->save.lock = t->folder.lock;
     found = t->folder.found;
-    dt_setup_digest(t->s, digest, sizeof(digest));
+    if (found)
+        DT_TRY(dt_setup_check_checkpoint(t->s, path, true, err));
     if (found || r->init_from[0]) {
         DT_TRY(dt_exec_whole_new(t->x, err, &w));
-        st = read_weights(t, &w, found, path, digest, err);
+        st = read_weights(t, &w, found, path, err);
         dt_exec_whole_free(&w);
         DT_TRY(st);
     }
@@ -100,7 +96,8 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
         t->sum.resumed = true;
     }
     DT_TRY(dt_train_folder_data(&t->folder, t->o, t->x, &t->state, err));
-    memcpy(t->state.job_digest, digest, sizeof(digest));
+    dt_ckpt_job_digest(&t->s->identity, t->state.job_digest, sizeof(t->state.job_digest));
+    t->state.job = &t->s->identity;
     memcpy(t->state.run_id, t->folder.run_id, sizeof(t->state.run_id));
     memcpy(t->sum.run_id, t->folder.run_id, sizeof(t->sum.run_id));
     t->state.seed = r->seed;
@@ -383,7 +380,7 @@ static enum dt_status roll_back(struct train *t, struct dt_error *err)
     enum dt_status st;
 
     DT_TRY(dt_exec_whole_new(t->x, err, &w));
-    st = read_weights(t, &w, true, t->good, now.job_digest, err);
+    st = read_weights(t, &w, true, t->good, err);
     dt_exec_whole_free(&w);
     DT_TRY(st);
     now.step = now.draws = t->saved_step = t->state.step;
