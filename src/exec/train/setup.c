@@ -153,6 +153,32 @@ static enum dt_status list_data(struct dt_setup *s, struct dt_error *err)
     return dt_shard_list((const char *const *)data->path, data->n, err, &s->shards, &s->n_shards);
 }
 
+/* Latents a side are a multiple of this: every level of the generator but the first halves them. */
+static int latent_multiple(const struct dt_setup *s)
+{
+    const struct dt_module *m = s->generator >= 0 ? &s->job->model->modules[s->generator] : NULL;
+    int level = 0;
+
+    for (int b = 0; m && b < m->n_blocks; b++)
+        level = m->blocks[b].level > level ? m->blocks[b].level : level;
+    return 1 << level;
+}
+
+/* Where all targets are made one size, it has to be a possible one; else each is looked at when it is read. */
+static enum dt_status check_target(const struct dt_loader_options *l, const struct dt_module *m,
+                                   struct dt_error *err)
+{
+    int side = l->target.side / (l->latent_scale > 0 ? l->latent_scale : 1);
+
+    if ((l->target.fit != DT_FIT_CROP && l->target.fit != DT_FIT_STRETCH) ||
+        side % l->latent_multiple == 0)
+        return DT_OK;
+    return dt_error_set(err, DT_ERR_INPUT,
+                        "module \"%s\": resize: %d pixels are %d latents a side, which are no "
+                        "multiple of %d, as its levels need it",
+                        m->name, l->target.side, side, l->latent_multiple);
+}
+
 /* Hundredths of a second that the encoder hears of a clip: run.audio_max_s, less where it has fewer positions. */
 static int sound_limit(const struct dt_setup *s)
 {
@@ -203,6 +229,8 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
         .caption_drop = r->caption_drop,
         .image = spec_of(s, s->encoder),
         .target = spec_of(s, s->generator),
+        .latent_scale = s->generator >= 0 ? m->modules[s->generator].latent_scale : 0,
+        .latent_multiple = latent_multiple(s),
         .frames = {r->frame_stride, r->frames_max},
         .text_only = r->text_only,
         .unpacked = !r->packed,
@@ -212,7 +240,7 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
         .fatal = r->fatal || r->bad_samples == 0,
         .bad_max = r->bad_samples > 0 ? r->bad_samples : 0,
     };
-    return DT_OK;
+    return s->generator < 0 ? DT_OK : check_target(&s->loader, &m->modules[s->generator], err);
 }
 
 /* ---- opening ---- */
