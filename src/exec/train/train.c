@@ -41,6 +41,7 @@ struct train {
     int64_t executed; /* iterations, by this process */
     bool first;       /* rank 0 prints and writes */
     bool stop;        /* some rank was told to */
+    bool no_data;     /* all ranks know that the next batch cannot be made */
     double compute_s, waited_s, step_s, model_flops;
     int64_t *lane_bytes;  /* per lane of the program: this rank's of the following */
     int64_t memory_bytes; /* at most after a step: what a step makes it keeps, and what came before
@@ -239,33 +240,52 @@ static enum dt_status same_program(struct train *t, struct dt_error *err)
     return dt_supervisor_agree(t->o->supervisor, &fact, 1, err);
 }
 
+/* The next batch and all places that ranks have found bad in it, or the same failure on all. */
+static enum dt_status take_and_tell(struct train *t, struct dt_error *err,
+                                    struct dt_prefetch_batch **out, int64_t **bad, int *n)
+{
+    static const int64_t no_batch = -1; /* a place that is none */
+    int rank = t->o->transport ? t->o->transport->rank : 0;
+    struct dt_error mine = {.status = DT_OK};
+    struct dt_prefetch_batch *b = NULL;
+    enum dt_status taken = dt_prefetch_take(t->prefetch, &mine, &b), st;
+    bool failed = false;
+
+    st = dt_train_gather(t->x, rank, t->sum.ranks, b ? b->bad.place : &no_batch, b ? b->bad.n : 1,
+                         err, bad, n);
+    for (int i = 0; st == DT_OK && i < *n; i++)
+        failed |= (*bad)[i] == no_batch;
+    if (failed) {
+        dt_free(*bad);
+        st = dt_train_agree(t->x, rank, t->sum.ranks, taken, &mine, err);
+        t->no_data = st == DT_ERR_INPUT;
+    }
+    if (st == DT_OK)
+        *out = b;
+    else
+        dt_prefetch_batch_free(b);
+    return st;
+}
+
 /* Images that one rank cannot decode are bad for all, and the batch is made again without them. */
 static enum dt_status take_agreed(struct train *t, struct dt_error *err,
                                   struct dt_prefetch_batch **out)
 {
-    int rank = t->o->transport ? t->o->transport->rank : 0;
+    if (t->sum.ranks == 1 || t->feed) {
+        enum dt_status st = dt_prefetch_take(t->prefetch, err, out);
 
+        t->no_data = st == DT_ERR_INPUT && t->sum.ranks == 1;
+        return st;
+    }
     for (;;) {
-        struct dt_prefetch_batch *b;
         enum dt_status st;
         int64_t *bad;
         int n;
 
-        DT_TRY(dt_prefetch_take(t->prefetch, err, &b));
-        if (t->sum.ranks == 1 || t->feed) {
-            *out = b;
+        DT_TRY(take_and_tell(t, err, out, &bad, &n));
+        if (n == 0)
             return DT_OK;
-        }
-        st = dt_train_gather(t->x, rank, t->sum.ranks, b->bad.place, b->bad.n, err, &bad, &n);
-        if (st == DT_OK && n == 0) {
-            *out = b;
-            return DT_OK;
-        }
-        if (st != DT_OK) {
-            dt_prefetch_batch_free(b);
-            return st;
-        }
-        st = dt_prefetch_again(t->prefetch, b, bad, n, err);
+        st = dt_prefetch_again(t->prefetch, *out, bad, n, err);
         dt_free(bad);
         DT_TRY(st);
     }
@@ -565,6 +585,27 @@ static enum dt_status loop(struct train *t, struct dt_error *err)
     return st;
 }
 
+/* After a failure.  Where the data cannot be gone on with, what was trained on the data before it is sound, and is saved as at a
+ * signal; a rank that is alone completes what it was saving, whatever has failed. */
+static void keep_what_there_is(struct train *t)
+{
+    struct dt_error why;
+
+    if (!t->no_data || t->executed == 0) {
+        if (t->no_data || t->sum.ranks == 1)
+            poll_save(t, true, NULL);
+        return;
+    }
+    if (save_last(t, &why) != DT_OK) {
+        if (t->first)
+            dt_warn(t->o->warn, "the state of step %lld cannot be saved: %s",
+                    (long long)t->state.step, why.message);
+    } else if (t->first && t->run->checkpoint_dir[0]) {
+        dt_warn(t->o->warn, "the data cannot be gone on with; the state of step %lld is in %s",
+                (long long)t->state.step, t->run->checkpoint_dir);
+    }
+}
+
 static enum dt_status finish(struct train *t, struct dt_error *err)
 {
     const struct dt_train_end e = {.o = t->o,
@@ -604,8 +645,11 @@ enum dt_status dt_train(const struct dt_train_options *o, struct dt_error *err,
     t.save.ranks = t.sum.ranks;
     t.save.rank = o->transport ? o->transport->rank : 0;
     st = open_all(&t, err);
-    if (st == DT_OK)
+    if (st == DT_OK) {
         st = loop(&t, err);
+        if (st != DT_OK)
+            keep_what_there_is(&t);
+    }
     if (st == DT_OK)
         st = finish(&t, err);
     if (st == DT_OK) {
