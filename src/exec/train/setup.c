@@ -66,6 +66,7 @@ enum dt_status dt_setup_plan(const struct dt_job *j, struct dt_error *err, struc
             out->modules[m].frozen = j->frozen[m];
             out->modules[m].recompute = j->recompute[m];
             out->modules[m].zero = j->zero[m];
+            out->modules[m].offload = j->offload[m];
         }
         out->colocated = true;
     }
