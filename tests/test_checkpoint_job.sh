@@ -46,6 +46,17 @@ done
 evaluate 0 "" run.seed=3 train.seq_len=32 train.global_batch=8
 check "nothing of this changed the checkpoint" 'diff -r c0/step-00000002 c/step-00000002 && [ "$(ls -d c/step-*)" = c/step-00000002 ]'
 
+# --- what is told: another precision, attention that is only planned ---
+if has_bf16; then
+    rm -rf c; cp -r c0 c
+    train 0 "warning: c/step-00000002 was trained in fp32; this goes on in bf16" 3 run.precision=bf16
+    train 0 "warning: c/step-00000003 was trained in bf16; this goes on in fp32" 4
+    train 0 "resumed" 5
+    check "the same precision needs no word" '[ ! -s err ]'
+    rm -rf c; cp -r c0 c
+fi
+expect 0 "warning: module llm: attention: unfused is for simulations" "$DISTTRAIN" train --no-runs job.yaml run.steps=1 $llm.attention=unfused
+
 # --- a habit that is stated is the same ---
 train 0 "resumed" 3 $llm.activation=silu $llm.norm_eps=1e-5
 evaluate 0 "" $llm.activation=silu $llm.kv_heads=2

@@ -62,6 +62,7 @@ struct dt_ckpt_state {
     double train_s; /* time spent training, all runs together */
     struct dt_data_cursor cursor;
     char job_digest[40];         /* dt_ckpt_job_digest; before there was job.json, another one */
+    char precision[8];           /* of what saved it: "fp32", "bf16"; "" = not known */
     char run_id[DT_RUN_ID_SIZE]; /* whose it is; "" = DT_RUN_UNNAMED */
     const struct dt_shard_prints *data; /* to save; NULL = none, as after reading */
     const struct dt_ckpt_job *job;      /* the same */

@@ -70,6 +70,30 @@ static enum dt_status read_weights(struct train *t, const struct dt_exec_whole *
     return dt_exec_put_end(t->x, err);
 }
 
+/* It may change, unlike the model, but not unnoticed: `auto` is another one on another machine. */
+static void note_precision(struct train *t)
+{
+    const char *now = t->s->dtype == DT_BF16 ? "bf16" : "fp32";
+
+    if (t->first && t->state.precision[0] && strcmp(t->state.precision, now) != 0)
+        dt_warn(t->o->warn, "%s was trained in %s; this goes on in %s (run.precision)",
+                t->folder.path, t->state.precision, now);
+    snprintf(t->state.precision, sizeof(t->state.precision), "%s", now);
+}
+
+/* What costs more where it is planned computes the same. */
+static void note_unfused(const struct train *t)
+{
+    const struct dt_model *m = t->s->job->model;
+
+    for (int i = 0; t->first && i < m->n_modules; i++)
+        if (dt_module_is_unfused(&m->modules[i]))
+            dt_warn(t->o->warn,
+                    "module %s: attention: unfused is for simulations; here it is fused, and takes "
+                    "less time and memory than planned",
+                    m->modules[i].name);
+}
+
 /* Every rank reads all of it and keeps what is its own. */
 static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
 {
@@ -96,6 +120,7 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
         t->good_step = t->state.step;
         t->sum.resumed = true;
     }
+    note_precision(t);
     DT_TRY(dt_train_folder_data(&t->folder, t->o, t->x, &t->state, err));
     dt_ckpt_job_digest(&t->s->identity, t->state.job_digest, sizeof(t->state.job_digest));
     t->state.job = &t->s->identity;
@@ -178,6 +203,7 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     t->save.x = t->x;
     if (t->first && *dt_exec_note(t->x))
         dt_warn(t->o->warn, "%s", dt_exec_note(t->x));
+    note_unfused(t);
     DT_TRY(dt_exec_sum(t->x, &t->sum.gemm_peak_flops, 1, err));
     DT_TRY(init_or_resume(t, err));
     /* A shard that is not there or broken is a matter of the job's run.data. */
