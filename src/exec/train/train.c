@@ -32,7 +32,7 @@ struct train {
     struct dt_ckpt_state state;
     struct dt_train_folder folder;
     struct dt_train_save save;
-    int64_t saved_step;
+    int64_t saved_step, saved_samples; /* the state that was saved last is of these */
     struct dt_guard guard;
     struct dt_guard_verdict verdict; /* of the iteration under way */
     char good[1200];                 /* the last complete checkpoint of this run; "" = none */
@@ -128,6 +128,7 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
     memcpy(t->sum.run_id, t->folder.run_id, sizeof(t->sum.run_id));
     t->state.seed = r->seed;
     t->saved_step = found ? t->state.step : -1;
+    t->saved_samples = t->state.samples;
     t->sum.first_step = t->state.step;
     return DT_OK;
 }
@@ -555,11 +556,14 @@ static enum dt_status one_step(struct train *t, struct dt_error *err)
 
 static enum dt_status save(struct train *t, struct dt_error *err)
 {
-    if (!t->run->checkpoint_dir[0] || t->saved_step == t->state.step)
+    /* of a step that was rolled back to the data has moved on */
+    if (!t->run->checkpoint_dir[0] ||
+        (t->saved_step == t->state.step && t->saved_samples == t->state.samples))
         return DT_OK;
     DT_TRY(poll_save(t, true, err));
     DT_TRY(dt_train_save_begin(&t->save, &t->state, err));
     t->saved_step = t->state.step;
+    t->saved_samples = t->state.samples;
     return DT_OK;
 }
 
@@ -578,7 +582,8 @@ static enum dt_status save_now_and_then(struct train *t, struct dt_error *err)
     int64_t every = t->run->checkpoint_interval;
 
     DT_TRY(poll_save(t, false, err));
-    return every > 0 && t->state.step % every == 0 ? save(t, err) : DT_OK;
+    return every > 0 && t->state.step % every == 0 && t->saved_step != t->state.step ? save(t, err)
+                                                                                     : DT_OK;
 }
 
 static enum dt_status steps(struct train *t, struct dt_error *err)
