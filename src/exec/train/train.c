@@ -226,8 +226,8 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     if (!t->first)
         return DT_OK;
     DT_TRY(dt_train_folder_begin(&t->folder, t->o, err));
-    return dt_train_log_open(t->run->log_dir, t->o->from_scratch && t->state.step == 0, t->o->warn,
-                             err, &t->log);
+    return dt_train_log_open(t->run->log_dir, t->state.run_id,
+                             t->o->from_scratch && t->state.step == 0, t->o->warn, err, &t->log);
 }
 
 static void drop_program(struct train *t)
