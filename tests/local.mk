@@ -341,6 +341,7 @@ SHELL_TESTS = \
 	tests/test_bundle.sh \
 	tests/test_quickstart.sh \
 	tests/test_checkpoint_folder.sh \
+	tests/test_checkpoint_job.sh \
 	tests/test_checkpoint_kills.sh \
 	tests/test_checkpoint_ranks.sh \
 	tests/test_cli.sh \

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Pixels as encoders and generators take them, value by value as their definitions have them. */
+ * Pixels as encoders and generators take them, value by value as their definitions have them; sizes as the planner has
+ * them. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "exec/program/batching.h"
@@ -128,6 +129,48 @@ START_TEST(patches_are_pixels)
 }
 END_TEST
 
+/* A layer of 2 heads of 8: attention is 4 FLOPs for each element of its heads and each of n^2 / 2 pairs of tokens (q k and
+ * p v, two each), the rest goes by tokens. */
+START_TEST(documents_attend_to_themselves)
+{
+    static const int docs[2][3] = {{40, 5, 19}, {64, 0, 0}};
+    struct dt_sequence_doc doc[2][3] = {{{.n = 0}}};
+    struct dt_sequence seq[2] = {{.n_tokens = 64, .docs = doc[0], .n_docs = 3},
+                                 {.n_tokens = 64, .docs = doc[1], .n_docs = 1}};
+    const struct dt_sequence *seqs[2] = {&seq[0], &seq[1]};
+    const struct dt_module llm = {.role = DT_ROLE_LLM};
+    const struct dt_block layer = {.kind = DT_BLOCK_TRANSFORMER,
+                                   .hidden = 16,
+                                   .ffn = 32,
+                                   .heads = 2,
+                                   .kv_heads = 2,
+                                   .head_dim = 8,
+                                   .causal = true};
+    struct dt_samples *all, *some;
+    struct dt_work w[2];
+
+    for (int k = 0; k < 2; k++)
+        for (int d = 0, first = 0; d < 3; first += docs[k][d++])
+            doc[k][d] =
+                (struct dt_sequence_doc){.first = (uint32_t)first, .n = (uint32_t)docs[k][d]};
+    dt_assert_ok(dt_batching_samples(seqs, 2, &err, &all), err);
+    for (int k = 0; k < 2; k++) {
+        dt_sample_work(all, k, &llm, &w[k]);
+        ck_assert_int_eq(w[k].n, 1);
+        ck_assert_int_eq(w[k].tokens, 64);
+    }
+    ck_assert_int_eq(w[0].tokens_sq, 40 * 40 + 5 * 5 + 19 * 19);
+    ck_assert_int_eq(w[1].tokens_sq, 64 * 64);
+    ck_assert_double_eq_tol(dt_block_flops(&layer, &w[1]) - dt_block_flops(&layer, &w[0]),
+                            2.0 * 16 * (64 * 64 - 40 * 40 - 5 * 5 - 19 * 19), 1e-6);
+    dt_assert_ok(dt_samples_prefix(all, 1, &err, &some), err);
+    dt_sample_work(some, 0, &llm, &w[1]);
+    ck_assert_mem_eq(&w[0], &w[1], sizeof(w[0]));
+    dt_samples_free(some);
+    dt_samples_free(all);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("batching");
@@ -135,5 +178,6 @@ int main(void)
 
     tcase_add_test(t, latents_are_means);
     tcase_add_test(t, patches_are_pixels);
+    tcase_add_test(t, documents_attend_to_themselves);
     return dt_test_run(s);
 }

@@ -18,6 +18,8 @@
 #include <unistd.h>
 
 static char dir[64];
+static char its_model[] = "llm.heads 2\nllm.window 8 x 3, 0\n", its_training[] = "seed 1\n";
+static struct dt_ckpt_job job = {its_model, its_training};
 
 /* In memory where that is possible: a disk that syncs slowly would make this take minutes. */
 static void setup(void)
@@ -106,7 +108,8 @@ static void world_fill(struct world *w, int64_t step)
                                       .tokens = 12345 * step,
                                       .train_s = 17.25,
                                       .cursor = {UINT64_MAX, 3, 1000 + step, 77, step % 3},
-                                      .job_digest = "0badcafe-123"};
+                                      .job_digest = "0badcafe-123",
+                                      .job = &job};
 }
 
 static void world_equal(const struct world *a, const struct world *b)
@@ -618,6 +621,55 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
+/* What differs of `ours` from what a checkpoint holds to is `text`. */
+static void differs(const struct dt_ckpt_job *theirs, const char *model, const char *training,
+                    bool all, const char *text)
+{
+    char *differ, m[128], t[128];
+    struct dt_ckpt_job ours = {m, t};
+    struct dt_error err;
+
+    snprintf(m, sizeof(m), "%s", model);
+    snprintf(t, sizeof(t), "%s", training);
+    dt_assert_ok(dt_ckpt_job_compare(theirs, &ours, all, &err, &differ), err);
+    ck_assert_str_eq(differ ? differ : "", text);
+    dt_free(differ);
+}
+
+START_TEST(its_job)
+{
+    struct dt_ckpt_job was;
+    char path[256], digest[40], other[40];
+    struct dt_error err;
+    struct world w;
+
+    world_fill(&w, 3);
+    dt_assert_ok(save(&w, &keep_all, &err, path), err);
+    dt_assert_ok(dt_ckpt_read_job(path, &err, &was), err);
+    ck_assert_str_eq(was.model, job.model);
+    ck_assert_str_eq(was.training, job.training);
+    differs(&was, job.model, job.training, true, "");
+    differs(&was, job.model, "seed 2\n", false, "");
+    differs(&was, job.model, "seed 2\n", true, "seed is 1 there and 2 in the job");
+    differs(&was, "llm.heads 4\nllm.window 8 x 3, 0\n", "seed 2\n", true,
+            "llm.heads is 2 there and 4 in the job");
+    differs(&was, "llm.heads 2\nnoise cosine\n", "seed 1\n", false,
+            "noise is not stated there and cosine in the job, llm.window is 8 x 3, 0 there and not "
+            "stated in the job");
+    differs(&was, "a 1\nb 1\nc 1\n", "", false,
+            "a is not stated there and 1 in the job, b is not stated there and 1 in the job, c is "
+            "not stated there and 1 in the job and 2 more");
+    dt_ckpt_job_digest(&job, digest, sizeof(digest));
+    dt_ckpt_job_digest(&was, other, sizeof(other));
+    ck_assert_str_eq(digest, other);
+    dt_ckpt_job_free(&was);
+    w.state.job = NULL; /* as before there was such a file */
+    dt_assert_ok(save(&w, &keep_all, &err, path), err);
+    dt_assert_ok(dt_ckpt_read_job(path, &err, &was), err);
+    ck_assert_ptr_null(was.model);
+}
+END_TEST
+
 START_TEST(digests_differ)
 {
     char a[40], b[40], small[4];
@@ -650,6 +702,7 @@ int main(void)
     tcase_add_test(c, killed_while_saving);
     tcase_add_test(c, full_disk_changes_nothing);
     tcase_add_test(c, every_allocation_may_fail);
+    tcase_add_test(c, its_job);
     tcase_add_test(c, digests_differ);
     return dt_test_run(s);
 }

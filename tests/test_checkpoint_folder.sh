@@ -152,6 +152,11 @@ data 2 "does not say which data" 10 ""
 data 0 '"first_step": 9' 10 --changed-data
 
 # --- what train does is safe at the desk, too ---
+# two runs in one log: their lines name them; a run that is resumed keeps its name
+for steps in 2 3; do expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.steps=$steps run.checkpoint.dir=one run.log_dir=both run.log_interval=1; done
+expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.steps=2 run.log_dir=both run.log_interval=1
+check "a log of two runs" '[ "$(sed -n "s/^{\"run_id\":\"\([0-9a-f]\{32\}\)\",.*/\1/p" both/metrics.jsonl | uniq -c | awk "{ print \$1 }" | tr "\n" " ")" = "3 2 " ] &&
+    [ "$(sed -n "1s/^{\"run_id\":\"\([0-9a-f]*\)\".*/\1/p" both/metrics.jsonl)" = "$(sed -n "s/.*\"run_id\": \"\(.*\)\",/\1/p" one/step-00000003/manifest.json)" ]'
 # from scratch: the checkpoints and the log of the run before are set aside, the new one has its own
 fresh='run.checkpoint.dir=fresh run.log_dir=freshlog run.log_interval=1'
 expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.steps=3 $fresh

@@ -99,6 +99,72 @@ START_TEST(bad_data)
 }
 END_TEST
 
+/* Of latents of 8 x 8 pixels, of which the last ones may be cut, a generator takes an even number a side; an encoder takes
+ * any. */
+START_TEST(targets_that_cannot_be_halved)
+{
+    static const struct {
+        int w, h;
+        bool good;
+    } image[] = {
+        {16, 16, true}, {9, 32, true},   {16, 17, false}, {24, 16, false}, {15, 10, true},
+        {8, 16, false}, {33, 48, false}, {64, 64, true},  {41, 41, true}}; /* 6 x 6, the last ones of a pixel */
+    struct dt_loader_options o = options();
+    char path[600], prefix[512], key[8];
+    const char *paths[1] = {path};
+    struct dt_shard_writer *w;
+    struct dt_data_report r;
+    struct dt_sequence *s;
+    struct dt_loader *l;
+    int n, drawn = 0;
+
+    snprintf(prefix, sizeof prefix, "%s/sides", data.dir);
+    dt_assert_ok(dt_shard_writer_open(prefix, 1000, INT64_MAX, &err, &w), err);
+    for (size_t i = 0; i < sizeof image / sizeof image[0]; i++) {
+        struct dt_image img = fixture_picture(image[i].w, image[i].h, 0);
+        size_t len;
+        uint8_t *png = fixture_png(&img, &len);
+        const struct dt_shard_member m[] = {{"png", png, len}, {"txt", (const uint8_t *)"x", 1}};
+
+        snprintf(key, sizeof key, "%zu", i);
+        dt_assert_ok(dt_shard_write(w, key, m, 2, &err), err);
+        dt_free(png);
+        dt_image_free(&img);
+    }
+    dt_assert_ok(dt_shard_writer_close(w, &err, &n), err);
+    snprintf(path, sizeof path, "%s-000000.tar", prefix);
+    o.shards = paths;
+    o.n_shards = 1;
+    o.epochs = 1;
+    o.shuffle = false;
+    o.target.fit = o.image.fit = DT_FIT_NONE;
+    o.latent_scale = 8;
+    o.latent_multiple = 2;
+    for (int pixels_later = 0; pixels_later < 2; pixels_later++) {
+        o.pixels_later = pixels_later;
+        o.generate = 1;
+        l = open_loader(&o);
+        for (drawn = 0; (s = next(l)); dt_sequence_free(s))
+            for (int k = 0; k < s->n_docs; k++, drawn++)
+                ck_assert(image[s->docs[k].sample].good);
+        dt_loader_report(l, &r);
+        ck_assert_int_eq(drawn, 5);
+        ck_assert_int_eq(r.bad[DT_BAD_IMAGE_SIZE], 4);
+        ck_assert_int_eq(dt_data_bad_total(&r), 4);
+        dt_assert_has(r.example[DT_BAD_IMAGE_SIZE],
+                      "sample 2: an image of 16 x 17 is 2 x 3 latents");
+        dt_loader_close(l);
+    }
+    o.generate = 0;
+    l = open_loader(&o);
+    while ((s = next(l)))
+        dt_sequence_free(s);
+    dt_loader_report(l, &r);
+    ck_assert_int_eq(r.bad[DT_BAD_IMAGE_SIZE], 0);
+    dt_loader_close(l);
+}
+END_TEST
+
 /* Sequences up to the error; the cursors before each, and what was wrong. */
 static int until_error(const struct dt_loader_options *o, struct dt_data_cursor *c, int max,
                        char *why, size_t size)
@@ -168,6 +234,7 @@ int main(void)
 
     tcase_add_checked_fixture(c, begin, end);
     tcase_add_test(c, bad_data);
+    tcase_add_test(c, targets_that_cannot_be_halved);
     tcase_add_test(c, bad_samples_up_to_a_limit);
     return dt_test_run(s);
 }

@@ -4,6 +4,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "base/text.h"
+#include "exec/data/loader.h"
 #include "exec/data/tokenizer.h"
 #include "exec/data/unicode.h"
 #include "test_util.h"
@@ -491,6 +493,66 @@ START_TEST(refusals)
 }
 END_TEST
 
+/* The digest of a tokenizer with two merges, and of a loader that uses it. */
+static uint64_t digest_of(const char *before, const char *merges, const char *model,
+                          const char *added, uint64_t *job)
+{
+    struct dt_loader_options o = {.seq_len = 16};
+    struct dt_tokenizer *t;
+    struct dt_text text = {.s = NULL};
+    uint64_t digest;
+    char *json;
+
+    dt_text_add(&text, "{%s" BL ",\"model\":{\"type\":\"BPE\",\"vocab\":{", before);
+    for (int c = '!'; c <= '~'; c++)
+        dt_text_add(&text, c == '"' || c == '\\' ? "\"\\%c\":%d," : "\"%c\":%d,", c, c);
+    for (int b = 0, high = 0; b < 256; b++) /* the others, as GPT-2 writes them: from U+0100 on */
+        if (b <= ' ' || (b > '~' && b < 0xa1) || b == 0xad) {
+            int c = 0x100 + high++;
+
+            dt_text_add(&text, "\"%c%c\":%d,", 0xc0 | c >> 6, 0x80 | (c & 63), b);
+        } else if (b > '~') {
+            dt_text_add(&text, "\"%c%c\":%d,", 0xc0 | b >> 6, 0x80 | (b & 63), b);
+        }
+    dt_text_add(&text, "\"aa\":256,\"ab\":257},\"merges\":[%s]%s},\"added_tokens\":[%s]}", merges,
+                model, added);
+    dt_assert_ok(dt_text_finish(&text, &err, &json), err);
+    dt_assert_ok(dt_tokenizer_parse("t.json", json, strlen(json), &err, &t), err);
+    dt_free(json);
+    digest = dt_tokenizer_digest(t);
+    o.tokenizer = t;
+    dt_assert_ok(dt_loader_job_digest(&o, &err, job), err);
+    dt_tokenizer_free(t);
+    return digest;
+}
+
+START_TEST(digests)
+{
+#define MERGES "\"a a\",\"a b\""
+#define EOS(strip) "{\"id\":258,\"content\":\"<eos>\",\"lstrip\":" strip "}"
+    static const struct {
+        const char *before, *merges, *model, *added;
+        bool same; /* as the first */
+    } v[] = {{"", MERGES, "", EOS("false"), true},
+             {"\n ", "[\"a\",\"a\"],[\"a\",\"b\"]", "", EOS("false"), true},
+             {"\"version\":\"1.0\",\"truncation\":null,", MERGES, "", EOS("false"), true},
+             {"", "\"a b\",\"a a\"", "", EOS("false"), false},
+             {"", "\"a a\"", "", EOS("false"), false},
+             {"", MERGES, ",\"ignore_merges\":true", EOS("false"), false},
+             {"", MERGES, "", EOS("true"), false},
+             {"\"normalizer\":{\"type\":\"NFC\"},", MERGES, "", EOS("false"), false}};
+    uint64_t d[sizeof v / sizeof v[0]], job[sizeof v / sizeof v[0]];
+
+    for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) {
+        d[i] = digest_of(v[i].before, v[i].merges, v[i].model, v[i].added, &job[i]);
+        ck_assert_msg((d[i] == d[0]) == v[i].same, "tokenizer %zu", i);
+        ck_assert_msg((job[i] == job[0]) == v[i].same, "job of tokenizer %zu", i);
+        for (size_t k = 0; k < i; k++)
+            ck_assert_msg(d[i] != d[k] || (v[i].same && v[k].same), "%zu is %zu", i, k);
+    }
+}
+END_TEST
+
 /* Every allocation of reading and encoding fails once: an error, nothing lost, nothing crashes. */
 START_TEST(out_of_memory)
 {
@@ -540,6 +602,7 @@ int main(int argc, char **argv)
     tcase_add_test(c, every_hangul_syllable);
     tcase_add_test(c, long_runs_of_marks);
     tcase_add_test(c, refusals);
+    tcase_add_test(c, digests);
     tcase_add_test(c, out_of_memory);
     return dt_test_run(s);
 }

@@ -349,6 +349,62 @@ START_TEST(refuses_what_the_model_cannot)
 }
 END_TEST
 
+/* Of 16 learned positions, bos and an image of 2 x 2 patches leave 11 to a caption, and bos and eos 14 to a text. */
+START_TEST(learned_positions_end)
+{
+    struct dt_infer_draw_options o = {.w = SIDE, .h = SIDE, .steps = 1};
+    const struct dt_batch_limits max = {.rows = 40, .seqs = 2, .max_len = 40};
+    const char *fits = "fourteen bytes", *long_one = "fifteen bytes..";
+    struct dt_image images[N], drawn;
+    struct dt_sequence_item items[N];
+    struct dt_infer_seen all[N];
+    struct dt_device_queue *q;
+    int32_t doc_of[17] = {0};
+    struct exec_fixture f;
+    struct dt_batch *b;
+    struct dt_infer *x;
+    char *text[N];
+    int longest = 0;
+
+    dt_assert_ok(dt_tokenizer_bytes(&f.err, &tok), f.err);
+    ef_init(&f,
+            ENCODER ", llm: {kind: llm, layers: 1, hidden: 48, ffn: 96, heads: 4, vocab: 260, "
+                    "positions: 16}, " EF_UNET,
+            1);
+    x = infer(&f, 0);
+    dt_assert_ok(dt_infer_init(x, 42, &f.err), f.err);
+    for (int i = 0; i < N; i++) {
+        images[i] = picture(i);
+        items[i] = seen(&images[i]);
+        all[i] = (struct dt_infer_seen){&items[i], 1};
+    }
+    dt_assert_ok(dt_infer_caption(x, all, N, 200, &f.err, text), f.err);
+    for (int i = 0; i < N; i++) {
+        longest = (int)strlen(text[i]) > longest ? (int)strlen(text[i]) : longest;
+        dt_free(text[i]);
+        dt_image_free(&images[i]);
+    }
+    ck_assert_int_eq(longest, 11);
+    dt_assert_ok(dt_infer_draw(x, &fits, 1, &o, &f.err, &drawn), f.err);
+    dt_image_free(&drawn);
+    ck_assert_int_eq(dt_infer_draw(x, &long_one, 1, &o, &f.err, &drawn), DT_ERR_INPUT);
+    dt_assert_has(f.err.message,
+                  "17 tokens are too many for module llm, which has learned 16 positions");
+    dt_infer_free(x);
+
+    dt_assert_ok(dt_batch_new(f.dev, &f.model->modules[f.model->llm], &max, &f.err, &b), f.err);
+    dt_assert_ok(f.dev->queue_new(f.dev, false, &f.err, &q), f.err);
+    dt_assert_ok(dt_batch_documents(b, doc_of, 16, &f.err), f.err);
+    dt_assert_ok(dt_batch_upload(q, b, &f.err), f.err);
+    dt_assert_ok(dt_batch_documents(b, doc_of, 17, &f.err), f.err);
+    ck_assert_int_eq(dt_batch_upload(q, b, &f.err), DT_ERR_INPUT);
+    dt_assert_has(f.err.message, "position 16 of at most 16");
+    f.dev->queue_free(q);
+    dt_batch_free(b);
+    done(&f);
+}
+END_TEST
+
 /* ---- the trivial predictor ---- */
 
 /* Finite weights, so large that what a module gives is no number. */
@@ -447,6 +503,7 @@ int main(void)
     tcase_add_test(c, drawing_does_not_depend_on_the_batch);
     tcase_add_test(c, guidance);
     tcase_add_test(c, refuses_what_the_model_cannot);
+    tcase_add_test(c, learned_positions_end);
     tcase_add_test(c, what_is_not_finite_is_an_error);
     tcase_add_test(c, trivial_predictor_by_chance);
     return dt_test_run_here(s, CK_ENV); /* OpenMP's threads do not survive a fork */

@@ -23,20 +23,19 @@
 static char dir[64];
 static struct dt_error err;
 
-/* 60 pictures of 8 x 8 pixels, dark or light, with a word for it. */
-static void make_shard(void)
+/* Pictures of 8 x 8 pixels, dark or light, with a word for it; from `odd` on four of another word. */
+static void make_pictures(const char *name, int n, int odd)
 {
     struct dt_shard_writer *w;
     char prefix[128];
     struct dt_rng r;
 
-    snprintf(dir, sizeof(dir), "/tmp/dt-train-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
-    snprintf(prefix, sizeof(prefix), "%s/small", dir);
+    snprintf(prefix, sizeof(prefix), "%s/%s", dir, name);
     dt_rng_init(&r, 1, 1);
     dt_assert_ok(dt_shard_writer_open(prefix, 1000, 1 << 20, &err, &w), err);
-    for (int i = 0; i < 60; i++) {
-        bool light = i % 2;
+    for (int i = 0; i < n; i++) {
+        bool light = odd < 0 && i % 2;
+        const char *word = i >= odd && i < odd + 4 && odd >= 0 ? "QXZW" : light ? "light" : "dark";
         struct dt_image img;
         struct dt_shard_member m[2] = {{.ext = "png"}, {.ext = "txt"}};
         uint8_t *png;
@@ -47,14 +46,21 @@ static void make_shard(void)
             memset(img.px + 3 * k, (int)dt_rng_below(&r, 100) + (light ? 150 : 0), 3);
         dt_assert_ok(dt_image_encode_png(&img, 1, &err, &png, &m[0].len), err);
         m[0].data = png;
-        m[1].data = (const uint8_t *)(light ? "light" : "dark");
-        m[1].len = light ? 5 : 4;
+        m[1].data = (const uint8_t *)word;
+        m[1].len = strlen(word);
         snprintf(key, sizeof(key), "%04d", i);
         dt_assert_ok(dt_shard_write(w, key, m, 2, &err), err);
         dt_free(png);
         dt_image_free(&img);
     }
     dt_assert_ok(dt_shard_writer_close(w, &err, NULL), err);
+}
+
+static void make_shard(void)
+{
+    snprintf(dir, sizeof(dir), "/tmp/dt-train-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    make_pictures("small", 60, -1);
 }
 
 static void remove_all(void)
@@ -117,6 +123,7 @@ static void close_world(struct world *w)
 }
 
 static volatile sig_atomic_t stop;
+static bool stop_at_event;
 static int64_t stop_after;
 static double losses[64];
 
@@ -129,10 +136,18 @@ static void on_step(void *ctx, const struct dt_train_step *s)
         stop = 1;
 }
 
+static void on_event(void *ctx, const struct dt_train_event *e)
+{
+    (void)ctx;
+    (void)e;
+    if (stop_at_event)
+        stop = 1;
+}
+
 /* One run with these overrides; stops by signal after `after` steps (0 = never). */
 static struct dt_train_summary run(const char *const *over, int n, int64_t after)
 {
-    struct dt_train_options o = {.stop = &stop, .on_step = on_step};
+    struct dt_train_options o = {.stop = &stop, .on_step = on_step, .on_event = on_event};
     struct dt_train_summary s;
     struct world w;
 
@@ -195,6 +210,44 @@ START_TEST(goes_on_exactly)
     ck_assert_int_eq(b.first_step, 6);
     ck_assert_int_eq(b.loading.batches, 0);
     ck_assert_int_eq(b.last_step, 6);
+    remove_all();
+}
+END_TEST
+
+/* Batch 41 is of words that nobody has seen.  Stopped right then, the run goes on from step 40 with the data behind that
+ * batch, which counts. */
+START_TEST(a_stop_where_it_rolls_back)
+{
+    char checkpoint[160], data[160];
+    const char *over[] = {checkpoint,
+                          data,
+                          "run.steps=45",
+                          "run.lr=1e-2",
+                          "run.decay=constant",
+                          "run.generate=0",
+                          "run.packed=false",
+                          "run.shuffle=false",
+                          "run.spike={action: rollback, deviations: 3, window: 16}"};
+    enum { N = sizeof(over) / sizeof(over[0]) };
+    struct dt_train_summary s;
+
+    make_shard();
+    make_pictures("odd", 220, 160);
+    snprintf(data, sizeof(data), "run.data=%s/odd-000000.tar", dir);
+    snprintf(checkpoint, sizeof(checkpoint), "run.checkpoint={dir: %s/c, interval: 10}", dir);
+    stop_at_event = true;
+    s = run(over, N, 0);
+    ck_assert(s.stopped);
+    ck_assert_int_eq(s.trouble.rollbacks, 1);
+    ck_assert_int_eq(s.last_step, 40);
+    ck_assert_int_eq(s.samples, 41 * 4);
+    stop_at_event = false;
+    s = run(over, N, 0);
+    ck_assert(s.resumed);
+    ck_assert_int_eq(s.first_step, 40);
+    ck_assert_int_eq(s.last_step, 45);
+    ck_assert_int_eq(s.samples, 46 * 4);
+    ck_assert_double_lt(losses[41], 2 * losses[40]);
     remove_all();
 }
 END_TEST
@@ -656,6 +709,7 @@ int main(void)
     TCase *tc = dt_test_case(suite, "loop", 600);
 
     tcase_add_test(tc, goes_on_exactly);
+    tcase_add_test(tc, a_stop_where_it_rolls_back);
     tcase_add_loop_test(tc, ranks_go_on_exactly, 0, 2);
     tcase_add_test(tc, plans_train_alike);
     tcase_add_test(tc, learns_and_logs);

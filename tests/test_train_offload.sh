@@ -40,6 +40,17 @@ train 4 without "$alone" 'train.frozen=[encoder]'
 train 4 with "$alone" 'train.frozen=[encoder]' train.offload=optimizer
 check "of a frozen module its projector's" 'same without with'
 
+# a job without a plan: all modules on one device, and what train: says of them
+sed '/^plan:/d; s/, strategy: manual//' job.yaml >unplanned.yaml
+check "the job states no plan" '! grep -q "plan:\|manual" unplanned.yaml'
+train_unplanned() { expect 0 "$1" "$DISTTRAIN" train --no-runs unplanned.yaml run.steps=2 run.checkpoint.dir="$2" train.offload="$3"; }
+rm -rf without with
+train_unplanned "" without none
+check "nothing is offloaded unless it is stated" '! grep -q "of its host, offloaded" out'
+train_unplanned "of its host, offloaded (predicted" with optimizer
+check "without a plan: the bits of a checkpoint" 'same without with'
+expect 2 "offload" "$DISTTRAIN" train --no-runs unplanned.yaml run.steps=2 'train.offload={encoder: parameters}'
+
 # --- parameters of a guest, between phases ---
 guest() { echo "plan={encoder: {dp: 2, with: llm, window: all, offload: $1}, llm: {pp: 2}, generator: {}}"; }
 rm -rf without with

@@ -222,7 +222,7 @@ static enum dt_status agree_on_data(const struct dt_setup *setup, struct dt_supe
     struct dt_supervisor_fact facts[] = {{"data", data}, {"model and tokenizer", model}};
 
     DT_TRY(dt_setup_data_digest(setup, err, data, sizeof data));
-    dt_setup_digest(setup, model, sizeof model);
+    dt_ckpt_job_digest(&setup->identity, model, sizeof model);
     return dt_supervisor_agree(supervisor, facts, 2, err);
 }
 

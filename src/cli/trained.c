@@ -81,7 +81,9 @@ static enum dt_status load_newest(const char *path, struct dt_error *err, struct
         if (!found)
             return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
                                "there is no checkpoint; \"disttrain train\" writes them");
-        st = dt_infer_load(t->infer, t->checkpoint, err, &t->state);
+        st = dt_setup_check_checkpoint(&t->setup, t->checkpoint, false, err);
+        if (st == DT_OK)
+            st = dt_infer_load(t->infer, t->checkpoint, err, &t->state);
         if (st == DT_OK || !is_gone(t->checkpoint))
             break;
     }

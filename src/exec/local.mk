@@ -10,6 +10,7 @@ libdtexec_a_SOURCES = \
 	src/exec/checkpoint/checkpoint_host.h \
 	src/exec/checkpoint/checkpoint_impl.h \
 	src/exec/checkpoint/checkpoint_io.c \
+	src/exec/checkpoint/checkpoint_job.c \
 	src/exec/checkpoint/checkpoint_load.c \
 	src/exec/checkpoint/checkpoint_lock.c \
 	src/exec/checkpoint/checkpoint_lock.h \
@@ -184,6 +185,7 @@ libdtexec_a_SOURCES = \
 	src/exec/train/setup.c \
 	src/exec/train/setup.h \
 	src/exec/train/setup_data.c \
+	src/exec/train/setup_identity.c \
 	src/exec/train/setup_peak.c \
 	src/exec/train/tensorboard.c \
 	src/exec/train/tensorboard.h \

@@ -71,8 +71,9 @@ extern const char *const
 
 enum dt_rope_scaling { DT_ROPE_PLAIN, DT_ROPE_LINEAR, DT_ROPE_LLAMA3 };
 extern const char *const dt_rope_scaling_names[]; /* "none", "linear", "llama3", NULL */
+#define DT_ROPE_THETA 10000.0
 struct dt_rope {
-    double theta; /* 0 = 10000 */
+    double theta; /* 0 = DT_ROPE_THETA */
     enum dt_rope_scaling scaling;
     double factor; /* of linear and llama3 */
     double low_freq,
@@ -148,6 +149,11 @@ struct dt_block {
     enum dt_block_norm in_norm; /* of its rows, before the first layer */
 };
 
+/* What a habit comes to: of the activation never DT_ACTIVATION_HABIT, of the scale (before scale_by_layer) never 0. */
+enum dt_block_activation dt_block_activation(const struct dt_module_arithmetic *a,
+                                             const struct dt_block *b);
+double dt_block_attention_scale(const struct dt_module_arithmetic *a, const struct dt_block *b);
+
 /* What tensors of an encoder are called in files: as ViT's, as CLIP's and SigLIP's vision towers, or as Qwen2-VL's, whose
  * patches lie there as (colour, moment, y, x). */
 enum dt_module_tower { DT_TOWER_VIT, DT_TOWER_CLIP, DT_TOWER_QWEN, DT_TOWER_N };
@@ -178,6 +184,7 @@ struct dt_module {
     int out_tokens_per_item; /* 0 = one per token; else fixed per image (77 conditioning states per generated image) */
 };
 
+double dt_module_norm_eps(const struct dt_module *m);
 /* Patches that become one row: 1 without merging. */
 static inline int dt_module_merged(const struct dt_module *m)
 {

@@ -93,14 +93,18 @@ enum dt_status dt_samples_prefix(const struct dt_samples *s, int64_t n, struct d
     p->n = n;
     p->text_tokens = dt_malloc(count * sizeof(*p->text_tokens));
     p->seq_tokens = dt_malloc(count * sizeof(*p->seq_tokens));
+    p->seq_tokens_sq = s->seq_tokens_sq ? dt_malloc(count * sizeof(*p->seq_tokens_sq)) : NULL;
     p->item_first = dt_malloc((count + 1) * sizeof(*p->item_first));
     p->items = dt_malloc(items * sizeof(*p->items));
-    if (!p->text_tokens || !p->seq_tokens || !p->item_first || !p->items) {
+    if (!p->text_tokens || !p->seq_tokens || !p->item_first || !p->items ||
+        (s->seq_tokens_sq && !p->seq_tokens_sq)) {
         dt_samples_free(p);
         return dt_error_nomem(err, "samples");
     }
     memcpy(p->text_tokens, s->text_tokens, count * sizeof(*p->text_tokens));
     memcpy(p->seq_tokens, s->seq_tokens, count * sizeof(*p->seq_tokens));
+    if (s->seq_tokens_sq)
+        memcpy(p->seq_tokens_sq, s->seq_tokens_sq, count * sizeof(*p->seq_tokens_sq));
     memcpy(p->item_first, s->item_first, (count + 1) * sizeof(*p->item_first));
     if (items > 0)
         memcpy(p->items, s->items, items * sizeof(*p->items));
@@ -114,6 +118,7 @@ void dt_samples_free(struct dt_samples *s)
         return;
     dt_free(s->text_tokens);
     dt_free(s->seq_tokens);
+    dt_free(s->seq_tokens_sq);
     dt_free(s->item_first);
     dt_free(s->items);
     dt_free(s);
@@ -164,6 +169,8 @@ void dt_sample_work(const struct dt_samples *s, int64_t i, const struct dt_modul
         i %= s->n;
     if (m->role == DT_ROLE_LLM) {
         add_sequence(out, s->seq_tokens[i]);
+        if (s->seq_tokens_sq)
+            out->tokens_sq = (int64_t)s->seq_tokens_sq[i];
         return;
     }
     if (m->modality == DT_MODALITY_TEXT) {

@@ -37,7 +37,9 @@ struct dt_samples {
     int64_t n;
     uint32_t *text_tokens; /* [n] */
     uint32_t *seq_tokens;  /* [n] LLM tokens of the whole sequence, padding included when packed */
-    uint64_t *item_first;  /* [n+1] offsets into items */
+    uint64_t *
+        seq_tokens_sq; /* [n] sums of squares of what of a sequence attends to itself; NULL: all of it to all */
+    uint64_t *item_first; /* [n+1] offsets into items */
     struct dt_sample_item *items;
 };
 

@@ -6,6 +6,7 @@
  *                     optimizer.safetensors  "exp_avg/NAME", "exp_avg_sq/NAME" of what is trained
  *                     state.json             step, seed, counters, data cursor, job digest
  *                     data.json              fingerprints of the shards
+ *                     job.json               what a job that goes on from it must agree in
  *                     manifest.json          the run; sizes and CRC-32 of all headers and tensors
  *                     .disttrain             that this program made the folder
  *   DIR/latest                               the name of the newest
@@ -46,6 +47,12 @@ struct dt_ckpt_part {
     void *arg;
 };
 
+/* What of its job a checkpoint holds to: lines "NAME VALUE\n". */
+struct dt_ckpt_job {
+    char *model;    /* without it the weights mean something else; NULL = not known */
+    char *training; /* what a training that goes on must share beside */
+};
+
 struct dt_ckpt_state {
     int64_t step;    /* optimizer steps done */
     uint64_t seed;   /* of the run */
@@ -54,9 +61,11 @@ struct dt_ckpt_state {
     int64_t tokens;
     double train_s; /* time spent training, all runs together */
     struct dt_data_cursor cursor;
-    char job_digest[40];                /* dt_ckpt_digest of what must not change */
-    char run_id[DT_RUN_ID_SIZE];        /* whose it is; "" = DT_RUN_UNNAMED */
+    char job_digest[40];         /* dt_ckpt_job_digest; before there was job.json, another one */
+    char precision[8];           /* of what saved it: "fp32", "bf16"; "" = not known */
+    char run_id[DT_RUN_ID_SIZE]; /* whose it is; "" = DT_RUN_UNNAMED */
     const struct dt_shard_prints *data; /* to save; NULL = none, as after reading */
+    const struct dt_ckpt_job *job;      /* the same */
 };
 
 struct dt_ckpt_options {
@@ -115,6 +124,14 @@ enum dt_status dt_ckpt_read_state(const char *path, struct dt_error *err,
  * before that was kept.  Without it, and without the cursor's fingerprint, DT_ERR_INPUT. */
 enum dt_status dt_ckpt_read_data(const char *path, const struct dt_warn *warn, struct dt_error *err,
                                  struct dt_shard_prints *out);
+/* What its job was (dt_ckpt_job_free); nothing for a checkpoint from before that was kept. */
+enum dt_status dt_ckpt_read_job(const char *path, struct dt_error *err, struct dt_ckpt_job *out);
+void dt_ckpt_job_free(struct dt_ckpt_job *j);
+/* What differs between two that are known, or NULL (dt_free): "llm.transformer.heads is 2 there and 4 in the job".  Of
+ * the model, or, where that is the same, with `training` of the rest. */
+enum dt_status dt_ckpt_job_compare(const struct dt_ckpt_job *theirs, const struct dt_ckpt_job *ours,
+                                   bool training, struct dt_error *err, char **differ);
+void dt_ckpt_job_digest(const struct dt_ckpt_job *j, char *buf, size_t size);
 /* Digest of its manifest, and so of all that is in it. */
 enum dt_status dt_ckpt_identity(const char *path, struct dt_error *err, char *buf, size_t size);
 /* Everything, checksums included; `moments` false leaves the optimizer alone (eval, sample).

@@ -95,6 +95,13 @@ enum dt_status dt_ckpt_data_read(const char *dir, struct dt_error *err,
                                  struct dt_shard_prints *out);
 enum dt_status dt_ckpt_state_read(const char *dir, struct dt_error *err, struct dt_ckpt_state *s);
 
+/* ---- job (checkpoint_job.c) ---- */
+
+/* job.json; nothing without state->job. */
+enum dt_status dt_ckpt_job_write(const char *dir, const struct dt_ckpt_state *s,
+                                 struct dt_ckpt_manifest *m, struct dt_error *err);
+enum dt_status dt_ckpt_job_read(const char *dir, struct dt_error *err, struct dt_ckpt_job *out);
+
 /* ---- files (checkpoint_save.c) ---- */
 
 #define DT_CKPT_SHARD_BYTES_MAX INT64_C(5000000000) /* Hugging Face's max_shard_size */

@@ -218,6 +218,18 @@ enum dt_status dt_ckpt_read_data(const char *path, const struct dt_warn *warn, s
     return st;
 }
 
+enum dt_status dt_ckpt_read_job(const char *path, struct dt_error *err, struct dt_ckpt_job *out)
+{
+    struct dt_ckpt_manifest m;
+    bool there;
+
+    memset(out, 0, sizeof(*out));
+    DT_TRY(dt_ckpt_manifest_read(path, "manifest.json", err, &m));
+    there = lists(&m, "job.json");
+    dt_ckpt_manifest_free(&m);
+    return there ? dt_ckpt_job_read(path, err, out) : DT_OK;
+}
+
 enum dt_status dt_ckpt_load(const char *path, const struct dt_ckpt_part *parts, int n_parts,
                             bool moments, struct dt_error *err, struct dt_ckpt_state *out)
 {

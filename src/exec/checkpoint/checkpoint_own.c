@@ -69,8 +69,9 @@ static bool written_by_us(const char *name)
     const char *p = name;
 
     if (!(word(&p, "manifest.json") || word(&p, "state.json") || word(&p, "data.json") ||
-          word(&p, DT_CKPT_MARKER) || word(&p, DT_CKPT_KEPT) || tensors(&p, "model") ||
-          tensors(&p, "optimizer") || (word(&p, "share-") && digits(&p, 5) && word(&p, ".json"))))
+          word(&p, "job.json") || word(&p, DT_CKPT_MARKER) || word(&p, DT_CKPT_KEPT) ||
+          tensors(&p, "model") || tensors(&p, "optimizer") ||
+          (word(&p, "share-") && digits(&p, 5) && word(&p, ".json"))))
         return false;
     return *p == '\0' || temp_suffix(p);
 }

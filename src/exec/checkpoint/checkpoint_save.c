@@ -378,6 +378,8 @@ static enum dt_status write_all(const char *temp, struct dt_ckpt_share *s,
     if (st == DT_OK)
         st = dt_ckpt_data_write(temp, state, &m, err);
     if (st == DT_OK)
+        st = dt_ckpt_job_write(temp, state, &m, err);
+    if (st == DT_OK)
         st = dt_ckpt_manifest_write(temp, "manifest.json", &m, err);
     dt_ckpt_manifest_free(&own);
     dt_ckpt_manifest_free(&m);

@@ -207,6 +207,7 @@ static enum dt_status write_rest(const char *temp, const struct dt_ckpt_state *s
         DT_TRY(dt_ckpt_index(temp, "optimizer", optimizer.total, m, err));
     DT_TRY(dt_ckpt_state_write(temp, state, m, err));
     DT_TRY(dt_ckpt_data_write(temp, state, m, err));
+    DT_TRY(dt_ckpt_job_write(temp, state, m, err));
     return dt_ckpt_manifest_write(temp, "manifest.json", m, err);
 }
 

@@ -23,6 +23,8 @@ enum dt_status dt_ckpt_state_write(const char *dir, const struct dt_ckpt_state *
     dt_json_kv_int(&j, "tokens", s->tokens);
     dt_json_kv_double(&j, "train_s", s->train_s);
     dt_json_kv_string(&j, "job_digest", s->job_digest);
+    if (s->precision[0])
+        dt_json_kv_string(&j, "precision", s->precision);
     dt_json_key(&j, "cursor");
     dt_json_begin_object(&j);
     dt_ckpt_put_hex(&j, "fingerprint", s->cursor.fingerprint, 16);
@@ -42,14 +44,14 @@ enum dt_status dt_ckpt_state_write(const char *dir, const struct dt_ckpt_state *
 static enum dt_status parse_state(struct dt_node root, struct dt_error *err,
                                   struct dt_ckpt_state *s)
 {
-    static const char *const keys[] = {"step",    "seed",       "draws",  "samples", "tokens",
-                                       "train_s", "job_digest", "cursor", NULL};
+    static const char *const keys[] = {"step",    "seed",       "draws",  "samples",   "tokens",
+                                       "train_s", "job_digest", "cursor", "precision", NULL};
     static const char *const cursor_keys[] = {"fingerprint", "epoch",  "position", "sequences",
                                               "bad",         "reader", NULL};
     struct dt_node c = dt_map_get(root, "cursor");
 
     DT_TRY(dt_map_check(root, "state", keys, err));
-    for (int i = 0; keys[i]; i++)
+    for (int i = 0; strcmp(keys[i], "precision") != 0; i++)
         DT_TRY(dt_map_require(root, "state", keys[i], err));
     DT_TRY(dt_map_check(c, "cursor", cursor_keys, err));
     for (int i = 0; strcmp(cursor_keys[i], "bad") != 0; i++)
@@ -61,6 +63,7 @@ static enum dt_status parse_state(struct dt_node root, struct dt_error *err,
     DT_TRY(dt_get_int(root, "tokens", 0, INT64_MAX, &s->tokens, err));
     DT_TRY(dt_get_double(root, "train_s", 0, 1e12, &s->train_s, err));
     DT_TRY(dt_get_string(root, "job_digest", s->job_digest, sizeof(s->job_digest), err));
+    DT_TRY(dt_get_string(root, "precision", s->precision, sizeof(s->precision), err));
     DT_TRY(dt_ckpt_get_hex(c, "fingerprint", 16, err, &s->cursor.fingerprint));
     s->cursor.reader = 1; /* of a time before readers were counted */
     DT_TRY(dt_get_i32(c, "reader", 1, INT32_MAX, &s->cursor.reader, err));

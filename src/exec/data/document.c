@@ -167,6 +167,20 @@ static enum dt_status check_pixels(struct maker *m)
                         (long long)pixels, d->n_images, (int)DT_IMAGE_PIXELS_MAX);
 }
 
+/* A generator halves what it draws, as often as it has levels below the first. */
+static enum dt_status check_latents(struct maker *m, const struct dt_document_image *image)
+{
+    int scale = m->o->latent_scale > 0 ? m->o->latent_scale : 1, of = m->o->latent_multiple;
+    int w = (image->w + scale - 1) / scale, h = (image->h + scale - 1) / scale;
+
+    if (m->d->task != DT_TASK_GENERATE || of < 2 || (w % of == 0 && h % of == 0))
+        return DT_OK;
+    return dt_error_set(&m->err, DT_ERR_INPUT,
+                        "an image of %d x %d is %d x %d latents; the generator takes multiples of "
+                        "%d a side",
+                        image->w, image->h, w, h, of);
+}
+
 static enum dt_status read_image(struct maker *m, const struct dt_shard_member *f, int n_max)
 {
     const struct dt_loader_options *o = m->o;
@@ -188,6 +202,8 @@ static enum dt_status read_image(struct maker *m, const struct dt_shard_member *
         dt_image_fitted_size(spec, w, h, &to->w, &to->h);
         st = check_pixels(m);
     }
+    if (st == DT_OK)
+        st = check_latents(m, to);
     if (st == DT_OK && m->pixels) {
         kind = DT_BAD_IMAGE;
         st = dt_image_load(f->data, f->len, &o->limits, spec, &m->err, &img);

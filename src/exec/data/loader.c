@@ -306,6 +306,16 @@ void dt_loader_mark(const struct dt_loader *l, struct dt_loader_mark *out)
     }
 }
 
+bool dt_loader_pending(const struct dt_loader *l, int64_t *place)
+{
+    const struct dt_document *d = &l->pending;
+
+    if (!l->has_pending || d->n_images == 0 || d->image[0].px)
+        return false;
+    *place = d->place;
+    return true;
+}
+
 int64_t dt_loader_decoded(const struct dt_loader *l)
 {
     return atomic_load_explicit(l->decoded, memory_order_relaxed);
@@ -373,8 +383,9 @@ static enum dt_status check(struct dt_loader_options *o, struct dt_error *err)
         o->part < 0 || o->part >= o->parts || !(o->generate >= 0 && o->generate <= 1) ||
         o->threads < 0 || o->threads > THREADS_MAX || o->queue < 1 || o->queue > QUEUE_MAX ||
         o->epochs < 0 || o->sample_bytes_max < 1 || o->text_tokens_max < 0 ||
-        o->limits.side_max < 0 || o->limits.pixels_max < 0 ||
-        o->sound_cs < DT_SAMPLE_SOUND_CS_MIN || o->sound_cs > DT_AUDIO_CS_MAX)
+        o->limits.side_max < 0 || o->limits.pixels_max < 0 || o->latent_scale < 0 ||
+        o->latent_multiple < 0 || o->sound_cs < DT_SAMPLE_SOUND_CS_MIN ||
+        o->sound_cs > DT_AUDIO_CS_MAX)
         return dt_error_set(err, DT_ERR_USAGE, "an option of the loader is out of range");
     if (o->mel_bins != 0 && (o->mel_bins < DT_SAMPLE_SOUND_BINS_MIN ||
                              o->mel_bins > DT_SAMPLE_SOUND_BINS_MAX || o->mel_bins % o->patch != 0))
@@ -419,7 +430,7 @@ static enum dt_status same_reader(const struct dt_data_cursor *c, struct dt_erro
                         c->reader, DT_LOADER_READER, dt_loader_reader_since(c->reader));
 }
 
-/* The tokenizer's texts and the reader, too: producers and consumers may be of different versions. */
+/* The tokenizer and the reader, too: producers and consumers may be of different versions. */
 enum dt_status dt_loader_job_digest(const struct dt_loader_options *options, struct dt_error *err,
                                     uint64_t *out)
 {
@@ -432,14 +443,8 @@ enum dt_status dt_loader_job_digest(const struct dt_loader_options *options, str
     ids = dt_tokenizer_special(o.tokenizer);
     h = dt_hash_bytes(fingerprint(&o, dt_hash_word(DT_HASH_START, DT_LOADER_READER)), &ids,
                       sizeof ids);
-    for (int32_t id = 0; id < dt_tokenizer_vocab(o.tokenizer); id++) {
-        char *text;
-        size_t n;
-        DT_TRY(dt_tokenizer_decode(o.tokenizer, &id, 1, false, err, &text, &n));
-        h = dt_hash_bytes(dt_hash_word(h, n), text, n);
-        dt_free(text);
-    }
-    *out = h;
+    h = dt_hash_word(dt_hash_word(h, (uint64_t)o.latent_scale), (uint64_t)o.latent_multiple);
+    *out = dt_hash_word(h, dt_tokenizer_digest(o.tokenizer));
     return DT_OK;
 }
 

@@ -60,6 +60,8 @@ struct dt_loader_options {
     double caption_drop; /* share of these without their text, so that the generator also learns to
                           * draw from nothing (classifier-free guidance, Ho & Salimans 2022) */
     struct dt_image_spec image, target; /* size of encoded images and of targets */
+    int latent_scale;                   /* of targets: pixels a side of a latent; 0 = 1 */
+    int latent_multiple;                /* latents a side are to be a multiple of; 0 = any number */
     int mel_bins; /* what is encoded is sound, spectrograms of that many filters; 0 = images */
     int sound_cs; /* hundredths of a second that longer clips are cut to; 0 = DT_LOADER_SOUND_CS */
     struct dt_image_limits limits;
@@ -104,6 +106,9 @@ void dt_loader_mark(const struct dt_loader *l, struct dt_loader_mark *out);
  * image whose header is sound turned out to be none, and is passed over this time. */
 enum dt_status dt_loader_return(struct dt_loader *l, const struct dt_loader_mark *m,
                                 const int64_t *whole, int n, struct dt_error *err);
+/* The document that did not fit the last sequence and begins the next one, if its images are still to be decoded: what
+ * comes after it depends on whether they can be. */
+bool dt_loader_pending(const struct dt_loader *l, int64_t *place);
 /* Images decoded so far, by whomever. */
 int64_t dt_loader_decoded(const struct dt_loader *l);
 /* Samples in the data set, and what was wrong so far (documents delivered or passed over). */

@@ -19,7 +19,7 @@
     X(EMPTY_CAPTION, "empty_captions", "empty captions")                                           \
     X(CAPTION, "bad_captions", "captions that are not UTF-8 or whose JSON has none")               \
     X(IMAGE, "bad_images", "images truncated, corrupt or of unknown format")                       \
-    X(IMAGE_SIZE, "oversized_images", "images of absurd size")                                     \
+    X(IMAGE_SIZE, "oversized_images", "images of a size that cannot be used")                      \
     X(AUDIO, "bad_audio", "sounds truncated, corrupt or of unknown format")                        \
     X(AUDIO_LIMIT, "audio_limits", "sounds of other lengths, rates or channels than can be read")  \
     X(TOO_LONG, "too_long", "samples that do not fit a sequence")

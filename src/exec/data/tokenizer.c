@@ -4,6 +4,7 @@
 #include "exec/data/tokenizer.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "exec/data/tokenizer_impl.h"
 #include "exec/data/unicode.h"
 
@@ -81,6 +82,53 @@ int32_t dt_tokenizer_find(const struct dt_tokenizer *t, const char *token)
         if (t->token[i].written && strcmp(t->token[i].written, token) == 0)
             return i;
     return -1;
+}
+
+static uint64_t add_text(uint64_t h, const char *text, size_t len)
+{
+    return dt_hash_bytes(dt_hash_number(h, len), text, len);
+}
+
+/* Their places in the table depend on their order in the file, the sum does not. */
+static uint64_t merges_digest(const struct dt_tokenizer *t)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; t->merge && i <= t->merge_mask; i++) {
+        const struct dt_tokenizer_merge *m = &t->merge[i];
+        uint64_t h = dt_hash_number(DT_HASH_START, (uint64_t)m->left);
+
+        if (m->rank < 0)
+            continue;
+        h = dt_hash_number(dt_hash_number(h, (uint64_t)m->right), (uint64_t)m->rank);
+        sum += dt_hash_finish(h);
+    }
+    return sum;
+}
+
+uint64_t dt_tokenizer_digest(const struct dt_tokenizer *t)
+{
+    const uint64_t how[] = {
+        t->bpe,          t->split,         (uint64_t)t->digits,  t->nfc,
+        t->prefix_space, t->ignore_merges, (uint64_t)t->n_added, merges_digest(t)};
+    uint64_t h = DT_HASH_START;
+
+    for (size_t i = 0; i < sizeof how / sizeof how[0]; i++)
+        h = dt_hash_number(h, how[i]);
+    for (int i = 0; i < t->vocab; i++) {
+        const struct dt_tokenizer_token *k = &t->token[i];
+
+        h = dt_hash_number(h, k->written ? 1 + k->special : 0);
+        if (k->written)
+            h = add_text(h, k->bytes, k->len);
+    }
+    for (int i = 0; i < t->n_added; i++) {
+        const struct dt_tokenizer_added_token *a = &t->added[i];
+
+        h = dt_hash_number(add_text(h, a->text, a->len), (uint64_t)a->id);
+        h = dt_hash_number(h, (uint64_t)a->normalized << 2 | (uint64_t)a->lstrip << 1 | a->rstrip);
+    }
+    return h;
 }
 
 struct dt_tokenizer_special_ids dt_tokenizer_special(const struct dt_tokenizer *t)

@@ -31,6 +31,8 @@ void dt_tokenizer_free(struct dt_tokenizer *t);
 
 /* Largest id + 1. */
 int dt_tokenizer_vocab(const struct dt_tokenizer *t);
+/* Of all that encoding and decoding go by: the same whatever the file is called and however it is laid out. */
+uint64_t dt_tokenizer_digest(const struct dt_tokenizer *t);
 /* Id of the token with this text as written in the file (specials: "<eos>"), or -1. */
 int32_t dt_tokenizer_find(const struct dt_tokenizer *t, const char *token);
 /* Ids that the packer needs.  bos, eos and pad always exist (one stands for another where the

@@ -8,6 +8,7 @@
 #include "exec/infer/infer_impl.h"
 #include "exec/modules/ferry.h"
 
+#include <limits.h>
 #include <string.h>
 
 enum { BATCH = 32, IMAGE_TOKENS_MAX = 4096 };
@@ -276,6 +277,13 @@ static int item_tokens(const struct dt_module *enc, const struct dt_sequence_ite
                            : dt_sample_image_tokens(it->w, it->h, dt_module_token_pixels(enc)));
 }
 
+int dt_infer_positions(const struct dt_infer *x)
+{
+    int table = module_of(x, &x->llm)->blocks[0].max_pos;
+
+    return table > 0 ? table : INT_MAX;
+}
+
 static enum dt_status seen_image(const struct dt_infer *x, const struct dt_sequence_item *it,
                                  enum dt_sequence_task task, struct dt_error *err,
                                  struct dt_document_image *out)
@@ -317,6 +325,11 @@ enum dt_status dt_infer_sequence(const struct dt_infer *x, const struct dt_infer
         return dt_error_nomem(err, "a sequence");
     for (int i = 0; i < seen->n && st == DT_OK; i++)
         st = seen_image(x, &seen->items[i], task, err, &d.image[i]);
+    if (st == DT_OK && dt_document_tokens(&d) > dt_infer_positions(x))
+        st = dt_error_set(err, DT_ERR_INPUT,
+                          "%d tokens are too many for module %s, which has learned %d positions",
+                          dt_document_tokens(&d), module_of(x, &x->llm)->name,
+                          dt_infer_positions(x));
     if (st == DT_OK) {
         s = dt_sequence_new(dt_document_tokens(&d) + room, 0);
         if (!s || dt_sequence_append(s, &d, x->ids))

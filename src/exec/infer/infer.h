@@ -42,7 +42,7 @@ struct dt_infer_seen {
     const struct dt_sequence_item *items;
     int n;
 };
-/* Captions of at most max_tokens tokens each; texts[i] is the caller's (dt_free).  On failure no text is left. */
+/* Captions of at most max_tokens tokens each, and at most as long as the LLM has learned positions; texts[i] is the caller's (dt_free).  On failure no text is left. */
 enum dt_status dt_infer_caption(struct dt_infer *x, const struct dt_infer_seen *seen, int n,
                                 int max_tokens, struct dt_error *err, char **texts);
 

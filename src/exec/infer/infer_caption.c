@@ -40,7 +40,7 @@ static enum dt_status one_token(struct dt_infer *x, struct dt_sequence **open, i
         if (token == x->ids.eos)
             continue;
         extend(s, token, x->ids.eos);
-        if ((int)s->docs[0].text_n < max_tokens)
+        if ((int)s->docs[0].text_n < max_tokens && s->n_tokens <= dt_infer_positions(x))
             open[left++] = s;
     }
     *n = left;

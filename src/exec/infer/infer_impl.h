@@ -41,6 +41,8 @@ enum dt_status dt_infer_read(struct dt_infer *x, const struct dt_sequence *const
 enum dt_status dt_infer_check(const struct dt_infer *x, const struct dt_infer_part *u,
                               const float *v, size_t n, struct dt_error *err);
 
+/* Tokens of a document at most: INT_MAX unless the LLM's positions are learned. */
+int dt_infer_positions(const struct dt_infer *x);
 /* A sequence of one document: bos, the tokens of each image, text, eos; px is copied (NULL: an
  * image to draw).  Room for `room` more tokens. */
 enum dt_status dt_infer_sequence(const struct dt_infer *x, const struct dt_infer_seen *seen,

@@ -500,6 +500,8 @@ static enum dt_status check_cut(struct dt_batch *b, struct dt_error *err)
 
 static enum dt_status check(struct dt_batch *b, struct dt_error *err)
 {
+    int64_t positions = b->max.max_len, table = b->module->blocks[0].max_pos;
+
     if (b->rows < 0 || b->rows > b->room.rows)
         return too_many(err, b, "rows", b->rows, b->room.rows);
     if (b->n_seq < 0 || b->n_seq > b->room.seqs)
@@ -517,10 +519,12 @@ static enum dt_status check(struct dt_batch *b, struct dt_error *err)
         return too_many(err, b, "rows of a sequence", b->max_len, b->max.max_len);
     if (!b->host.ids)
         return DT_OK;
+    if (table > 0 && table < positions) /* learned ones; beyond them there is nothing to add */
+        positions = table;
     for (int64_t i = 0; i < b->rows; i++)
-        if (b->host.pos[i] < 0 || b->host.pos[i] >= b->max.max_len)
+        if (b->host.pos[i] < 0 || b->host.pos[i] >= positions)
             return dt_error_set(err, DT_ERR_INPUT, "module \"%s\": position %d of at most %lld",
-                                b->module->name, b->host.pos[i], (long long)b->max.max_len);
+                                b->module->name, b->host.pos[i], (long long)positions);
     DT_TRY(check_rows(b, "image rows", b->host.in_row, b->n_in, b->rows, b->room.in, err));
     DT_TRY(check_rows(b, "conditioning rows", b->host.cond_row, b->n_cond, b->rows, b->room.cond,
                       err));

@@ -17,7 +17,7 @@
 
 static enum dt_kernel_act activation(const struct dt_stage *s, const struct dt_block *b)
 {
-    switch (s->numbers.activation) {
+    switch (dt_block_activation(&s->numbers, b)) {
     case DT_ACTIVATION_GELU:
         return DT_ACT_GELU_ERF;
     case DT_ACTIVATION_GELU_TANH:
@@ -32,23 +32,18 @@ static enum dt_kernel_act activation(const struct dt_stage *s, const struct dt_b
     case DT_ACTIVATION_N:
         break;
     }
-    if (b->gated)
-        return DT_ACT_SILU;
-    return b->causal ? DT_ACT_GELU_TANH : DT_ACT_GELU_ERF;
+    return DT_ACT_GELU_ERF; /* the habit is one of the above */
 }
 
 static float attention_scale(const struct dt_stage *s, const struct dt_nn_node *n)
 {
-    double scale = s->numbers.attention_scale;
     int layer = 1;
 
     if (n->b->kind != DT_BLOCK_TRANSFORMER)
         return 0;
-    if (scale <= 0)
-        scale = 1 / sqrt((double)n->b->head_dim);
     for (int i = 0; i < n->index && s->numbers.scale_by_layer; i++)
         layer += s->module->blocks[i].kind == DT_BLOCK_TRANSFORMER;
-    return (float)(scale / layer);
+    return (float)(dt_block_attention_scale(&s->numbers, n->b) / layer);
 }
 
 static enum dt_nn_lay_mode mode_of(const struct dt_nn_node *n, enum dt_block_recompute r)
@@ -388,8 +383,7 @@ static enum dt_status make_rope(struct dt_stage *s, struct dt_error *err)
 static void numbers(struct dt_stage *s)
 {
     s->numbers = s->module->arith;
-    if (s->numbers.norm_eps <= 0)
-        s->numbers.norm_eps = s->module->role == DT_ROLE_ENCODER ? 1e-12 : 1e-5;
+    s->numbers.norm_eps = dt_module_norm_eps(s->module);
 }
 
 static enum dt_status copy_module(struct dt_stage *s, const struct dt_module *m,

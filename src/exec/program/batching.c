@@ -379,6 +379,16 @@ static struct dt_sample_item item_size(const struct dt_sequence_item *it)
                                    (uint16_t)it->flags};
 }
 
+/* Documents do not see each other. */
+static uint64_t tokens_sq(const struct dt_sequence *s)
+{
+    uint64_t sum = 0;
+
+    for (int d = 0; d < s->n_docs; d++)
+        sum += (uint64_t)s->docs[d].n * s->docs[d].n;
+    return sum;
+}
+
 enum dt_status dt_batching_samples(const struct dt_sequence *const *seqs, int64_t n,
                                    struct dt_error *err, struct dt_samples **out)
 {
@@ -391,9 +401,10 @@ enum dt_status dt_batching_samples(const struct dt_sequence *const *seqs, int64_
         return dt_error_nomem(err, "samples");
     s->text_tokens = dt_malloc(((size_t)n + 1) * sizeof(*s->text_tokens));
     s->seq_tokens = dt_malloc(((size_t)n + 1) * sizeof(*s->seq_tokens));
+    s->seq_tokens_sq = dt_malloc(((size_t)n + 1) * sizeof(*s->seq_tokens_sq));
     s->item_first = dt_malloc(((size_t)n + 1) * sizeof(*s->item_first));
     s->items = dt_malloc(((size_t)items + 1) * sizeof(*s->items));
-    if (!s->text_tokens || !s->seq_tokens || !s->item_first || !s->items) {
+    if (!s->text_tokens || !s->seq_tokens || !s->seq_tokens_sq || !s->item_first || !s->items) {
         dt_samples_free(s);
         return dt_error_nomem(err, "samples");
     }
@@ -404,6 +415,7 @@ enum dt_status dt_batching_samples(const struct dt_sequence *const *seqs, int64_
     for (int64_t i = 0; i < n; i++) {
         s->text_tokens[i] = (uint32_t)seqs[i]->text_tokens;
         s->seq_tokens[i] = (uint32_t)seqs[i]->n_tokens;
+        s->seq_tokens_sq[i] = tokens_sq(seqs[i]);
         s->item_first[i] = items;
         for (int k = 0; k < seqs[i]->n_items; k++)
             s->items[items++] = item_size(&seqs[i]->items[k]);

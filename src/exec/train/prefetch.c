@@ -6,6 +6,8 @@
 #include "base/mem.h"
 #include "report/report.h"
 #include "base/clock.h"
+#include "exec/data/document.h"
+#include "exec/data/shard.h"
 #include "exec/program/batching.h"
 
 #include <pthread.h>
@@ -199,8 +201,31 @@ static double end(struct dt_prefetch_span *s)
     return (double)(s->end_ns - s->begin_ns) * 1e-9;
 }
 
+/* What did not fit the last sequence is no one's share of this batch, but if it is bad, what comes behind it might have
+ * fitted: the ranks take turns in finding out. */
+static enum dt_status try_pending(const struct dt_prefetch *a, struct dt_prefetch_batch *b,
+                                  int64_t k, struct dt_error *err)
+{
+    struct dt_shard_sample scratch = {0};
+    struct dt_document d;
+    enum dt_status st = DT_OK;
+    int64_t place;
+
+    if (a->data.feed || k % a->data.ranks != a->data.rank ||
+        !dt_loader_pending(a->data.loader, &place))
+        return DT_OK;
+    dt_loader_document(a->data.loader, place, &scratch, &d);
+    if (d.status == DT_ERR_INPUT)
+        b->bad.place[b->bad.n++] = place;
+    else if (d.status != DT_OK)
+        st = dt_error_set(err, d.status, "%s", d.why);
+    dt_document_free(&d);
+    dt_shard_sample_free(&scratch);
+    return st;
+}
+
 /* What this rank computes with; the rest of the batch stays sizes. */
-static enum dt_status fetch(struct dt_prefetch *a, struct dt_prefetch_batch *b,
+static enum dt_status fetch(struct dt_prefetch *a, struct dt_prefetch_batch *b, int64_t k,
                             struct dt_error *err)
 {
     struct dt_prefetch_share share = {.model = a->s->job->model,
@@ -213,6 +238,8 @@ static enum dt_status fetch(struct dt_prefetch *a, struct dt_prefetch_batch *b,
     enum dt_status st;
 
     st = dt_prefetch_fetch(&share, b->assignment, b->seqs, b->n, err, &b->bad);
+    if (st == DT_OK)
+        st = try_pending(a, b, k, err);
     b->load_s += (double)(dt_clock_ns() - t0) * 1e-9;
     if (a->data.feed)
         dt_feed_client_report(a->data.feed, &b->feed);
@@ -242,7 +269,7 @@ static enum dt_status make(struct dt_prefetch *a, int64_t k, struct dt_error *er
         st = order(a, b, k, err);
         b->order_s = end(s);
         if (st == DT_OK && a->shares)
-            st = fetch(a, b, err);
+            st = fetch(a, b, k, err);
     }
     if (st == DT_OK)
         *out = b;

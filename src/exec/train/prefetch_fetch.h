@@ -18,7 +18,7 @@ struct dt_prefetch_share {
     int threads;
 };
 struct dt_prefetch_bad { /* places whose images turned out to be none; dt_free */
-    int64_t *place;
+    int64_t *place;      /* with room for one more */
     int n;
 };
 /* Text of the samples of its LLM lanes that is not there yet, pixels of the items of its encoder and

@@ -66,6 +66,7 @@ enum dt_status dt_setup_plan(const struct dt_job *j, struct dt_error *err, struc
             out->modules[m].frozen = j->frozen[m];
             out->modules[m].recompute = j->recompute[m];
             out->modules[m].zero = j->zero[m];
+            out->modules[m].offload = j->offload[m];
         }
         out->colocated = true;
     }
@@ -153,6 +154,32 @@ static enum dt_status list_data(struct dt_setup *s, struct dt_error *err)
     return dt_shard_list((const char *const *)data->path, data->n, err, &s->shards, &s->n_shards);
 }
 
+/* Latents a side are a multiple of this: every level of the generator but the first halves them. */
+static int latent_multiple(const struct dt_setup *s)
+{
+    const struct dt_module *m = s->generator >= 0 ? &s->job->model->modules[s->generator] : NULL;
+    int level = 0;
+
+    for (int b = 0; m && b < m->n_blocks; b++)
+        level = m->blocks[b].level > level ? m->blocks[b].level : level;
+    return 1 << level;
+}
+
+/* Where all targets are made one size, it has to be a possible one; else each is looked at when it is read. */
+static enum dt_status check_target(const struct dt_loader_options *l, const struct dt_module *m,
+                                   struct dt_error *err)
+{
+    int side = l->target.side / (l->latent_scale > 0 ? l->latent_scale : 1);
+
+    if ((l->target.fit != DT_FIT_CROP && l->target.fit != DT_FIT_STRETCH) ||
+        side % l->latent_multiple == 0)
+        return DT_OK;
+    return dt_error_set(err, DT_ERR_INPUT,
+                        "module \"%s\": resize: %d pixels are %d latents a side, which are no "
+                        "multiple of %d, as its levels need it",
+                        m->name, l->target.side, side, l->latent_multiple);
+}
+
 /* Hundredths of a second that the encoder hears of a clip: run.audio_max_s, less where it has fewer positions. */
 static int sound_limit(const struct dt_setup *s)
 {
@@ -203,6 +230,8 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
         .caption_drop = r->caption_drop,
         .image = spec_of(s, s->encoder),
         .target = spec_of(s, s->generator),
+        .latent_scale = s->generator >= 0 ? m->modules[s->generator].latent_scale : 0,
+        .latent_multiple = latent_multiple(s),
         .frames = {r->frame_stride, r->frames_max},
         .text_only = r->text_only,
         .unpacked = !r->packed,
@@ -212,7 +241,7 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
         .fatal = r->fatal || r->bad_samples == 0,
         .bad_max = r->bad_samples > 0 ? r->bad_samples : 0,
     };
-    return DT_OK;
+    return s->generator < 0 ? DT_OK : check_target(&s->loader, &m->modules[s->generator], err);
 }
 
 /* ---- opening ---- */
@@ -236,7 +265,8 @@ static enum dt_status open_all(struct dt_setup *s, bool need_data, struct dt_err
     if (s->generator >= 0)
         DT_TRY(dt_diffusion_init(&s->diffusion, (enum dt_diffusion_schedule)s->job->run.noise,
                                  s->job->run.noise_steps, err));
-    return open_data(s, need_data, err);
+    DT_TRY(open_data(s, need_data, err));
+    return dt_setup_identify(s, err);
 }
 
 enum dt_status dt_setup_open(const struct dt_job *job, const struct dt_device *device,
@@ -260,6 +290,7 @@ void dt_setup_close(struct dt_setup *s)
     dt_free(s->shards);
     dt_free(s->producers);
     dt_cost_free(s->cost);
+    dt_ckpt_job_free(&s->identity);
     memset(s, 0, sizeof(*s));
 }
 
@@ -322,56 +353,4 @@ enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_who
     }
     *parts = p;
     return DT_OK;
-}
-
-static void arithmetic_text(const struct dt_module_arithmetic *a, int groups, char *text,
-                            size_t size)
-{
-    snprintf(text, size, " eps %g act %d rope %g %d %g %g %g %d scale %g %d time %d %g groups %d;",
-             a->norm_eps, (int)a->activation, a->rope.theta, (int)a->rope.scaling, a->rope.factor,
-             a->rope.low_freq, a->rope.high_freq, a->rope.original, a->attention_scale,
-             a->scale_by_layer, a->sine_first, a->freq_shift, groups);
-}
-
-/* Arithmetic away from the habits of the module's kind, else nothing: weights belong to theirs. */
-static void own_arithmetic(const struct dt_module *m, char *text, size_t size)
-{
-    static const struct dt_module_arithmetic habits;
-    char habit[256];
-    int groups = 0;
-
-    for (int i = 0; i < m->n_blocks; i++)
-        groups = m->blocks[i].groups > groups ? m->blocks[i].groups : groups;
-    arithmetic_text(&m->arith, groups, text, size);
-    arithmetic_text(&habits, 0, habit, sizeof(habit));
-    if (strcmp(text, habit) == 0)
-        text[0] = '\0';
-    for (int i = 0; i < m->n_blocks; i++)
-        if (m->blocks[i].n_experts > 0) {
-            size_t at = strlen(text);
-
-            snprintf(text + at, size - at, " %d of %d experts%s;", m->blocks[i].top_k,
-                     m->blocks[i].n_experts, m->arith.top_k_raw ? ", weights as they are" : "");
-            return;
-        }
-}
-
-void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size)
-{
-    const struct dt_model *m = s->job->model;
-    const struct dt_job_run_options *r = &s->job->run;
-    char text[4096], own[256];
-    int at = 0;
-
-    for (int i = 0; i < m->n_modules; i++) {
-        own_arithmetic(&m->modules[i], own, sizeof(own));
-        at += snprintf(text + at, sizeof(text) - (size_t)at, "%s %d blocks %lld parameters%s;%s",
-                       m->modules[i].name, m->modules[i].n_blocks,
-                       (long long)dt_module_params(&m->modules[i]),
-                       s->plan.modules[i].frozen ? " frozen" : "", own);
-    }
-    at += snprintf(text + at, sizeof(text) - (size_t)at, "batch %lld seq %d seed %llu tokenizer %s",
-                   (long long)s->plan.policy.global_batch, s->plan.policy.seq_len,
-                   (unsigned long long)r->seed, r->tokenizer);
-    dt_ckpt_digest(text, (size_t)(at < (int)sizeof(text) ? at : (int)sizeof(text) - 1), buf, size);
 }

@@ -23,6 +23,7 @@ struct dt_setup {
     int n_producers;
     struct dt_loader_options loader; /* with shards and tokenizer; the caller may change it */
     int encoder, generator;          /* modules; -1 = none */
+    struct dt_ckpt_job identity;     /* what checkpoints hold to */
     struct dt_cost *cost; /* what reordering goes by, the same on every rank; NULL: one GPU */
 };
 /* `need_data`: without shards it is an error. */
@@ -38,8 +39,12 @@ enum dt_status dt_setup_parts(const struct dt_setup *s, const struct dt_exec_who
                               struct dt_error *err, struct dt_ckpt_part **parts);
 /* The plan that training executes: the job's, or else all modules in turns on one GPU; with places, not validated. */
 enum dt_status dt_setup_plan(const struct dt_job *j, struct dt_error *err, struct dt_plan *out);
-/* Digest of what a checkpoint and the job that goes on from it must share. */
-void dt_setup_digest(const struct dt_setup *s, char *buf, size_t size);
+/* Part of dt_setup_open: fills in `identity`. */
+enum dt_status dt_setup_identify(struct dt_setup *s, struct dt_error *err);
+/* DT_ERR_INPUT names what differs between the job and that of a checkpoint: of the model and, for `training` to go on,
+ * of the batch, the sequences, the seed and what is frozen. */
+enum dt_status dt_setup_check_checkpoint(const struct dt_setup *s, const char *path, bool training,
+                                         struct dt_error *err);
 /* Digest of the shards' names, sizes and some of what is in them. */
 enum dt_status dt_setup_data_digest(const struct dt_setup *s, struct dt_error *err, char *buf,
                                     size_t size);

@@ -32,7 +32,7 @@ struct train {
     struct dt_ckpt_state state;
     struct dt_train_folder folder;
     struct dt_train_save save;
-    int64_t saved_step;
+    int64_t saved_step, saved_samples; /* the state that was saved last is of these */
     struct dt_guard guard;
     struct dt_guard_verdict verdict; /* of the iteration under way */
     char good[1200];                 /* the last complete checkpoint of this run; "" = none */
@@ -41,6 +41,7 @@ struct train {
     int64_t executed; /* iterations, by this process */
     bool first;       /* rank 0 prints and writes */
     bool stop;        /* some rank was told to */
+    bool no_data;     /* all ranks know that the next batch cannot be made */
     double compute_s, waited_s, step_s, model_flops;
     int64_t *lane_bytes;  /* per lane of the program: this rank's of the following */
     int64_t memory_bytes; /* at most after a step: what a step makes it keeps, and what came before
@@ -52,7 +53,7 @@ struct train {
 /* ---- opening ---- */
 
 static enum dt_status read_weights(struct train *t, const struct dt_exec_whole *w, bool found,
-                                   const char *path, const char *digest, struct dt_error *err)
+                                   const char *path, struct dt_error *err)
 {
     struct dt_ckpt_part *parts;
     enum dt_status st;
@@ -66,11 +67,31 @@ static enum dt_status read_weights(struct train *t, const struct dt_exec_whole *
     DT_TRY(st);
     if (!found && !t->run->init_partial)
         DT_TRY(dt_ckpt_init_check_modules(&t->sum.init, t->run->init_from, err));
-    if (found && strcmp(t->state.job_digest, digest) != 0)
-        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
-                           "this checkpoint is of another model, batch, sequence length, seed or "
-                           "tokenizer; name another checkpoint.dir, or use --from-scratch");
     return dt_exec_put_end(t->x, err);
+}
+
+/* It may change, unlike the model, but not unnoticed: `auto` is another one on another machine. */
+static void note_precision(struct train *t)
+{
+    const char *now = t->s->dtype == DT_BF16 ? "bf16" : "fp32";
+
+    if (t->first && t->state.precision[0] && strcmp(t->state.precision, now) != 0)
+        dt_warn(t->o->warn, "%s was trained in %s; this goes on in %s (run.precision)",
+                t->folder.path, t->state.precision, now);
+    snprintf(t->state.precision, sizeof(t->state.precision), "%s", now);
+}
+
+/* What costs more where it is planned computes the same. */
+static void note_unfused(const struct train *t)
+{
+    const struct dt_model *m = t->s->job->model;
+
+    for (int i = 0; t->first && i < m->n_modules; i++)
+        if (dt_module_is_unfused(&m->modules[i]))
+            dt_warn(t->o->warn,
+                    "module %s: attention: unfused is for simulations; here it is fused, and takes "
+                    "less time and memory than planned",
+                    m->modules[i].name);
 }
 
 /* Every rank reads all of it and keeps what is its own. */
@@ -78,7 +99,6 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
 {
     const struct dt_job_run_options *r = t->run;
     const char *path = t->folder.path;
-    char digest[sizeof(t->state.job_digest)];
     struct dt_exec_whole w;
     enum dt_status st;
     bool found;
@@ -86,10 +106,11 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
     DT_TRY(dt_train_folder_open(&t->folder, t->o, t->x, err));
     t->save.lock = t->folder.lock;
     found = t->folder.found;
-    dt_setup_digest(t->s, digest, sizeof(digest));
+    if (found)
+        DT_TRY(dt_setup_check_checkpoint(t->s, path, true, err));
     if (found || r->init_from[0]) {
         DT_TRY(dt_exec_whole_new(t->x, err, &w));
-        st = read_weights(t, &w, found, path, digest, err);
+        st = read_weights(t, &w, found, path, err);
         dt_exec_whole_free(&w);
         DT_TRY(st);
     }
@@ -99,12 +120,15 @@ static enum dt_status init_or_resume(struct train *t, struct dt_error *err)
         t->good_step = t->state.step;
         t->sum.resumed = true;
     }
+    note_precision(t);
     DT_TRY(dt_train_folder_data(&t->folder, t->o, t->x, &t->state, err));
-    memcpy(t->state.job_digest, digest, sizeof(digest));
+    dt_ckpt_job_digest(&t->s->identity, t->state.job_digest, sizeof(t->state.job_digest));
+    t->state.job = &t->s->identity;
     memcpy(t->state.run_id, t->folder.run_id, sizeof(t->state.run_id));
     memcpy(t->sum.run_id, t->folder.run_id, sizeof(t->sum.run_id));
     t->state.seed = r->seed;
     t->saved_step = found ? t->state.step : -1;
+    t->saved_samples = t->state.samples;
     t->sum.first_step = t->state.step;
     return DT_OK;
 }
@@ -180,6 +204,7 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     t->save.x = t->x;
     if (t->first && *dt_exec_note(t->x))
         dt_warn(t->o->warn, "%s", dt_exec_note(t->x));
+    note_unfused(t);
     DT_TRY(dt_exec_sum(t->x, &t->sum.gemm_peak_flops, 1, err));
     DT_TRY(init_or_resume(t, err));
     /* A shard that is not there or broken is a matter of the job's run.data. */
@@ -201,8 +226,8 @@ static enum dt_status open_all(struct train *t, struct dt_error *err)
     if (!t->first)
         return DT_OK;
     DT_TRY(dt_train_folder_begin(&t->folder, t->o, err));
-    return dt_train_log_open(t->run->log_dir, t->o->from_scratch && t->state.step == 0, t->o->warn,
-                             err, &t->log);
+    return dt_train_log_open(t->run->log_dir, t->state.run_id,
+                             t->o->from_scratch && t->state.step == 0, t->o->warn, err, &t->log);
 }
 
 static void drop_program(struct train *t)
@@ -242,33 +267,52 @@ static enum dt_status same_program(struct train *t, struct dt_error *err)
     return dt_supervisor_agree(t->o->supervisor, &fact, 1, err);
 }
 
+/* The next batch and all places that ranks have found bad in it, or the same failure on all. */
+static enum dt_status take_and_tell(struct train *t, struct dt_error *err,
+                                    struct dt_prefetch_batch **out, int64_t **bad, int *n)
+{
+    static const int64_t no_batch = -1; /* a place that is none */
+    int rank = t->o->transport ? t->o->transport->rank : 0;
+    struct dt_error mine = {.status = DT_OK};
+    struct dt_prefetch_batch *b = NULL;
+    enum dt_status taken = dt_prefetch_take(t->prefetch, &mine, &b), st;
+    bool failed = false;
+
+    st = dt_train_gather(t->x, rank, t->sum.ranks, b ? b->bad.place : &no_batch, b ? b->bad.n : 1,
+                         err, bad, n);
+    for (int i = 0; st == DT_OK && i < *n; i++)
+        failed |= (*bad)[i] == no_batch;
+    if (failed) {
+        dt_free(*bad);
+        st = dt_train_agree(t->x, rank, t->sum.ranks, taken, &mine, err);
+        t->no_data = st == DT_ERR_INPUT;
+    }
+    if (st == DT_OK)
+        *out = b;
+    else
+        dt_prefetch_batch_free(b);
+    return st;
+}
+
 /* Images that one rank cannot decode are bad for all, and the batch is made again without them. */
 static enum dt_status take_agreed(struct train *t, struct dt_error *err,
                                   struct dt_prefetch_batch **out)
 {
-    int rank = t->o->transport ? t->o->transport->rank : 0;
+    if (t->sum.ranks == 1 || t->feed) {
+        enum dt_status st = dt_prefetch_take(t->prefetch, err, out);
 
+        t->no_data = st == DT_ERR_INPUT && t->sum.ranks == 1;
+        return st;
+    }
     for (;;) {
-        struct dt_prefetch_batch *b;
         enum dt_status st;
         int64_t *bad;
         int n;
 
-        DT_TRY(dt_prefetch_take(t->prefetch, err, &b));
-        if (t->sum.ranks == 1 || t->feed) {
-            *out = b;
+        DT_TRY(take_and_tell(t, err, out, &bad, &n));
+        if (n == 0)
             return DT_OK;
-        }
-        st = dt_train_gather(t->x, rank, t->sum.ranks, b->bad.place, b->bad.n, err, &bad, &n);
-        if (st == DT_OK && n == 0) {
-            *out = b;
-            return DT_OK;
-        }
-        if (st != DT_OK) {
-            dt_prefetch_batch_free(b);
-            return st;
-        }
-        st = dt_prefetch_again(t->prefetch, b, bad, n, err);
+        st = dt_prefetch_again(t->prefetch, *out, bad, n, err);
         dt_free(bad);
         DT_TRY(st);
     }
@@ -383,7 +427,7 @@ static enum dt_status roll_back(struct train *t, struct dt_error *err)
     enum dt_status st;
 
     DT_TRY(dt_exec_whole_new(t->x, err, &w));
-    st = read_weights(t, &w, true, t->good, now.job_digest, err);
+    st = read_weights(t, &w, true, t->good, err);
     dt_exec_whole_free(&w);
     DT_TRY(st);
     now.step = now.draws = t->saved_step = t->state.step;
@@ -512,11 +556,14 @@ static enum dt_status one_step(struct train *t, struct dt_error *err)
 
 static enum dt_status save(struct train *t, struct dt_error *err)
 {
-    if (!t->run->checkpoint_dir[0] || t->saved_step == t->state.step)
+    /* of a step that was rolled back to the data has moved on */
+    if (!t->run->checkpoint_dir[0] ||
+        (t->saved_step == t->state.step && t->saved_samples == t->state.samples))
         return DT_OK;
     DT_TRY(poll_save(t, true, err));
     DT_TRY(dt_train_save_begin(&t->save, &t->state, err));
     t->saved_step = t->state.step;
+    t->saved_samples = t->state.samples;
     return DT_OK;
 }
 
@@ -535,7 +582,8 @@ static enum dt_status save_now_and_then(struct train *t, struct dt_error *err)
     int64_t every = t->run->checkpoint_interval;
 
     DT_TRY(poll_save(t, false, err));
-    return every > 0 && t->state.step % every == 0 ? save(t, err) : DT_OK;
+    return every > 0 && t->state.step % every == 0 && t->saved_step != t->state.step ? save(t, err)
+                                                                                     : DT_OK;
 }
 
 static enum dt_status steps(struct train *t, struct dt_error *err)
@@ -566,6 +614,27 @@ static enum dt_status loop(struct train *t, struct dt_error *err)
         st = steps(t, err);
     }
     return st;
+}
+
+/* After a failure.  Where the data cannot be gone on with, what was trained on the data before it is sound, and is saved as at a
+ * signal; a rank that is alone completes what it was saving, whatever has failed. */
+static void keep_what_there_is(struct train *t)
+{
+    struct dt_error why;
+
+    if (!t->no_data || t->executed == 0) {
+        if (t->no_data || t->sum.ranks == 1)
+            poll_save(t, true, NULL);
+        return;
+    }
+    if (save_last(t, &why) != DT_OK) {
+        if (t->first)
+            dt_warn(t->o->warn, "the state of step %lld cannot be saved: %s",
+                    (long long)t->state.step, why.message);
+    } else if (t->first && t->run->checkpoint_dir[0]) {
+        dt_warn(t->o->warn, "the data cannot be gone on with; the state of step %lld is in %s",
+                (long long)t->state.step, t->run->checkpoint_dir);
+    }
 }
 
 static enum dt_status finish(struct train *t, struct dt_error *err)
@@ -607,8 +676,11 @@ enum dt_status dt_train(const struct dt_train_options *o, struct dt_error *err,
     t.save.ranks = t.sum.ranks;
     t.save.rank = o->transport ? o->transport->rank : 0;
     st = open_all(&t, err);
-    if (st == DT_OK)
+    if (st == DT_OK) {
         st = loop(&t, err);
+        if (st != DT_OK)
+            keep_what_there_is(&t);
+    }
     if (st == DT_OK)
         st = finish(&t, err);
     if (st == DT_OK) {

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 
 struct dt_train_log {
-    char path[1200];
+    char path[1200], run_id[DT_RUN_ID_SIZE];
     FILE *jsonl;
     struct dt_tensorboard *board;
 };
@@ -94,8 +94,9 @@ static enum dt_status set_aside(const char *dir, const struct dt_warn *warn, str
     return st;
 }
 
-enum dt_status dt_train_log_open(const char *dir, bool anew, const struct dt_warn *warn,
-                                 struct dt_error *err, struct dt_train_log **out)
+enum dt_status dt_train_log_open(const char *dir, const char *run_id, bool anew,
+                                 const struct dt_warn *warn, struct dt_error *err,
+                                 struct dt_train_log **out)
 {
     struct dt_train_log *l;
     enum dt_status st;
@@ -110,6 +111,7 @@ enum dt_status dt_train_log_open(const char *dir, bool anew, const struct dt_war
     if (!l)
         return dt_error_nomem(err, "a log");
     snprintf(l->path, sizeof(l->path), "%s/metrics.jsonl", dir);
+    snprintf(l->run_id, sizeof(l->run_id), "%s", run_id);
     l->jsonl = fopen(l->path, "a");
     st = l->jsonl ? dt_tensorboard_open(dir, dt_clock_wall_s(), err, &l->board)
                   : dt_error_at(err, DT_ERR_IO, l->path, 0, 0, "cannot open: %s", strerror(errno));
@@ -121,13 +123,15 @@ enum dt_status dt_train_log_open(const char *dir, bool anew, const struct dt_war
     return DT_OK;
 }
 
-static void begin_line(struct dt_json *j, int64_t step)
+/* A log may be of several runs, one after the other. */
+static void begin_line(const struct dt_train_log *l, struct dt_json *j, int64_t step)
 {
     char utc[32];
 
     dt_clock_utc(utc, sizeof(utc));
     dt_json_init(j, false);
     dt_json_begin_object(j);
+    dt_json_kv_string(j, "run_id", l->run_id);
     dt_json_kv_string(j, "time", utc);
     dt_json_kv_int(j, "step", step);
 }
@@ -150,7 +154,7 @@ static enum dt_status write_json(struct dt_train_log *l, const struct dt_train_s
 {
     struct dt_json j;
 
-    begin_line(&j, s->step);
+    begin_line(l, &j, s->step);
     dt_json_kv_double(&j, "loss", s->r.loss);
     if (s->r.targets > 0)
         dt_json_kv_double(&j, "loss_text", s->r.loss_text);
@@ -211,7 +215,7 @@ enum dt_status dt_train_log_event(struct dt_train_log *l, const struct dt_train_
 
     if (!l)
         return DT_OK;
-    begin_line(&j, e->step);
+    begin_line(l, &j, e->step);
     dt_json_kv_string(&j, "event", dt_train_trouble_name(e));
     dt_json_kv_string(&j, "action", dt_guard_action_names[e->verdict.action]);
     dt_json_kv_double(&j, "loss", e->loss);
@@ -245,7 +249,7 @@ enum dt_status dt_train_log_mix(struct dt_train_log *l, int64_t step,
 
     if (!l)
         return DT_OK;
-    begin_line(&j, step);
+    begin_line(l, &j, step);
     dt_json_kv_string(&j, "event", "mix");
     dt_orch_mix_json(f, &j);
     dt_json_kv_string(&j, "message", dt_orch_mix_text(f, text, sizeof(text)));

@@ -9,10 +9,11 @@
 
 struct dt_train_log;
 /* dir "" = no files: *out is NULL, which the others accept. */
-/* `anew`: the files of a run before go to DIR/before-1, or the next number that is free, and `warn` hears of it; else the
+/* Lines name the run. `anew`: the files of a run before go to DIR/before-1, or the next number that is free, and `warn` hears of it; else the
  * log goes on where it ended. */
-enum dt_status dt_train_log_open(const char *dir, bool anew, const struct dt_warn *warn,
-                                 struct dt_error *err, struct dt_train_log **out);
+enum dt_status dt_train_log_open(const char *dir, const char *run_id, bool anew,
+                                 const struct dt_warn *warn, struct dt_error *err,
+                                 struct dt_train_log **out);
 enum dt_status dt_train_log_step(struct dt_train_log *l, const struct dt_train_step *s,
                                  struct dt_error *err);
 /* A line of its own, whatever log_interval is. */
