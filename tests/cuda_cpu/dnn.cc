@@ -2,7 +2,8 @@
 //
 // cuDNN's backend interface on a CPU: descriptors with their attributes, which are held to what cudnn_graph.h says of
 // their types and numbers; graphs whose tensors go together and come before they are read; plans.  It is there with
-// CUCPU_DNN=yes only.  CUCPU_DNN_REFUSES=conv, attention: it has no plan for those.
+// CUCPU_DNN=yes only.  CUCPU_DNN_REFUSES=conv, attention: it has no plan for those.  CUCPU_DNN_VERSION=N: version N (91900),
+// with what that is known to do wrong.
 //
 // It names three configurations for a graph: one that adds in any order, one that cannot be planned after all, and the
 // third, which wants 4,096 bytes of workspace.  Only that one may be run.
@@ -24,6 +25,13 @@ void cucpu_dnn_stop(const char *what)
 {
     fprintf(stderr, "cuDNN on the cpu: %s\n", what);
     abort();
+}
+
+size_t cucpu_dnn_version()
+{
+    const char *env = getenv("CUCPU_DNN_VERSION");
+
+    return env ? size_t(atoi(env)) : 91900;
 }
 
 namespace
@@ -208,10 +216,6 @@ bool refuses(const descriptor *g)
 
 // ---- the interface ----
 
-size_t version(void)
-{
-    return 91900;
-}
 void last_error(char *text, size_t size)
 {
     snprintf(text, size, "what a test has asked for");
@@ -433,9 +437,9 @@ extern "C" __attribute__((visibility("default"))) int cucpu_dnn_left()
 // In place of lt.cu.
 const struct dt_cuda_dnn *dt_cuda_dnn_load(struct dt_error *err)
 {
-    static const struct dt_cuda_dnn dnn = {version,    last_error,     create,         destroy,
-                                           set_stream, new_descriptor, end_descriptor, set,
-                                           get,        finalize,       execute};
+    static const struct dt_cuda_dnn dnn = {
+        cucpu_dnn_version, last_error, create, destroy,  set_stream, new_descriptor,
+        end_descriptor,    set,        get,    finalize, execute};
     const char *env = getenv("CUCPU_DNN");
 
     if (env && strcmp(env, "yes") == 0)

@@ -36,6 +36,8 @@ struct cucpu_dnn_descriptor {
     bool is(int name) const { return has.count(name) && get<unsigned char>(name) != 0; }
 };
 
+/* As the library says it; CUCPU_DNN_VERSION. */
+size_t cucpu_dnn_version();
 [[noreturn]] void cucpu_dnn_stop(const char *what);
 /* Ends the program where an operation's tensors do not go together. */
 void cucpu_dnn_check(const cucpu_dnn_descriptor *op);

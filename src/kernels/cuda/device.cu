@@ -75,6 +75,7 @@ static enum dt_status describe(struct dt_cuda *c, const struct dt_device_options
     info->threads = 1;
     info->memory_bytes = (int64_t)p.totalGlobalMem;
     c->processors = p.multiProcessorCount;
+    c->capability = 10 * p.major + p.minor;
     c->shared = p.sharedMemPerBlockOptin;
     return DT_OK;
 }

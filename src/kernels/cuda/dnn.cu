@@ -374,12 +374,16 @@ const float *dt_cuda_dnn_conv_bwd_weight(struct dt_device_queue *q, const struct
 
 /* Sequences of one length only: then rows are as many as the longest ones would have.  What the library calls causal is
  * what we do where there are as many keys as queries. */
-static bool can_attend(const struct dt_device_queue *q, const struct dt_kernel_attention *a)
+static bool can_attend(const struct dt_device_queue *q, const struct dt_kernel_attention *a,
+                       const struct dt_cuda_dnn_shape *s)
 {
-    return dt_cuda_of(q->dev)->dnn && a->dtype == DT_BF16 && a->n_seq > 0 && a->max_q > 0 &&
-           a->max_k > 0 && a->rows_q == a->n_seq * a->max_q && a->rows_k == a->n_seq * a->max_k &&
+    const struct dt_cuda *c = dt_cuda_of(q->dev);
+
+    return c->dnn && a->dtype == DT_BF16 && a->n_seq > 0 && a->max_q > 0 && a->max_k > 0 &&
+           a->rows_q == a->n_seq * a->max_q && a->rows_k == a->n_seq * a->max_k &&
            (!a->causal || a->max_q == a->max_k) && a->head_dim % 8 == 0 && a->stride_q % 8 == 0 &&
-           a->stride_k % 8 == 0 && a->stride_v % 8 == 0 && a->stride_o % 8 == 0;
+           a->stride_k % 8 == 0 && a->stride_v % 8 == 0 && a->stride_o % 8 == 0 &&
+           !dt_cuda_dnn_attention_fails(s, dt_cuda_dnn_version(c->dnn), c->capability);
 }
 
 static struct dt_cuda_dnn_shape attention_shape(enum dt_cuda_dnn_what what,
@@ -423,7 +427,7 @@ bool dt_cuda_dnn_attention_fwd(struct dt_device_queue *q, const struct dt_kernel
     const float nothing = -INFINITY;
     struct places at = {};
 
-    if (!can_attend(q, a) || !dt_cuda_aligned(query, key, value, o, lse))
+    if (!can_attend(q, a, &s) || !dt_cuda_aligned(query, key, value, o, lse))
         return false;
     put_inputs(&at, a, &nothing, query, key, value);
     put(&at, DT_DNN_UID_O, o);
@@ -440,7 +444,7 @@ bool dt_cuda_dnn_attention_bwd(struct dt_device_queue *q, const struct dt_kernel
     const float nothing = -INFINITY, one = 1;
     struct places at = {};
 
-    if (!can_attend(q, a) || !dt_cuda_aligned(query, key, value, o, d_o) ||
+    if (!can_attend(q, a, &s) || !dt_cuda_aligned(query, key, value, o, d_o) ||
         !dt_cuda_aligned(lse, dq, dk, dv))
         return false;
     put_inputs(&at, a, &nothing, query, key, value);

@@ -105,6 +105,8 @@ void dt_cuda_dnn_add_op(struct dt_cuda_dnn_graph *g, void *op);
 /* The operations of a shape (dnn_conv.cu, dnn_attention.cu). */
 void dt_cuda_dnn_conv_ops(struct dt_cuda_dnn_graph *g, const struct dt_cuda_dnn_shape *s);
 void dt_cuda_dnn_attention_ops(struct dt_cuda_dnn_graph *g, const struct dt_cuda_dnn_shape *s);
+/* Is the library known to do that shape of attention wrong?  `version` as it says it itself, capability 90 of an H100. */
+bool dt_cuda_dnn_attention_fails(const struct dt_cuda_dnn_shape *s, size_t version, int capability);
 
 /* For whom: a handle, or the properties of a card that is not here (a finalized descriptor). */
 struct dt_cuda_dnn_card {
