@@ -18,6 +18,7 @@ struct cucpu_dnn_attribute {
 struct cucpu_dnn_descriptor {
     int kind, number = 0; /* number: of a configuration or an engine */
     bool ready = false;
+    bool ran = false; /* a plan: its kernels are loaded */
     std::map<int, cucpu_dnn_attribute> has;
     std::vector<int64_t> reads, writes; /* of a graph: tensors of the caller's, by their ids */
 

@@ -9,7 +9,7 @@
 #include <pthread.h>
 
 struct dt_cuda_memory;    /* memory.cu */
-struct dt_cuda_dnn_plans; /* dnn.cu */
+struct dt_cuda_dnn_plans; /* dnn.cu: of a device, for all its queues */
 
 struct dt_cuda {
     struct dt_device dev;

@@ -34,7 +34,7 @@ enum {
     DT_DNN_UID_FIRST_VIRTUAL = 100
 };
 
-enum { DT_DNN_DESCRIPTORS = 160, DT_DNN_OPS = 32 };
+enum { DT_DNN_DESCRIPTORS = 160, DT_DNN_OPS = 32, DT_DNN_PLACES = 16 };
 
 struct dt_cuda_dnn_tensor {
     int64_t uid;
@@ -48,6 +48,11 @@ struct dt_cuda_dnn_graph {
     int64_t next_virtual;
     int n, n_ops;
     void *made[DT_DNN_DESCRIPTORS], *ops[DT_DNN_OPS];
+    int n_places;
+    struct {
+        int64_t uid;
+        bool by_value;
+    } place[DT_DNN_PLACES]; /* tensors that lie in memory which the caller names */
 };
 /* A tensor of a graph, and what the operations after it need to know of it. */
 struct dt_cuda_dnn_value {
