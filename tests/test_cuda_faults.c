@@ -384,6 +384,27 @@ START_TEST(test_shared_memory_is_of_the_queues_card)
 }
 END_TEST
 
+/* A driver that has the functions of gates and refuses to do them: functions of the host are called all the same. */
+START_TEST(test_gates_are_asked_for)
+{
+    static const struct dt_device_choice which = {.name = "cuda"};
+    struct dt_error err;
+
+    for (int gates = 0; gates < 2; gates++) {
+        struct work k = {0};
+
+        setenv("CUCPU_GATES", gates ? "yes" : "no", 1);
+        dt_assert_ok(begin_on(&k, &which, &err), err);
+        ck_assert_int_eq(k.dev->info.gates, gates);
+        for (int i = 0; i < 3; i++)
+            k.dev->call(k.q[0], count_call, &k.calls);
+        dt_assert_ok(k.dev->queue_sync(k.q[0], &err), err);
+        ck_assert_int_eq(k.calls, 3);
+        end(&k);
+    }
+}
+END_TEST
+
 static int blocks_of_driver(void)
 {
     int rest[4];
@@ -470,6 +491,7 @@ int main(void)
     tcase_add_test(t, test_handles);
     tcase_add_test(t, test_any_thread_uses_any_card);
     tcase_add_test(t, test_shared_memory_is_of_the_queues_card);
+    tcase_add_test(t, test_gates_are_asked_for);
     tcase_add_test(t, test_unused_memory_goes_back);
     tcase_add_test(t, test_small_pieces_make_room_for_a_large_one);
     return dt_test_run(s);
