@@ -574,6 +574,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
     s->less.wait(hold, [s] { return s->tasks.empty() && !s->busy; });
     return cucpu_fails("cudaStreamSynchronize") ? cucpu_error = cudaErrorUnknown : cudaSuccess;
 }
+cudaError_t cudaStreamQuery(cudaStream_t s)
+{
+    CALL("cudaStreamQuery");
+    std::lock_guard<std::mutex> hold(s->lock);
+
+    return s->tasks.empty() && !s->busy ? cudaSuccess : cudaErrorNotReady;
+}
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
 {
     CALL("cudaStreamBeginCapture");
