@@ -43,6 +43,12 @@ static void memory_trim(const struct dt_device *dev)
     (void)dev;
 }
 
+/* Kernels are the CPU's. */
+static void settle(const struct dt_device *dev)
+{
+    (void)dev;
+}
+
 static void memory_used(const struct dt_device *dev, int64_t *now_bytes, int64_t *max_bytes)
 {
     struct dt_fake *f = dt_fake_of(dev);
@@ -393,6 +399,7 @@ enum dt_status dt_fake_device_open(const struct dt_device_options *opt, struct d
         .host_free = host_free,
         .memory_used = memory_used,
         .memory_trim = memory_trim,
+        .settle = settle,
         .memory_given = memory_given,
         .memory_for = memory_for,
         .copy = queue_copy,

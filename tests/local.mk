@@ -358,6 +358,7 @@ SHELL_TESTS = \
 	tests/test_device_delays.sh \
 	tests/test_cuda_cpu.sh \
 	tests/test_cudnn_plans.sh \
+	tests/test_cudnn_train.sh \
 	tests/test_roofline.sh \
 	tests/test_devices.sh \
 	tests/test_eval.sh \

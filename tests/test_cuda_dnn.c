@@ -14,6 +14,7 @@
 
 #include <dlfcn.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -170,8 +171,19 @@ struct attention_case {
     int heads, kv_heads, head_dim, n;
     bool causal;
     int lq, lk, shorter; /* the last sequence is so much shorter */
+    float low;           /* about this are all scores; 0: as they come */
 };
 enum { O, LSE, DQ, DK, DV, ATTENTION_RESULTS };
+
+/* The first element of every head's rows, of which there are so many. */
+static void set_first(struct work *k, struct numbers *x, int64_t rows, int64_t stride, int heads,
+                      int dim, float to)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int h = 0; h < heads; h++)
+            x->host[i * stride + h * dim] = to;
+    fill(k, x);
+}
 
 static enum dt_status attend(struct work *k, const struct attention_case *s, struct numbers r[])
 {
@@ -214,6 +226,10 @@ static enum dt_status attend(struct work *k, const struct attention_case *s, str
     DT_TRY(take(k, &r[DQ], DT_BF16, a.rows_q * a.stride_q, 7));
     DT_TRY(take(k, &r[DK], DT_BF16, a.rows_k * a.stride_k, 8));
     DT_TRY(take(k, &r[DV], DT_BF16, a.rows_k * a.stride_v, 9));
+    if (s->low < 0) {
+        set_first(k, &q, a.rows_q, a.stride_q, s->heads, s->head_dim, 1);
+        set_first(k, &key, a.rows_k, a.stride_k, s->kv_heads, s->head_dim, s->low / a.scale);
+    }
     k->dev->k->attention_fwd(k->q, &a, q.p, key.p, value.p, r[O].p, r[LSE].p);
     k->dev->k->attention_bwd(k->q, &a, q.p, key.p, value.p, r[O].p, r[LSE].p, d_o.p, r[DQ].p,
                              r[DK].p, r[DV].p);
@@ -226,6 +242,30 @@ static enum dt_status attend(struct work *k, const struct attention_case *s, str
 }
 
 /* ---- cuDNN's against ours ---- */
+
+/* What the module itself exports, which is there on a card, too. */
+static void of_module(const struct work *k, const char *name, void *fn)
+{
+    void *p, *so;
+    Dl_info info;
+
+    memcpy(&p, &k->dev->k->add, sizeof(p)); /* POSIX allows it, C has no cast */
+    ck_assert_int_ne(dladdr(p, &info), 0);
+    so = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    ck_assert_ptr_nonnull(so);
+    p = dlsym(so, name);
+    ck_assert_ptr_nonnull(p);
+    memcpy(fn, &p, sizeof(p));
+    dlclose(so);
+}
+
+static void count_of_module(const struct work *k, unsigned out[GRAPHS])
+{
+    void (*ran)(unsigned out[GRAPHS]);
+
+    of_module(k, "dt_cuda_dnn_ran", &ran);
+    ran(out);
+}
 
 /* Both round to bf16 what they keep between products; sums of n products of such differ by that, over their size. */
 static void same(const struct numbers *x, const struct numbers *y, const char *what)
@@ -303,10 +343,10 @@ static const struct {
     struct attention_case a;
     bool ours; /* cuDNN is not asked */
 } attentions[] = {
-    {{2, 2, 64, 1, true, 40, 40, 0}, false},  {{4, 4, 64, 3, false, 17, 17, 0}, false},
-    {{4, 2, 32, 2, true, 33, 33, 0}, false},  {{2, 2, 40, 2, false, 19, 7, 0}, false},
-    {{6, 1, 16, 2, false, 12, 20, 0}, false}, {{2, 2, 80, 2, true, 16, 16, 0}, false},
-    {{2, 2, 64, 3, true, 17, 17, 5}, true},   {{2, 2, 64, 2, true, 9, 12, 0}, true},
+    {{2, 2, 64, 1, true, 40, 40, 0, 0}, false},  {{4, 4, 64, 3, false, 17, 17, 0, 0}, false},
+    {{4, 2, 32, 2, true, 33, 33, 0, 0}, false},  {{2, 2, 40, 2, false, 19, 7, 0, 0}, false},
+    {{6, 1, 16, 2, false, 12, 20, 0, 0}, false}, {{2, 2, 80, 2, true, 16, 16, 0, 0}, false},
+    {{2, 2, 64, 3, true, 17, 17, 5, 0}, true},   {{2, 2, 64, 2, true, 9, 12, 0, 0}, true},
 };
 enum { ATTENTIONS = sizeof(attentions) / sizeof(attentions[0]) };
 
@@ -334,31 +374,68 @@ START_TEST(test_attention)
 }
 END_TEST
 
+/* ---- what it is known to do wrong ---- */
+
+/* Its imitation does it wrong, too (tests/cuda_cpu/dnn_run.cc), so that nothing finite comes of what is asked for in vain. */
+static const struct {
+    const char *version;
+    struct attention_case a;
+    bool forward, backward; /* are the library's */
+} doubtful[] = {
+    {"91500", {1, 1, 16, 1, false, 3, 257, 0, 0}, true, false},
+    {"91500", {1, 1, 16, 1, true, 40, 40, 0, 0}, true, false},
+    {"91500", {1, 1, 16, 1, false, 3, 128, 0, -120}, true, true},
+    {"91501", {1, 1, 16, 1, false, 3, 257, 0, -120}, true, true},
+    {"91501", {2, 1, 16, 2, false, 5, 77, 0, -120}, true, true},
+    {"91501", {2, 2, 16, 2, false, 5, 64, 0, -120}, true, false},
+    {"93000", {2, 1, 16, 1, false, 5, 192, 0, -120}, true, false},
+    {"93000", {1, 1, 16, 1, true, 64, 64, 0, -120}, true, true},
+    {"93000", {2, 2, 16, 1, false, 1, 128, 0, -120}, true, false},
+    {"91000", {2, 2, 16, 1, true, 128, 128, 0, 0}, false, false},
+    {"91001", {2, 2, 16, 1, true, 128, 128, 0, 0}, false, false},
+    {"91002", {2, 2, 16, 1, true, 128, 128, 0, 0}, true, true},
+};
+enum { DOUBTFUL = sizeof(doubtful) / sizeof(doubtful[0]) };
+
+START_TEST(test_what_it_does_wrong)
+{
+    const unsigned want[GRAPHS] = {0, 0, 0, doubtful[_i].forward, doubtful[_i].backward};
+    static const char *const names[] = {"o", "lse", "dq", "dk", "dv"};
+    struct numbers r[2][ATTENTION_RESULTS];
+    unsigned before[2][GRAPHS];
+    struct work k[2];
+
+    if (!graphs_ran)
+        return; /* a card has one version */
+    setenv("CUCPU_DNN_VERSION", doubtful[_i].version, 1);
+    for (int own = 0; own < 2; own++) {
+        dt_assert_ok(begin(&k[own], own == 1), k[own].err);
+        counts(before[0]);
+        count_of_module(&k[own], before[1]);
+        dt_assert_ok(attend(&k[own], &doubtful[_i].a, r[own]), k[own].err);
+        if (own)
+            continue;
+        expect_ran(before[0], want);
+        count_of_module(&k[0], before[0]);
+        ck_assert_uint_eq(before[0][ATTEND_BACK] - before[1][ATTEND_BACK], want[ATTEND_BACK]);
+    }
+    for (int i = 0; i < ATTENTION_RESULTS; i++) {
+        for (int64_t at = 0; at < r[0][i].n; at++)
+            ck_assert_msg(isfinite(r[0][i].host[at]), "%s[%lld]", names[i], (long long)at);
+        /* of scores that are all about the same, dq is what roundings leave of a sum of 0 */
+        if (i != DQ || doubtful[_i].a.low == 0)
+            same(&r[0][i], &r[1][i], names[i]);
+    }
+    for (int own = 0; own < 2; own++) {
+        for (int i = 0; i < ATTENTION_RESULTS; i++)
+            drop(&k[own], &r[own][i]);
+        end(&k[own]);
+    }
+    unsetenv("CUCPU_DNN_VERSION");
+}
+END_TEST
+
 /* ---- who does it ---- */
-
-/* What the module itself exports, which is there on a card, too. */
-static void of_module(const struct work *k, const char *name, void *fn)
-{
-    void *p, *so;
-    Dl_info info;
-
-    memcpy(&p, &k->dev->k->add, sizeof(p)); /* POSIX allows it, C has no cast */
-    ck_assert_int_ne(dladdr(p, &info), 0);
-    so = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-    ck_assert_ptr_nonnull(so);
-    p = dlsym(so, name);
-    ck_assert_ptr_nonnull(p);
-    memcpy(fn, &p, sizeof(p));
-    dlclose(so);
-}
-
-static void count_of_module(const struct work *k, unsigned out[GRAPHS])
-{
-    void (*ran)(unsigned out[GRAPHS]);
-
-    of_module(k, "dt_cuda_dnn_ran", &ran);
-    ran(out);
-}
 
 static unsigned planned(const struct work *k)
 {
@@ -468,10 +545,11 @@ static void attend_once(struct work *k, void *memory, int64_t stride)
     k->dev->k->attention_fwd(k->q, &a, x + 8, x + 16, x + 24, x + 32, (float *)(void *)(x + 64));
 }
 
-/* A plan takes long: what never comes again gets none, and what comes often gets one in spite of all the others. */
+/* A plan takes long: what never comes again gets none, and what comes often gets one in spite of all the others, when the
+ * device settles and not before. */
 START_TEST(test_plans_are_few)
 {
-    enum { NEW = 1200, EVERY = 12 };
+    enum { NEW = 1200, EVERY = 12, LATE = 5 };
     static const int32_t cu[2] = {0, 1};
     unsigned before, ran[2][GRAPHS], often = 0;
     struct work k;
@@ -490,14 +568,61 @@ START_TEST(test_plans_are_few)
             attend_once(&k, memory, 8);
             often++;
         }
-        if (often < DT_KERNEL_SETTLES)
+        if (often < DT_KERNEL_SETTLES + LATE)
             ck_assert_uint_eq(planned(&k), before);
+        if (often < DT_KERNEL_SETTLES || often >= DT_KERNEL_SETTLES + LATE)
+            k.dev->settle(k.dev);
     }
-    ck_assert_uint_gt(often, DT_KERNEL_SETTLES);
+    ck_assert_uint_gt(often, DT_KERNEL_SETTLES + LATE);
     ck_assert_uint_eq(planned(&k), before + 1);
     count_of_module(&k, ran[1]);
-    ck_assert_uint_eq(ran[1][ATTEND] - ran[0][ATTEND], often - DT_KERNEL_SETTLES + 1);
+    ck_assert_uint_eq(ran[1][ATTEND] - ran[0][ATTEND], often - DT_KERNEL_SETTLES - LATE);
     dt_assert_ok(k.dev->queue_sync(k.q, &k.err), k.err);
+    k.dev->free(k.dev, memory);
+    end(&k);
+    setenv("DISTTRAIN_CUDNN", "at-once", 1);
+}
+END_TEST
+
+/* Other ranks may come only after what this one is about to do: a queue waits for them, and loading kernels, as it waits for the
+ * queue, would wait for ever (the imitation ends the program). */
+START_TEST(test_nothing_is_loaded_while_a_queue_waits)
+{
+    enum { OFTEN = 2 };
+    struct dt_device_queue *waits;
+    struct dt_device_gate *gate;
+    unsigned before, ran[2][GRAPHS];
+    struct work k;
+    void *memory;
+
+    if (!graphs_ran)
+        return;
+    if (_i == 0)
+        setenv("DISTTRAIN_CUDNN", "2", 1);
+    dt_assert_ok(begin(&k, false), k.err);
+    dt_assert_ok(k.dev->alloc(k.dev, 256, &k.err, &memory), k.err);
+    dt_assert_ok(k.dev->queue_new(k.dev, false, &k.err, &waits), k.err);
+    dt_assert_ok(k.dev->gate_new(k.dev, &k.err, &gate), k.err);
+    k.dev->zero(k.q, memory, 256);
+    k.dev->gate_wait(waits, gate, 1);
+    dt_assert_ok(k.dev->queue_sync(k.q, &k.err), k.err);
+    usleep(50000); /* it stands there */
+    before = planned(&k);
+    for (int i = 0; i < 2 * OFTEN; i++)
+        attend_once(&k, memory, 8); /* at once: here it ends */
+    ck_assert_uint_eq(planned(&k), before);
+    k.dev->gate_raise(k.q, gate, 1);
+    dt_assert_ok(k.dev->queue_sync(k.q, &k.err), k.err);
+    dt_assert_ok(k.dev->queue_sync(waits, &k.err), k.err);
+    k.dev->settle(k.dev);
+    ck_assert_uint_eq(planned(&k), before + 1);
+    counts(ran[0]);
+    attend_once(&k, memory, 8);
+    counts(ran[1]);
+    ck_assert_uint_eq(ran[1][ATTEND], ran[0][ATTEND] + 1);
+    dt_assert_ok(k.dev->queue_sync(k.q, &k.err), k.err);
+    k.dev->queue_free(waits);
+    k.dev->gate_free(gate);
     k.dev->free(k.dev, memory);
     end(&k);
     setenv("DISTTRAIN_CUDNN", "at-once", 1);
@@ -575,10 +700,11 @@ START_TEST(test_every_call)
     static const char *const names[] = {
         "cudnnCreate",          "cudnnSetStream",           "cudnnBackendCreateDescriptor",
         "cudnnBackendFinalize", "cudnnBackendSetAttribute", "cudnnBackendGetAttribute",
-        "cudnnBackendExecute",
+        "cudnnBackendExecute",  "cudaStreamBeginCapture",   "cudaStreamEndCapture",
     };
+    enum { NAMES = sizeof(names) / sizeof(names[0]) };
     static struct numbers good[2][ATTENTION_RESULTS];
-    unsigned n, calls, errors = 0, silent = 0, counted[7] = {0};
+    unsigned n, calls, errors = 0, silent = 0, counted[NAMES] = {0};
     const char *name;
 
     if (!graphs_ran)
@@ -599,10 +725,10 @@ START_TEST(test_every_call)
         end(&k);
     }
     for (n = 0; (name = called(n, &calls)) != NULL; n++)
-        for (int i = 0; i < 7; i++)
+        for (int i = 0; i < NAMES; i++)
             if (strcmp(name, names[i]) == 0)
                 counted[i] = calls;
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < NAMES; i++) {
         ck_assert_msg(counted[i] > 0, "%s is never called", names[i]);
         for (unsigned at = 1; at <= counted[i]; at += counted[i] > 40 ? 7 : 1) {
             if (attempt(names[i], at, good))
@@ -659,9 +785,14 @@ int main(void)
     find("cucpu_left", &runtime_left);
     tcase_add_loop_test(t, test_convolutions, 0, CONVS);
     tcase_add_loop_test(t, test_attention, 0, ATTENTIONS);
+    tcase_add_loop_test(t, test_what_it_does_wrong, 0, DOUBTFUL);
     tcase_add_test(t, test_the_library_does_it);
     tcase_add_test(t, test_without_it);
     tcase_add_test(t, test_plans_are_few);
+    tcase_add_loop_test(t, test_nothing_is_loaded_while_a_queue_waits, 0, 1);
+    if (graphs_ran)
+        tcase_add_loop_test_raise_signal(t, test_nothing_is_loaded_while_a_queue_waits, SIGABRT, 1,
+                                         2);
     tcase_add_test(t, test_plans_are_kept);
     tcase_add_test(t, test_every_call);
     return dt_test_run(s);

@@ -384,6 +384,27 @@ START_TEST(test_shared_memory_is_of_the_queues_card)
 }
 END_TEST
 
+/* A driver that has the functions of gates and refuses to do them: functions of the host are called all the same. */
+START_TEST(test_gates_are_asked_for)
+{
+    static const struct dt_device_choice which = {.name = "cuda"};
+    struct dt_error err;
+
+    for (int gates = 0; gates < 2; gates++) {
+        struct work k = {0};
+
+        setenv("CUCPU_GATES", gates ? "yes" : "no", 1);
+        dt_assert_ok(begin_on(&k, &which, &err), err);
+        ck_assert_int_eq(k.dev->info.gates, gates);
+        for (int i = 0; i < 3; i++)
+            k.dev->call(k.q[0], count_call, &k.calls);
+        dt_assert_ok(k.dev->queue_sync(k.q[0], &err), err);
+        ck_assert_int_eq(k.calls, 3);
+        end(&k);
+    }
+}
+END_TEST
+
 static int blocks_of_driver(void)
 {
     int rest[4];
@@ -455,6 +476,56 @@ START_TEST(test_small_pieces_make_room_for_a_large_one)
 }
 END_TEST
 
+struct late {
+    struct dt_device *dev;
+    void *p;
+    enum dt_status st;
+};
+
+static void *want_memory(void *arg)
+{
+    struct late *l = arg;
+    struct dt_error err;
+
+    l->st = l->dev->alloc(l->dev, (size_t)150 << 20, &err, &l->p);
+    return NULL;
+}
+
+/* A queue stands until other ranks come, and these until this one has issued what another thread is about to: memory that
+ * the queue has to pass before it is free is waited for without holding up that thread. */
+START_TEST(test_waiting_for_memory_holds_up_nobody)
+{
+    static const struct dt_device_choice which = {.name = "cuda"};
+    const size_t mib = (size_t)1 << 20;
+    struct late l = {.st = DT_ERR_INTERNAL};
+    struct work k = {0};
+    pthread_t thread;
+    struct dt_error err;
+    void *p[2], *small;
+
+    setenv("CUCPU_MEMORY_MIB", "320", 1);
+    dt_assert_ok(begin_on(&k, &which, &err), err);
+    for (int i = 0; i < 2; i++)
+        dt_assert_ok(k.dev->alloc(k.dev, 80 * mib, &err, &p[i]), err);
+    k.dev->gate_wait(k.q[1], k.gate, 1);
+    for (int i = 0; i < 2; i++)
+        k.dev->free(k.dev, p[i]);
+    l.dev = k.dev;
+    ck_assert_int_eq(pthread_create(&thread, NULL, want_memory, &l), 0);
+    usleep(50000);
+    dt_assert_ok(k.dev->alloc(k.dev, mib, &err, &small), err);
+    k.dev->zero(k.q[0], small, mib);
+    k.dev->gate_raise(k.q[0], k.gate, 1);
+    pthread_join(thread, NULL);
+    dt_assert_ok(l.st, err);
+    k.dev->free(k.dev, l.p);
+    k.dev->free(k.dev, small);
+    for (int i = 0; i < 2; i++)
+        dt_assert_ok(k.dev->queue_sync(k.q[i], &err), err);
+    end(&k);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("cards: calls that fail");
@@ -470,7 +541,9 @@ int main(void)
     tcase_add_test(t, test_handles);
     tcase_add_test(t, test_any_thread_uses_any_card);
     tcase_add_test(t, test_shared_memory_is_of_the_queues_card);
+    tcase_add_test(t, test_gates_are_asked_for);
     tcase_add_test(t, test_unused_memory_goes_back);
     tcase_add_test(t, test_small_pieces_make_room_for_a_large_one);
+    tcase_add_test(t, test_waiting_for_memory_holds_up_nobody);
     return dt_test_run(s);
 }

@@ -403,6 +403,68 @@ START_TEST(test_large_scores)
 }
 END_TEST
 
+/* What a row of a query (q) or of a key has in head 0 is NaN. */
+static void check_nan(struct kt *k, int head_dim, bool causal, int64_t query, int64_t key)
+{
+    enum { ROWS = 70, HEADS = 2 };
+    const int32_t cu[2] = {0, ROWS};
+    const int32_t *on_device = kt_give(k, cu, sizeof(cu));
+    int64_t width = HEADS * head_dim, n = ROWS * width;
+    struct buf q = buf_new(k, n, k->t, 1, 0), keys = buf_new(k, n, k->t, 1, 0);
+    struct buf v = buf_new(k, n, k->t, 1, 0), o = buf_new(k, n, k->t, 0, 0);
+    struct buf d_o = buf_new(k, n, k->t, 1, 0), lse = buf_new(k, HEADS * ROWS, DT_F32, 1, 0);
+    struct buf dq = buf_new(k, n, k->t, 0, 0), dk = buf_new(k, n, k->t, 0, 0);
+    struct buf dv = buf_new(k, n, k->t, 0, 0);
+    struct dt_kernel_attention a = {k->t,      causal,    HEADS, HEADS, head_dim, 1,
+                                    on_device, on_device, ROWS,  ROWS,  ROWS,     ROWS,
+                                    width,     width,     width, width, 0.2f};
+
+    for (int i = 0; i < head_dim; i++) {
+        if (query >= 0)
+            q.v[query * width + i] = NAN;
+        if (key >= 0)
+            keys.v[key * width + i] = NAN;
+    }
+    buf_reset(&q), buf_reset(&keys);
+    k->k->attention_fwd(k->q[0], &a, q.p, keys.p, v.p, o.p, lse.p);
+    k->k->attention_bwd(k->q[0], &a, q.p, keys.p, v.p, o.p, lse.p, d_o.p, dq.p, dk.p, dv.p);
+    buf_to_host(&o, 0), buf_to_host(&lse, 0), buf_to_host(&dq, 0);
+    for (int64_t r = 0; r < ROWS; r++)
+        for (int h = 0; h < HEADS; h++) {
+            bool want = h == 0 && (r == query || (key >= 0 && (!causal || r >= key)));
+            int64_t at = r * width + h * head_dim;
+
+            ck_assert_msg(isnan(buf_get(&lse, h * ROWS + r)) == want, "lse of row %d, head %d: %g",
+                          (int)r, h, buf_get(&lse, h * ROWS + r));
+            for (int i = 0; i < head_dim; i++) /* 0 times a NaN is one, too: dq of others may be */
+                ck_assert_msg(isnan(buf_get(&o, at + i)) == want &&
+                                  (!want || isnan(buf_get(&dq, at + i))),
+                              "row %d, head %d: %g, its gradient %g", (int)r, h,
+                              buf_get(&o, at + i), buf_get(&dq, at + i));
+        }
+    buf_free(&q), buf_free(&keys), buf_free(&v), buf_free(&o), buf_free(&d_o), buf_free(&lse);
+    buf_free(&dq), buf_free(&dk), buf_free(&dv);
+}
+
+/* A NaN shows in every row that sees it; a masked one, or a row of other heads, is as if there were none. */
+START_TEST(test_nan_stays)
+{
+    struct kt k;
+
+    if (_i >= KT_CASES && _i % 2 == 0)
+        return;
+    kt_open(&k, _i);
+    for (int causal = 0; causal < 2; causal++)
+        for (int dim = 64; dim <= 200; dim += 136) { /* on tensor cores, and plain */
+            check_nan(&k, dim, causal, 0, -1);
+            check_nan(&k, dim, causal, 66, -1);
+            check_nan(&k, dim, causal, -1, 0);
+            check_nan(&k, dim, causal, -1, 66);
+        }
+    kt_close(&k);
+}
+END_TEST
+
 START_TEST(test_rope)
 {
     enum { ROWS = 37, HEADS = 3, HEAD_DIM = 20, DIM = 14, STRIDE = 71, POS = 50 };
@@ -457,6 +519,7 @@ int main(void)
     tcase_add_loop_test(t, test_attention, 0, KT_ALL_CASES);
     tcase_add_loop_test(t, test_parts, 0, KT_ALL_CASES);
     tcase_add_loop_test(t, test_large_scores, 0, KT_ALL_CASES);
+    tcase_add_loop_test(t, test_nan_stays, 0, KT_ALL_CASES);
     tcase_add_loop_test(t, test_rope, 0, KT_CASES);
     return dt_test_run(s);
 }

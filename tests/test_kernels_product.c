@@ -15,7 +15,8 @@ static double tol(enum dt_dtype t, int64_t terms)
 
 /* Where something is added to it.  The contract has one rounding, and our kernels and the imitation of cuBLASLt are held to
  * it.  cuBLASLt on an H100 was seen one step of bf16 off there and nowhere else: it rounds the product before it adds a
- * residual or what was there, and the sum again.  So on a card, and in bf16, there may be one more. */
+ * residual or what was there, and the sum again.  That was when it might still keep sums of parts of k in bf16, which
+ * search.cu forbids since; whether it was that has not been seen yet.  So on a card, and in bf16, there may be one more. */
 static double tol_added(const struct kt *k, enum dt_dtype t, int64_t terms, bool added)
 {
     return tol(t, terms) + (added && t == DT_BF16 && kt_is_card(k) ? 0x1p-8 : 0);

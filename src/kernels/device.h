@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 /* Grows whenever this file or kernels/kernels.h changes meaning or layout. */
-#define DT_DEVICE_ABI 18u
+#define DT_DEVICE_ABI 19u
 
 enum dt_dtype { DT_F32, DT_BF16, DT_DTYPE_N };
 static inline size_t dt_dtype_bytes(enum dt_dtype t)
@@ -219,6 +219,12 @@ struct dt_device {
     enum dt_status (*ipc_event_open)(const struct dt_device *dev,
                                      const struct dt_device_handle *handle, struct dt_error *err,
                                      struct dt_device_event **out);
+
+    /* ---- better ways ----
+     * Kernels that have come often (DT_KERNEL_SETTLES) may have a better way that takes long to make ready, and whose code
+     * is to be loaded, for which the device may wait for all its queues.  It is made ready here, and nowhere else: between
+     * iterations, when no queue waits for other ranks.  Until then the kernels do without. */
+    void (*settle)(const struct dt_device *dev);
 
     /* ---- weights ----
      * A weight reads the fp32 master or, where the caller keeps one, its copy in bf16 (NULL: none; both are

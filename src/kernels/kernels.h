@@ -27,8 +27,8 @@
 #include "base/reduce.h"
 #include "kernels/device.h"
 
-/* A device that takes its time to find the best way for a shape does so when a kernel is asked for it for this many times,
- * and is slower until then.  Who measures asks that often first. */
+/* A device that takes its time to find the best way for a shape does so when a kernel has been asked for it for this many
+ * times and the device is then told to settle, and is slower until then.  Who measures does both first. */
 enum { DT_KERNEL_SETTLES = 64 };
 
 enum dt_kernel_act {

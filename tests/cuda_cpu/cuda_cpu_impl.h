@@ -27,6 +27,12 @@ void cucpu_task(cudaStream_t s, const char *what, std::function<void()> run);
 void cucpu_put(cudaStream_t s, const char *what, std::function<void()> run);
 int cucpu_stream_card(cudaStream_t s);
 
+/* Are tasks put into a graph, and so not done? */
+bool cucpu_capturing(cudaStream_t s);
+/* A library loads kernels, for which the driver may wait for all streams of the process: ends the program if one of them
+ * waits for a word that is not written yet. */
+void cucpu_loads(const char *what);
+
 /* ---- what processes share (ipc.cc) ----
  * A slot is of an event, or of a block of memory.  It is never used again. */
 enum { CUCPU_USERS = 16 };

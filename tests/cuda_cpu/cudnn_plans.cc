@@ -159,6 +159,8 @@ struct rows {
 };
 void attention(const rows &r, answer backward)
 {
+    int capability = atoi(arch + strlen("sm_"));
+
     for (int what = DT_DNN_ATTENTION_FWD; what <= DT_DNN_ATTENTION_BWD; what++) {
         bool self = r.lq == r.lk;
         char text[128];
@@ -179,7 +181,10 @@ void attention(const rows &r, answer backward)
         s.stride_o = r.heads * r.dim;
         snprintf(text, sizeof(text), "attention %s, %s", r.name,
                  what == DT_DNN_ATTENTION_FWD ? "forward" : "backward");
-        plan(text, s, what == DT_DNN_ATTENTION_FWD ? PLAN : backward);
+        if (dt_cuda_dnn_attention_fails(&s, dnn.GetVersion(), capability))
+            printf("%s %s: not asked for\n", arch, text);
+        else
+            plan(text, s, what == DT_DNN_ATTENTION_FWD ? PLAN : backward);
     }
 }
 

@@ -2,7 +2,8 @@
 //
 // cuDNN's backend interface on a CPU: descriptors with their attributes, which are held to what cudnn_graph.h says of
 // their types and numbers; graphs whose tensors go together and come before they are read; plans.  It is there with
-// CUCPU_DNN=yes only.  CUCPU_DNN_REFUSES=conv, attention: it has no plan for those.
+// CUCPU_DNN=yes only.  CUCPU_DNN_REFUSES=conv, attention: it has no plan for those.  CUCPU_DNN_VERSION=N: version N (91900),
+// with what that is known to do wrong.
 //
 // It names three configurations for a graph: one that adds in any order, one that cannot be planned after all, and the
 // third, which wants 4,096 bytes of workspace.  Only that one may be run.
@@ -24,6 +25,13 @@ void cucpu_dnn_stop(const char *what)
 {
     fprintf(stderr, "cuDNN on the cpu: %s\n", what);
     abort();
+}
+
+size_t cucpu_dnn_version()
+{
+    const char *env = getenv("CUCPU_DNN_VERSION");
+
+    return env ? size_t(atoi(env)) : 91900;
 }
 
 namespace
@@ -208,10 +216,6 @@ bool refuses(const descriptor *g)
 
 // ---- the interface ----
 
-size_t version(void)
-{
-    return 91900;
-}
 void last_error(char *text, size_t size)
 {
     snprintf(text, size, "what a test has asked for");
@@ -224,8 +228,16 @@ int create(void **h)
     alive++;
     return DT_DNN_SUCCESS;
 }
+// With CUCPU_DNN_TELLS=FILE: how often graphs of each kind have run until then.
 int destroy(void *h)
 {
+    const char *file = getenv("CUCPU_DNN_TELLS");
+
+    if (FILE *f = file ? fopen(file, "a") : nullptr) {
+        fprintf(f, "%u %u %u %u %u\n", ran[0].load(), ran[1].load(), ran[2].load(), ran[3].load(),
+                ran[4].load());
+        fclose(f);
+    }
     delete static_cast<handle *>(h);
     alive--;
     return DT_DNN_SUCCESS;
@@ -297,6 +309,8 @@ int finalize(void *p)
         cucpu_dnn_check(d);
     if (d->kind == DT_DNN_OPERATIONGRAPH)
         check_graph(d);
+    if (d->kind == DT_DNN_EXECUTION_PLAN)
+        cucpu_loads("a plan of cuDNN's");
     if (d->kind == DT_DNN_EXECUTION_PLAN && d->of(DT_DNN_PLAN_ENGINE_CONFIG)->number == 1)
         return DT_DNN_NOT_SUPPORTED;
     d->ready = true;
@@ -357,7 +371,7 @@ int get(void *p, int name, int type, int64_t most, int64_t *n, void *to)
 }
 
 // Does the pack name all that the graph reads and writes, and nothing is written where something is read?
-cucpu_dnn_places places_of(const descriptor *g, const descriptor *pack)
+cucpu_dnn_places places_of(const descriptor *g, const descriptor *pack, bool captured)
 {
     cucpu_dnn_places at;
 
@@ -371,7 +385,7 @@ cucpu_dnn_places places_of(const descriptor *g, const descriptor *pack)
         if (!at.count(id) || reinterpret_cast<uintptr_t>(at[id]) % 16 != 0)
             cucpu_dnn_stop("a pack without a tensor that is written, or one that is not aligned");
         for (int64_t other : g->reads)
-            if (at[other] == at[id])
+            if (at[other] == at[id] && !captured)
                 cucpu_dnn_stop("a graph writes what it reads");
     }
     return at;
@@ -384,12 +398,16 @@ int execute(void *h, void *plan, void *packed)
     const descriptor *config = of(plan)->of(DT_DNN_PLAN_ENGINE_CONFIG), *pack = of(packed);
     const descriptor *g = config->of(DT_DNN_ENGINEHEUR_OPERATION_GRAPH);
     void *room = cucpu_seen(pack->get<void *>(DT_DNN_PACK_WORKSPACE), "cuDNN's workspace");
-    cucpu_dnn_places at = places_of(g, pack);
-    std::map<int64_t, float> numbers; // of the host: read now
     cudaStream_t s = static_cast<handle *>(h)->stream;
+    bool captured = cucpu_capturing(s);
+    cucpu_dnn_places at = places_of(g, pack, captured);
+    std::map<int64_t, float> numbers; // of the host: read now
 
     if (config->number != 2 || !of(plan)->ready || !pack->ready || !s || !room)
         cucpu_dnn_stop("a plan that should not be run");
+    if (!of(plan)->ran)
+        cucpu_loads("the first run of a plan of cuDNN's");
+    of(plan)->ran = true;
     for (int64_t i = 0; i < g->has.at(DT_DNN_GRAPH_OPS).n; i++)
         for (const descriptor *t : cucpu_dnn_reads(g->of(DT_DNN_GRAPH_OPS, i))) {
             int64_t id = t->get<int64_t>(DT_DNN_TENSOR_UNIQUE_ID);
@@ -402,6 +420,8 @@ int execute(void *h, void *plan, void *packed)
     for (auto &p : at)
         if (!numbers.count(p.first))
             p.second = cucpu_seen(p.second, "cuDNN");
+    if (captured)
+        return DT_DNN_SUCCESS;
     ran[what_is(g)]++;
     if (cucpu_dry())
         return DT_DNN_SUCCESS;
@@ -433,9 +453,9 @@ extern "C" __attribute__((visibility("default"))) int cucpu_dnn_left()
 // In place of lt.cu.
 const struct dt_cuda_dnn *dt_cuda_dnn_load(struct dt_error *err)
 {
-    static const struct dt_cuda_dnn dnn = {version,    last_error,     create,         destroy,
-                                           set_stream, new_descriptor, end_descriptor, set,
-                                           get,        finalize,       execute};
+    static const struct dt_cuda_dnn dnn = {
+        cucpu_dnn_version, last_error, create, destroy,  set_stream, new_descriptor,
+        end_descriptor,    set,        get,    finalize, execute};
     const char *env = getenv("CUCPU_DNN");
 
     if (env && strcmp(env, "yes") == 0)

@@ -18,6 +18,7 @@ struct cucpu_dnn_attribute {
 struct cucpu_dnn_descriptor {
     int kind, number = 0; /* number: of a configuration or an engine */
     bool ready = false;
+    bool ran = false; /* a plan: its kernels are loaded */
     std::map<int, cucpu_dnn_attribute> has;
     std::vector<int64_t> reads, writes; /* of a graph: tensors of the caller's, by their ids */
 
@@ -36,6 +37,8 @@ struct cucpu_dnn_descriptor {
     bool is(int name) const { return has.count(name) && get<unsigned char>(name) != 0; }
 };
 
+/* As the library says it; CUCPU_DNN_VERSION. */
+size_t cucpu_dnn_version();
 [[noreturn]] void cucpu_dnn_stop(const char *what);
 /* Ends the program where an operation's tensors do not go together. */
 void cucpu_dnn_check(const cucpu_dnn_descriptor *op);

@@ -3,6 +3,7 @@
 // What cuDNN's operations mean, by the definitions in its documentation ("Operations", Graph API), element by element
 // in double.
 #include "dnn.h"
+#include "kernels/cuda/dnn_graph.h"
 
 #include <cmath>
 #include <unordered_map>
@@ -466,6 +467,86 @@ const descriptor *cucpu_dnn_writes(const descriptor *op)
     }
 }
 
+// ---- what the library does wrong ----
+
+namespace
+{
+
+// Of attention; `there` is false for a tensor that the graph does not have.
+struct shown {
+    tensor t;
+    bool there = false;
+};
+struct attention {
+    shown q, k, lse, o, dq, dk, dv;
+    bool causal = false;
+};
+
+attention attention_of(const descriptor *graph)
+{
+    attention a;
+    auto see = [&](const descriptor *d) {
+        tensor t = tensor_of(d);
+
+        for (auto x : {std::pair<int, shown *>{DT_DNN_UID_Q, &a.q},
+                       {DT_DNN_UID_K, &a.k},
+                       {DT_DNN_UID_LSE, &a.lse},
+                       {DT_DNN_UID_O, &a.o},
+                       {DT_DNN_UID_DQ, &a.dq},
+                       {DT_DNN_UID_DK, &a.dk},
+                       {DT_DNN_UID_DV, &a.dv}})
+            if (t.id == x.first)
+                *x.second = {t, true};
+    };
+
+    for (int64_t i = 0; i < graph->has.at(DT_DNN_GRAPH_OPS).n; i++) {
+        const descriptor *op = graph->of(DT_DNN_GRAPH_OPS, i);
+
+        for (const descriptor *d : cucpu_dnn_reads(op))
+            see(d);
+        see(cucpu_dnn_writes(op));
+        a.causal =
+            a.causal || (op->kind == DT_DNN_OPERATION_POINTWISE &&
+                         op->of(DT_DNN_POINTWISE_DESCRIPTOR)->get<int>(DT_DNN_POINTWISE_MODE) ==
+                             DT_DNN_GEN_INDEX);
+    }
+    return a;
+}
+
+void make_nan(const cucpu_dnn_places &at, const shown &x)
+{
+    each(x.t.dim,
+         [&](const int64_t *i, int64_t) { store(at.at(x.t.id), x.t.type, offset(x.t, i), NAN); });
+}
+
+// As users and NVIDIA reported of an H100's (cudnn-frontend: issues 160 and 1072, pull request 628).
+void spoil(const descriptor *graph, const cucpu_dnn_places &at)
+{
+    attention a = attention_of(graph);
+    size_t version = cucpu_dnn_version();
+    bool low = false;
+
+    if (!a.q.there)
+        return;
+    if (version == 91000 || version == 91001)
+        make_nan(at, a.dq.there ? a.dq : a.o);
+    if (!a.dq.there)
+        return;
+    each(a.lse.t.dim, [&](const int64_t *i, int64_t) {
+        low = low || load(at.at(a.lse.t.id), a.lse.t.type, offset(a.lse.t, i)) < -88.7;
+    });
+    int64_t rest = a.k.t.dim[3] % 128;
+
+    if ((version <= 91500 && rest != 0) || (rest == 64 && !a.causal && low))
+        make_nan(at, a.dq);
+    if (a.q.t.dim[2] == 1 && low) {
+        make_nan(at, a.dk);
+        make_nan(at, a.dv);
+    }
+}
+
+} // namespace
+
 void cucpu_dnn_run(const cucpu_dnn_descriptor *graph, const cucpu_dnn_places &at)
 {
     run r = {at, {}};
@@ -484,4 +565,5 @@ void cucpu_dnn_run(const cucpu_dnn_descriptor *graph, const cucpu_dnn_places &at
         else
             convolution(r, op);
     }
+    spoil(graph, at);
 }

@@ -7,10 +7,12 @@
 // CUCPU_LT_GELU=no, late, slow, fast: of GELU behind a product, or that takes 2 ms longer than it needs, or products
 // without it do.
 //
-// It has two algorithms for most products.  Number 1 is for matrices aligned to 16 bytes and wants little workspace.
+// It has two algorithms for most products.  Number 0 adds the sums of both halves of k and rounds them to the result's type
+// before, unless its preference forbids that.  Number 1 is for matrices aligned to 16 bytes and wants little workspace.
 // CUCPU_LT_SLOW=N: number N takes 2 ms longer than it needs.
 #include "cuda_cpu_impl.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -44,6 +46,7 @@ struct cublasLtMatrixLayoutOpaque_t {
 struct cublasLtMatmulPreferenceOpaque_t {
     uint64_t room = 0;
     uint32_t align[4] = {256, 256, 256, 256}; // what the library assumes where nothing is said
+    uint32_t parts = CUBLASLT_REDUCTION_SCHEME_MASK;
 };
 
 namespace
@@ -51,8 +54,9 @@ namespace
 
 const uint64_t MARK = 0x6c74a160;
 
-// What an algorithm relies on: data[1 + i] the alignment of matrix i, data[5] the workspace; data[6] is its number.
-cublasLtMatmulAlgo_t algorithm(const uint32_t align[4], uint64_t room, uint64_t number)
+// What an algorithm relies on: data[1 + i] the alignment of matrix i, data[5] the workspace; data[6] is its number.  data[7]: it
+// rounds the sums of both halves of k to the result's type before it adds them.
+cublasLtMatmulAlgo_t algorithm(const uint32_t align[4], uint64_t room, uint64_t number, bool rounds)
 {
     cublasLtMatmulAlgo_t a = {};
 
@@ -61,6 +65,7 @@ cublasLtMatmulAlgo_t algorithm(const uint32_t align[4], uint64_t room, uint64_t 
         a.data[1 + i] = number == 0 ? align[i] : 16;
     a.data[5] = number == 0 || room < 4096 ? room : 4096;
     a.data[6] = number;
+    a.data[7] = rounds;
     return a;
 }
 
@@ -126,6 +131,14 @@ void set(void *p, cudaDataType_t t, size_t i, double x)
     if (f == f)
         u += 0x7fff + (u >> 16 & 1);
     static_cast<uint16_t *>(p)[i] = uint16_t(u >> 16);
+}
+
+double rounded(double x, cudaDataType_t t)
+{
+    float f;
+
+    set(&f, t, 0, x);
+    return get(&f, t, 0);
 }
 
 // What it does not do, as the environment has it refuse: "no" when it is asked, "late" when it is to run.
@@ -253,6 +266,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
         return CUBLAS_STATUS_INTERNAL_ERROR;
     if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && bytes == 8)
         memcpy(&p->room, value, 8);
+    else if (what == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK && bytes == 4)
+        memcpy(&p->parts, value, 4);
     else if (what >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES && bytes == 4)
         memcpy(&p->align[what - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, 4);
     else
@@ -284,7 +299,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         cublasLtMatmulHeuristicResult_t &f = found[(*n)++];
 
         f = {};
-        f.algo = algorithm(p->align, p->room, number);
+        f.algo = algorithm(p->align, p->room, number,
+                           number == 0 && (p->parts & (CUBLASLT_REDUCTION_SCHEME_INPLACE |
+                                                       CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE)));
         f.workspaceSize = size_t(f.algo.data[5]);
         f.state = CUBLAS_STATUS_SUCCESS;
     }
@@ -358,6 +375,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
         return no;
     }
     uint64_t number = algo->data[6], room_bytes = algo->data[5];
+    bool rounds = algo->data[7] != 0;
+    size_t half = rounds ? size_t(k / 2) : 0;
 
     if (number > 1)
         stop("an algorithm that there is not");
@@ -409,6 +428,23 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
         size_t tk = op.tb == CUBLAS_OP_N ? 1 : size_t(B.ld),
                tj = op.tb == CUBLAS_OP_N ? size_t(B.ld) : 1;
 
+        // to r, a column of the result: the sums over a part of k
+        auto add = [&](size_t j, size_t from, size_t end) {
+            std::vector<double> part(m);
+
+            for (size_t l = from; l < end && si == 1; l++) {
+                double w = y[l * tk + j * tj];
+
+                for (size_t i = 0; i < m; i++)
+                    part[i] += x[i + l * sk] * w;
+            }
+            for (size_t i = 0; i < m && si != 1; i++)
+                for (size_t l = from; l < end; l++)
+                    part[i] += x[i * si + l] * y[l * tk + j * tj];
+            for (size_t i = 0; i < m; i++)
+                r[i] += rounds ? rounded(part[i], D.type) : part[i];
+        };
+
         for (size_t j = 0; j < n; j++) {
             if (db) {
                 double sum = 0;
@@ -417,24 +453,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
                     sum += y[l * tk + j * tj];
                 set(db, cudaDataType_t(op.bias_type), j, sum);
             }
-            for (size_t i = 0; i < m; i++)
-                r[i] = 0;
-            if (si == 1) {
-                for (size_t l = 0; l < k; l++) {
-                    double w = y[l * tk + j * tj];
-
-                    for (size_t i = 0; i < m; i++)
-                        r[i] += x[i + l * sk] * w;
-                }
-            } else {
-                for (size_t i = 0; i < m; i++) {
-                    double sum = 0;
-
-                    for (size_t l = 0; l < k; l++)
-                        sum += x[i * si + l] * y[l * tk + j * tj];
-                    r[i] = sum;
-                }
-            }
+            std::fill(r.begin(), r.end(), 0);
+            add(j, 0, half);
+            add(j, half, size_t(k));
             for (size_t i = 0; i < m; i++) {
                 double sum = double(f) * r[i];
 

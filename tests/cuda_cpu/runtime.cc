@@ -20,6 +20,7 @@
 #include <cuda_runtime.h>
 #include <deque>
 #include <fcntl.h>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -143,14 +144,18 @@ struct task {
 };
 
 uint64_t n_streams;
+std::atomic<int> n_graphs;
 
 } // namespace
 
+struct CUgraph_st {
+    int alive;
+};
 struct CUstream_st {
     std::mutex lock;
     std::condition_variable more, less;
     std::deque<task> tasks;
-    bool busy = false, closed = false;
+    bool busy = false, closed = false, capturing = false;
     uint64_t number, done = 0;
     int card = cucpu_card;
     std::thread thread;
@@ -205,6 +210,8 @@ void put(cudaStream_t s, const char *what, std::function<void()> run)
         stop("%s goes to the stream that everything waits for", what);
     std::lock_guard<std::mutex> hold(s->lock);
 
+    if (s->capturing) // it would be in the graph
+        return;
     s->tasks.push_back({what, std::move(run)});
     s->more.notify_one();
 }
@@ -223,13 +230,25 @@ cudaError_t stream_new(cudaStream_t *out)
     return cudaSuccess;
 }
 
-// What the driver has and the runtime does not.
+// Words that streams wait for.
+std::mutex standing_lock;
+std::list<std::pair<const uint64_t *, uint64_t>> standing;
+
+// What the driver has and the runtime does not; with CUCPU_GATES=no the functions are there and refuse.
+bool has_values()
+{
+    const char *env = getenv("CUCPU_GATES");
+
+    return !env || strcmp(env, "no") != 0;
+}
 int write_value(cudaStream_t s, unsigned long long at, uint64_t value, unsigned)
 {
-    uint64_t *p = static_cast<uint64_t *>(alias(reinterpret_cast<void *>(at), 8, "write value"));
+    uint64_t *p = static_cast<uint64_t *>(cucpu_seen(reinterpret_cast<void *>(at), "write value"));
 
     if (cucpu_fails("cuStreamWriteValue64"))
         return cudaErrorUnknown;
+    if (!has_values())
+        return cudaErrorNotSupported;
 
     put(s, "write value", [p, value] { __atomic_store_n(p, value, __ATOMIC_RELEASE); });
     return 0;
@@ -240,10 +259,19 @@ int wait_value(cudaStream_t s, unsigned long long at, uint64_t value, unsigned)
 
     if (cucpu_fails("cuStreamWaitValue64"))
         return cudaErrorUnknown;
+    if (!has_values())
+        return cudaErrorNotSupported;
 
     put(s, "wait value", [p, value] {
+        auto at = standing.begin();
+        {
+            std::lock_guard<std::mutex> hold(standing_lock);
+            at = standing.insert(standing.end(), {p, value});
+        }
         while (__atomic_load_n(p, __ATOMIC_ACQUIRE) < value)
             std::this_thread::sleep_for(std::chrono::microseconds(50));
+        std::lock_guard<std::mutex> hold(standing_lock);
+        standing.erase(at);
     });
     return 0;
 }
@@ -307,6 +335,22 @@ void cucpu_launch(const char *name, const void *kernel, dim3 grid, dim3 block, s
 void cucpu_put(cudaStream_t s, const char *what, std::function<void()> run)
 {
     put(s, what, std::move(run));
+}
+
+void cucpu_loads(const char *what)
+{
+    std::lock_guard<std::mutex> hold(standing_lock);
+
+    for (const auto &x : standing)
+        if (__atomic_load_n(x.first, __ATOMIC_ACQUIRE) < x.second)
+            stop("%s loads kernels, which waits for all streams, while one waits for a word", what);
+}
+
+bool cucpu_capturing(cudaStream_t s)
+{
+    std::lock_guard<std::mutex> hold(s->lock);
+
+    return s->capturing;
 }
 
 int cucpu_stream_card(cudaStream_t s)
@@ -530,6 +574,43 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
     s->less.wait(hold, [s] { return s->tasks.empty() && !s->busy; });
     return cucpu_fails("cudaStreamSynchronize") ? cucpu_error = cudaErrorUnknown : cudaSuccess;
 }
+cudaError_t cudaStreamQuery(cudaStream_t s)
+{
+    CALL("cudaStreamQuery");
+    std::lock_guard<std::mutex> hold(s->lock);
+
+    return s->tasks.empty() && !s->busy ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
+{
+    CALL("cudaStreamBeginCapture");
+    std::lock_guard<std::mutex> hold(s->lock);
+
+    if (mode != cudaStreamCaptureModeRelaxed || s->capturing)
+        stop("a capture that forbids what loading may do, or a second one");
+    s->capturing = true;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
+{
+    std::lock_guard<std::mutex> hold(s->lock);
+
+    if (!s->capturing)
+        stop("the end of a capture that never began");
+    s->capturing = false;
+    *graph = nullptr;
+    CALL("cudaStreamEndCapture");
+    *graph = new CUgraph_st{1};
+    n_graphs++;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    n_graphs--;
+    CALL("cudaGraphDestroy");
+    return cudaSuccess;
+}
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
 {
     CALL("cudaLaunchHostFunc");
@@ -629,12 +710,12 @@ extern "C" __attribute__((visibility("default"))) void *cucpu_host(const void *p
     return alias(p, 0, "a test");
 }
 
-// What there is of the runtime's things: streams, events, blocks of memory, blocks of page-locked memory.
+// What there is of the runtime's things: streams and graphs, events, blocks of memory, blocks of page-locked memory.
 extern "C" __attribute__((visibility("default"))) void cucpu_left(int out[4])
 {
     std::lock_guard<std::mutex> hold(mem.lock), also(streams_lock);
 
-    out[0] = static_cast<int>(streams.size());
+    out[0] = static_cast<int>(streams.size()) + n_graphs;
     out[1] = cucpu_events();
     out[2] = 0;
     for (const auto &b : mem.blocks)

@@ -102,6 +102,7 @@ enum dt_status dt_infer_forward(struct dt_infer *x, struct dt_infer_part *u, con
     size_t bytes;
 
     u->batch->train = false;
+    x->o.device->settle(x->o.device);
     DT_TRY(dt_batch_upload(x->q, u->batch, err));
     bytes = dt_stage_out_bytes(u->stage, u->batch);
     if (bytes > u->out_bytes) {

@@ -579,6 +579,7 @@ enum dt_status dt_exec_run(struct dt_exec *x, const struct dt_program *p,
     DT_TRY(dt_exec_make_order(&x->it, &x->ranks, err));
     DT_TRY(dt_exec_event_room(&x->events, x->env.dev, p->n_ops, err));
     DT_TRY(dt_exec_host_begin(&x->stages, err));
+    x->env.dev->settle(x->env.dev); /* no queue waits for others yet */
     begin_iteration(&x->it, &x->stages, &x->norm);
     DT_TRY(dt_exec_connect(x, err));
     DT_TRY(dt_exec_comm_begin(x, err));

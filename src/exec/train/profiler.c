@@ -335,6 +335,9 @@ static enum dt_status measure(struct bench *b, int n, struct dt_error *err)
         for (int i = 0; i < warm_up; i++)
             DT_TRY(once(b, n, which, false, err));
     }
+    b->p->dev->settle(b->p->dev);
+    for (int which = 0; which < 2; which++)
+        DT_TRY(once(b, n, which, false, err));
     begin = dt_clock_ns();
     dt_profiler_speed_factor(&b->p->speed, NULL);
     for (bool more = true; more;) {

@@ -84,11 +84,11 @@ static void store(const struct attn *a, const struct work *w, int64_t nq, uint16
         for (int l = 1; l < DT_BF16_WIDTH; l++)
             w->sum[i * DT_BF16_WIDTH] += w->sum[i * DT_BF16_WIDTH + l];
         sum = w->sum[i * DT_BF16_WIDTH];
-        inv = w->max[i] > -INFINITY ? 1.0f / sum : 0;
+        inv = sum == 0 ? 0 : 1.0f / sum;
         DT_SIMD_LOOP
         for (int64_t c = 0; c < a->a.head_dim; c++)
             to[c] = dt_bf16_from_f32(inv * from[c]);
-        lse[i] = w->max[i] > -INFINITY ? w->max[i] + logf(sum) : -INFINITY;
+        lse[i] = sum == 0 ? -INFINITY : w->max[i] + logf(sum);
     }
 }
 

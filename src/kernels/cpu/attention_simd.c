@@ -51,8 +51,11 @@ DT_INLINE void softmax_row(float *s, int64_t n, float *max, float *sum, float *o
 
     DT_MAXIMUM(m, 0, n, s[i]);
     m = dt_max(*max, m);
-    if (m == -INFINITY) { /* sees nothing so far */
-        memset(s, 0, sizeof(float) * (size_t)n);
+    if (m == -INFINITY) { /* sees nothing so far, or NaN, which no maximum shows */
+        for (int64_t j = 0; j < n; j++) {
+            s[j] = s[j] == -INFINITY ? 0 : s[j];
+            *sum += s[j];
+        }
         return;
     }
     DT_SIMD_LOOP
@@ -126,12 +129,12 @@ DT_INLINE void slab(const struct attn *a, const struct work *w, int64_t seq, int
         key_block(a, w, q0, nq, k0, nk, shift);
     }
     for (int64_t i = 0; i < nq; i++) {
-        float inv = w->sum[i] > 0 ? 1.0f / w->sum[i] : 0;
+        float inv = w->sum[i] == 0 ? 0 : 1.0f / w->sum[i];
 
         for (int64_t c = 0; c < d; c++)
             w->o[i * room + c] *= inv;
         a->lse[head * p->rows_q + first_q + q0 + i] =
-            w->sum[i] > 0 ? w->max[i] + logf(w->sum[i]) : -INFINITY;
+            w->sum[i] == 0 ? -INFINITY : w->max[i] + logf(w->sum[i]);
     }
     dt_store_rows(w->o, room, nq, d, dt_at_w(a->o, (first_q + q0) * p->stride_o + head * d, t),
                   p->stride_o, t);

@@ -130,9 +130,8 @@ WITH_BF16 static void probabilities(float *s, int64_t keys, int64_t seen, float 
             _mm512_storeu_ps(o + i, _mm512_mul_ps(f, _mm512_loadu_ps(o + i)));
         *max = m;
     }
-    if (*max == -INFINITY) /* it has seen nothing so far */
-        seen = 0;
-    f = _mm512_set1_ps(*max);
+    /* Or it has seen nothing so far, but perhaps NaN, which no maximum shows. */
+    f = _mm512_set1_ps(*max == -INFINITY ? 0 : *max);
     total = _mm512_loadu_ps(sum);
     for (int64_t j = 0; j < keys; j += WIDTH) {
         __mmask16 in = between(j, 0, seen);

@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(ROWS) forward_kernel(struct dt_cuda_attention 
     if (i >= p.lq)
         return;
     put_row<T, D>((T *)a.o + (p.q0 + i) * a.stride_o + h * a.head_dim, o, a.head_dim,
-                  sum > 0 ? 1 / sum : 0);
-    a.lse[h * a.rows_q + p.q0 + i] = sum > 0 ? max + logf(sum) : -INFINITY;
+                  sum == 0 ? 0 : 1 / sum);
+    a.lse[h * a.rows_q + p.q0 + i] = sum == 0 ? -INFINITY : max + logf(sum);
 }
 
 /* A warp per query row and head: the sum of o d_o. */

@@ -163,7 +163,7 @@ template <int D> __global__ void __launch_bounds__(THREADS) mma_forward(struct d
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int sees = a.causal ? min(p.lk, row + 8 * half + shift + 1) : p.lk;
-            float to = max[half], mine = 0, keep;
+            float to = max[half], mine = 0, keep, from;
 
 #pragma unroll
             for (int i = 0; i < TILE / 8; i++)
@@ -176,6 +176,8 @@ template <int D> __global__ void __launch_bounds__(THREADS) mma_forward(struct d
                     to = fmaxf(to, x);
                 }
             to = quad_max(to);
+            /* fmaxf leaves NaN out: a row may have nothing else, and that must show */
+            from = to == -INFINITY ? 0 : to;
             keep = to == -INFINITY ? 1 : exp2f(max[half] - to);
             max[half] = to;
 #pragma unroll
@@ -184,7 +186,7 @@ template <int D> __global__ void __launch_bounds__(THREADS) mma_forward(struct d
                 for (int e = 0; e < 2; e++) {
                     float x = s[i][2 * half + e];
 
-                    x = to == -INFINITY ? 0 : exp2f(x - to);
+                    x = exp2f(x - from);
                     s[i][2 * half + e] = x;
                     mine += x;
                 }
@@ -207,9 +209,10 @@ template <int D> __global__ void __launch_bounds__(THREADS) mma_forward(struct d
         float all = quad_sum(sum[half]);
         int r = row + 8 * half;
 
-        sum[half] = all > 0 ? 1 / all : 0;
+        sum[half] = all == 0 ? 0 : 1 / all;
         if (t == 0 && r < p.lq)
-            a.lse[h * a.rows_q + p.q0 + r] = all > 0 ? (max[half] + log2f(all)) / LOG2E : -INFINITY;
+            a.lse[h * a.rows_q + p.q0 + r] =
+                all == 0 ? -INFINITY : (max[half] + log2f(all)) / LOG2E;
     }
     put<D>(o, sum, (dt_cu_bf16 *)a.o + p.q0 * a.stride_o + h * a.head_dim, a.stride_o,
            i0 + 16 * warp, p.lq, a.head_dim);
@@ -270,7 +273,7 @@ template <int D> __global__ void __launch_bounds__(THREADS) mma_dq(struct dt_cud
                     int half = e / 2, j = j0 + n + 8 * i + 2 * t + e % 2;
                     int sees = a.causal ? min(p.lk, row + 8 * half + shift + 1) : p.lk;
                     float x =
-                        j < sees && lse[half] > -INFINITY ? exp2f(s[i][e] * f - lse[half]) : 0;
+                        j < sees && lse[half] != -INFINITY ? exp2f(s[i][e] * f - lse[half]) : 0;
 
                     s[i][e] = x * (d[i][e] - delta[half]);
                 }
@@ -349,7 +352,7 @@ template <int D> __global__ void __launch_bounds__(THREADS) mma_dkv(struct dt_cu
                     int at = m + 8 * i + 2 * t + e % 2, j = key + 8 * (e / 2);
                     int sees = a.causal ? min(p.lk, i0 + at + shift + 1) : p.lk;
                     float lse = rows[at];
-                    float x = j < sees && lse > -INFINITY ? exp2f(s[i][e] * f - lse) : 0;
+                    float x = j < sees && lse != -INFINITY ? exp2f(s[i][e] * f - lse) : 0;
 
                     s[i][e] = x;
                     d[i][e] = x * (d[i][e] - rows[TILE + at]);

@@ -75,6 +75,7 @@ static enum dt_status describe(struct dt_cuda *c, const struct dt_device_options
     info->threads = 1;
     info->memory_bytes = (int64_t)p.totalGlobalMem;
     c->processors = p.multiProcessorCount;
+    c->capability = 10 * p.major + p.minor;
     c->shared = p.sharedMemPerBlockOptin;
     return DT_OK;
 }
@@ -116,16 +117,23 @@ static void tell_versions(struct dt_cuda *c)
         snprintf(out + n, sizeof(c->dev.info.versions) - n, ", %s", c->dev.info.library);
 }
 
+static void settle(const struct dt_device *dev)
+{
+    dt_cuda_dnn_settle(dt_cuda_of(dev));
+}
+
 /* A card without cuDNN does the same by our own kernels. */
 static void find_library(struct dt_cuda *c, const struct dt_device_options *opt)
 {
     const char *env = getenv("DISTTRAIN_CUDNN");
+    bool at_once = env && strcmp(env, "at-once") == 0;
+    int often = at_once ? 1 : env ? atoi(env) : 0;
     struct dt_error why;
     size_t v;
 
     if ((opt && opt->own_kernels) || (env && strcmp(env, "no") == 0))
         return;
-    c->dnn = dt_cuda_dnn_plans_new(env && strcmp(env, "at-once") == 0, &why);
+    c->dnn = dt_cuda_dnn_plans_new(often > 0 ? (unsigned)often : DT_KERNEL_SETTLES, at_once, &why);
     if (!c->dnn) {
         dt_warn(opt ? opt->warn : NULL, "%s; our own kernels do convolutions and attention",
                 why.message);
@@ -150,6 +158,7 @@ static enum dt_status open_device(const struct dt_device_options *opt, struct dt
     c->dev.k = &c->k;
     c->dev.impl = c;
     c->dev.close = close_device;
+    c->dev.settle = settle;
     fill_kernels(&c->k);
     dt_cuda_weights(&c->dev);
     dt_cuda_use(&c->dev);

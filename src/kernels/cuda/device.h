@@ -9,15 +9,15 @@
 #include <pthread.h>
 
 struct dt_cuda_memory;    /* memory.cu */
-struct dt_cuda_dnn_plans; /* dnn.cu */
+struct dt_cuda_dnn_plans; /* dnn.cu: of a device, for all its queues */
 
 struct dt_cuda {
     struct dt_device dev;
     struct dt_kernels k;
-    int index, processors;
-    size_t shared;                 /* of a block, at most */
-    struct dt_cuda_dnn_plans *dnn; /* NULL: our own kernels do everything */
-    pthread_mutex_t lock;          /* of what follows */
+    int index, processors, capability; /* capability: 90 of an H100 */
+    size_t shared;                     /* of a block, at most */
+    struct dt_cuda_dnn_plans *dnn;     /* NULL: our own kernels do everything */
+    pthread_mutex_t lock;              /* of what follows */
     struct dt_device_queue *queues;
     struct dt_cuda_memory *memory;
     struct { /* moments of the card's clock and of the host's, the newer one first */

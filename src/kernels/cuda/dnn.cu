@@ -14,13 +14,14 @@ extern "C" {
 #include <string.h>
 
 /* Lengths of documents make many shapes of attention: convolutions have half of the places to themselves. */
-enum { KNOWN = 256, KNOWN_ATTENTION = KNOWN / 2, TENSORS = 16 };
+enum { KNOWN = 256, KNOWN_ATTENTION = KNOWN / 2 };
 /* Of a plan, at most: more than its keys and values in fp32 is not worth the memory (assumed). */
 static const int64_t ROOM = 256 << 20;
 
 struct plan {
     struct dt_cuda_dnn_shape s;
     struct dt_cuda_dnn_graph graph; /* what the plan was made of lives as long as it */
+    bool asked;                     /* the library has been: until then our kernels do it */
     void *plan;                     /* NULL: there is none */
     int64_t workspace;
 };
@@ -30,10 +31,11 @@ struct dt_cuda_dnn_plans {
     pthread_mutex_t lock; /* of the handle and of what follows */
     struct plan *known[KNOWN];
     int n, n_attention;
+    bool at_once;
     struct dt_cuda_dnn_uses uses; /* of shapes that have no plan */
 };
 
-struct dt_cuda_dnn_plans *dt_cuda_dnn_plans_new(bool at_once, struct dt_error *err)
+struct dt_cuda_dnn_plans *dt_cuda_dnn_plans_new(unsigned often, bool at_once, struct dt_error *err)
 {
     const struct dt_cuda_dnn *fn = dt_cuda_dnn_load(err);
     struct dt_cuda_dnn_plans *p;
@@ -47,7 +49,8 @@ struct dt_cuda_dnn_plans *dt_cuda_dnn_plans_new(bool at_once, struct dt_error *e
         return NULL;
     }
     p->fn = fn;
-    p->uses.often = at_once ? 1 : DT_KERNEL_SETTLES;
+    p->uses.often = often;
+    p->at_once = at_once;
     st = fn->Create(&p->handle);
     if (st != DT_DNN_SUCCESS) {
         dt_error_set(err, DT_ERR_INTERNAL, "cuDNN cannot be started: status %d", st);
@@ -128,7 +131,7 @@ static bool is_attention(const struct dt_cuda_dnn_shape *s)
     return s->what == DT_DNN_ATTENTION_FWD || s->what == DT_DNN_ATTENTION_BWD;
 }
 
-/* If a call fails, what has been made so far is destroyed, and the shape is our kernels' from now on. */
+/* If a call fails, what has been made so far is destroyed. */
 static void build(struct dt_cuda_dnn_plans *p, struct plan *k)
 {
     const struct dt_cuda_dnn_card card = {p->handle, NULL};
@@ -163,29 +166,26 @@ static struct plan *plan_of(struct dt_cuda_dnn_plans *p, const struct dt_cuda_dn
     if (!k)
         return NULL;
     k->s = *s;
-    build(p, k);
     p->known[p->n++] = k;
     p->n_attention += is_attention(s);
     return k;
 }
 
-/* ---- runs ---- */
-
 /* Where the tensors of a run lie. */
 struct places {
     int n;
-    int64_t uid[TENSORS];
-    void *p[TENSORS];
+    int64_t uid[DT_DNN_PLACES];
+    void *p[DT_DNN_PLACES];
 };
 
 static void put(struct places *at, int64_t uid, const void *p)
 {
-    assert(at->n < TENSORS);
+    assert(at->n < DT_DNN_PLACES);
     at->uid[at->n] = uid;
     at->p[at->n++] = (void *)(uintptr_t)p;
 }
 
-static int execute(struct dt_cuda_dnn_plans *p, struct dt_device_queue *q, void *plan,
+static int execute(struct dt_cuda_dnn_plans *p, cudaStream_t stream, void *plan,
                    const struct places *at, void *room)
 {
     struct dt_cuda_dnn_graph g;
@@ -198,12 +198,69 @@ static int execute(struct dt_cuda_dnn_plans *p, struct dt_device_queue *q, void 
     dt_cuda_dnn_set(&g, pack, DT_DNN_PACK_WORKSPACE, DT_DNN_T_VOID_PTR, 1, &room);
     dt_cuda_dnn_finalize(&g, pack);
     if (g.status == DT_DNN_SUCCESS)
-        g.status = p->fn->SetStream(p->handle, q->stream);
+        g.status = p->fn->SetStream(p->handle, stream);
     if (g.status == DT_DNN_SUCCESS)
         g.status = p->fn->BackendExecute(p->handle, plan, pack);
     dt_cuda_dnn_graph_end(&g);
     return g.status;
 }
+
+/* A kernel is loaded when it is first launched, for which the driver may wait for the whole device, and so for other ranks.  So
+ * the plan is run once here, on a stream that only writes down what it would do (as cudnn-frontend's Graph::warmup
+ * does): with any memory, as nobody does it. */
+static bool load(struct dt_cuda *c, const struct plan *k)
+{
+    struct dt_device_memory_owner *o = c->dev.memory_for(&c->dev, NULL);
+    float number = 1;
+    cudaStream_t stream = NULL;
+    cudaGraph_t graph = NULL;
+    struct places at = {};
+    void *any = NULL;
+    bool loaded = false;
+
+    if (c->dev.alloc(&c->dev, 256, NULL, &any) == DT_OK &&
+        dt_cuda_said(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)) == cudaSuccess &&
+        dt_cuda_said(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed)) == cudaSuccess) {
+        for (int i = 0; i < k->graph.n_places; i++)
+            put(&at, k->graph.place[i].uid, k->graph.place[i].by_value ? &number : any);
+        loaded = execute(c->dnn, stream, k->plan, &at, any) == DT_DNN_SUCCESS;
+        loaded = dt_cuda_said(cudaStreamEndCapture(stream, &graph)) == cudaSuccess && loaded;
+    }
+    if (graph)
+        dt_cuda_said(cudaGraphDestroy(graph));
+    if (stream)
+        dt_cuda_said(cudaStreamDestroy(stream));
+    c->dev.free(&c->dev, any);
+    c->dev.memory_for(&c->dev, o);
+    return loaded;
+}
+
+/* Where a call fails, the shape is our kernels' from now on.  The lock is held. */
+static void ask(struct dt_cuda *c, struct plan *k)
+{
+    k->asked = true;
+    build(c->dnn, k);
+    if (k->plan && !load(c, k)) {
+        dt_cuda_dnn_graph_end(&k->graph);
+        k->plan = NULL;
+    }
+}
+
+void dt_cuda_dnn_settle(struct dt_cuda *c)
+{
+    struct dt_cuda_dnn_plans *p = c->dnn;
+
+    if (!p)
+        return;
+    dt_cuda_use(&c->dev);
+    pthread_mutex_lock(&p->lock);
+    for (int i = 0; i < p->n; i++)
+        if (!p->known[i]->asked)
+            ask(c, p->known[i]);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* ---- runs ---- */
 
 static size_t up(size_t bytes)
 {
@@ -224,7 +281,8 @@ __attribute__((visibility("default"))) void dt_cuda_dnn_ran(unsigned out[5])
 static bool run(struct dt_device_queue *q, const struct dt_cuda_dnn_shape *s, struct places *at,
                 size_t delta, size_t own)
 {
-    struct dt_cuda_dnn_plans *p = dt_cuda_of(q->dev)->dnn;
+    struct dt_cuda *c = dt_cuda_of(q->dev);
+    struct dt_cuda_dnn_plans *p = c->dnn;
     char text[256] = "", *room;
     struct plan *k;
     int st;
@@ -233,6 +291,8 @@ static bool run(struct dt_device_queue *q, const struct dt_cuda_dnn_shape *s, st
         return false;
     pthread_mutex_lock(&p->lock);
     k = plan_of(p, s);
+    if (k && !k->asked && p->at_once)
+        ask(c, k);
     if (!k || !k->plan) {
         pthread_mutex_unlock(&p->lock);
         return false;
@@ -246,7 +306,7 @@ static bool run(struct dt_device_queue *q, const struct dt_cuda_dnn_shape *s, st
         put(at, DT_DNN_UID_DELTA, room);
         put(at, DT_DNN_UID_DQ_SUM, room + delta);
     }
-    st = execute(p, q, k->plan, at, room + own);
+    st = execute(p, q->stream, k->plan, at, room + own);
     if (st != DT_DNN_SUCCESS)
         p->fn->GetLastErrorString(text, sizeof(text));
     pthread_mutex_unlock(&p->lock);
@@ -374,12 +434,16 @@ const float *dt_cuda_dnn_conv_bwd_weight(struct dt_device_queue *q, const struct
 
 /* Sequences of one length only: then rows are as many as the longest ones would have.  What the library calls causal is
  * what we do where there are as many keys as queries. */
-static bool can_attend(const struct dt_device_queue *q, const struct dt_kernel_attention *a)
+static bool can_attend(const struct dt_device_queue *q, const struct dt_kernel_attention *a,
+                       const struct dt_cuda_dnn_shape *s)
 {
-    return dt_cuda_of(q->dev)->dnn && a->dtype == DT_BF16 && a->n_seq > 0 && a->max_q > 0 &&
-           a->max_k > 0 && a->rows_q == a->n_seq * a->max_q && a->rows_k == a->n_seq * a->max_k &&
+    const struct dt_cuda *c = dt_cuda_of(q->dev);
+
+    return c->dnn && a->dtype == DT_BF16 && a->n_seq > 0 && a->max_q > 0 && a->max_k > 0 &&
+           a->rows_q == a->n_seq * a->max_q && a->rows_k == a->n_seq * a->max_k &&
            (!a->causal || a->max_q == a->max_k) && a->head_dim % 8 == 0 && a->stride_q % 8 == 0 &&
-           a->stride_k % 8 == 0 && a->stride_v % 8 == 0 && a->stride_o % 8 == 0;
+           a->stride_k % 8 == 0 && a->stride_v % 8 == 0 && a->stride_o % 8 == 0 &&
+           !dt_cuda_dnn_attention_fails(s, dt_cuda_dnn_version(c->dnn), c->capability);
 }
 
 static struct dt_cuda_dnn_shape attention_shape(enum dt_cuda_dnn_what what,
@@ -423,7 +487,7 @@ bool dt_cuda_dnn_attention_fwd(struct dt_device_queue *q, const struct dt_kernel
     const float nothing = -INFINITY;
     struct places at = {};
 
-    if (!can_attend(q, a) || !dt_cuda_aligned(query, key, value, o, lse))
+    if (!can_attend(q, a, &s) || !dt_cuda_aligned(query, key, value, o, lse))
         return false;
     put_inputs(&at, a, &nothing, query, key, value);
     put(&at, DT_DNN_UID_O, o);
@@ -440,7 +504,7 @@ bool dt_cuda_dnn_attention_bwd(struct dt_device_queue *q, const struct dt_kernel
     const float nothing = -INFINITY, one = 1;
     struct places at = {};
 
-    if (!can_attend(q, a) || !dt_cuda_aligned(query, key, value, o, d_o) ||
+    if (!can_attend(q, a, &s) || !dt_cuda_aligned(query, key, value, o, d_o) ||
         !dt_cuda_aligned(lse, dq, dk, dv))
         return false;
     put_inputs(&at, a, &nothing, query, key, value);

@@ -5,15 +5,14 @@
 #ifndef DT_KERNELS_CUDA_DNN_H
 #define DT_KERNELS_CUDA_DNN_H
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/dnn_api.h"
 
-struct dt_cuda_dnn_plans; /* dnn.cu: of a device, for all its queues */
 struct dt_cuda_dnn_shape; /* dnn_graph.h */
 
 /* Which shapes are worth a plan.  A plan takes up to seconds of the host, and gains micro- to milliseconds of the card each
- * time it runs; so the library is asked when a shape has come for the DT_KERNEL_SETTLES-th time (kernels.h), until then our
- * kernels do it.  Where every microbatch has lengths of its own, and a shape comes as often as there are layers,
+ * time it runs; so it is for shapes that have come for the DT_KERNEL_SETTLES-th time (kernels.h), and until the library has been
+ * asked, in `settle` (kernels/device.h), our kernels do it.  Where every microbatch has lengths of its own, and a shape comes as often as there are layers,
  * nobody waits for plans.  Counts are kept in sets of WAYS, by hash: where a set is full and a new shape comes, all its
  * counts go down by one, so that what comes often outlives what comes once. */
 struct dt_cuda_dnn_uses {
@@ -24,14 +23,16 @@ struct dt_cuda_dnn_uses {
         unsigned n; /* 0: nobody's */
     } seen[SETS][WAYS];
 };
-/* Counts one more.  Is it to be asked for now?  Then it is forgotten. */
+/* Counts one more.  Is a plan worth it from now on?  Then it is forgotten. */
 bool dt_cuda_dnn_use(struct dt_cuda_dnn_uses *u, const struct dt_cuda_dnn_shape *s);
 
 /* Loaded once; NULL with `err` filled where it is not there (lt.cu). */
 const struct dt_cuda_dnn *dt_cuda_dnn_load(struct dt_error *err);
 
-/* NULL where it cannot be used; `err` says why.  at_once: a shape's first appearance is enough. */
-struct dt_cuda_dnn_plans *dt_cuda_dnn_plans_new(bool at_once, struct dt_error *err);
+/* NULL where it cannot be used; `err` says why.  at_once: what is worth a plan gets it there and then. */
+struct dt_cuda_dnn_plans *dt_cuda_dnn_plans_new(unsigned often, bool at_once, struct dt_error *err);
+/* Asks for the plans that are worth it, and loads their kernels. */
+void dt_cuda_dnn_settle(struct dt_cuda *c);
 void dt_cuda_dnn_plans_free(struct dt_cuda_dnn_plans *p);
 /* As the library says it: 91900 is 9.19.0. */
 size_t dt_cuda_dnn_version(const struct dt_cuda_dnn_plans *p);

@@ -223,6 +223,26 @@ static void backward(struct dt_cuda_dnn_graph *g, const struct dt_cuda_dnn_shape
     dt_cuda_dnn_pointwise(g, DT_DNN_IDENTITY, DT_DNN_FLOAT, &dq_sum, NULL, NULL, &dq, 0);
 }
 
+/* NVIDIA's own frontend does without 9.10.0 and 9.10.1 ("known bugs", cudnn-frontend, sdpa_support_surface.h).  The backward makes
+ * NaN of finite numbers
+ * - up to 9.15.0, where keys do not fill blocks of 128 (issue 160; the frontend masks the rest of the block with lengths of
+ *   sequences in memory of the card, which our graph does not have);
+ * - on compute capability 9.x where half of the last block is filled, the logarithm of a row's sum is below -88.7 and no causal
+ *   mask hides the other half (pull request 628: 9.30 does it still);
+ * - of a single query whose logarithm is as low (issue 1072), for which planning has crashed, too (issue 1071). */
+bool dt_cuda_dnn_attention_fails(const struct dt_cuda_dnn_shape *s, size_t version, int capability)
+{
+    enum { BLOCK = 128, FILLS_BLOCKS = 91501 };
+    int64_t rest = s->lk % BLOCK;
+
+    if (version == 91000 || version == 91001)
+        return true;
+    if (s->what == DT_DNN_ATTENTION_FWD)
+        return false;
+    return s->lq == 1 || (rest > 0 && version < FILLS_BLOCKS) ||
+           (rest == BLOCK / 2 && !s->causal && capability / 10 == 9);
+}
+
 void dt_cuda_dnn_attention_ops(struct dt_cuda_dnn_graph *g, const struct dt_cuda_dnn_shape *s)
 {
     if (s->what == DT_DNN_ATTENTION_FWD)

@@ -70,6 +70,11 @@ struct dt_cuda_dnn_value dt_cuda_dnn_tensor(struct dt_cuda_dnn_graph *g,
     struct dt_cuda_dnn_value v = {};
     int64_t alignment = ALIGNMENT;
 
+    if (!t->is_virtual) {
+        assert(g->n_places < DT_DNN_PLACES);
+        g->place[g->n_places].uid = t->uid;
+        g->place[g->n_places++].by_value = t->by_value;
+    }
     v.d = dt_cuda_dnn_new(g, DT_DNN_TENSOR);
     memcpy(v.dim, t->dim, sizeof(v.dim));
     dt_cuda_dnn_set(g, v.d, DT_DNN_TENSOR_DATA_TYPE, DT_DNN_T_DATA_TYPE, 1, &t->type);

@@ -34,7 +34,7 @@ enum {
     DT_DNN_UID_FIRST_VIRTUAL = 100
 };
 
-enum { DT_DNN_DESCRIPTORS = 160, DT_DNN_OPS = 32 };
+enum { DT_DNN_DESCRIPTORS = 160, DT_DNN_OPS = 32, DT_DNN_PLACES = 16 };
 
 struct dt_cuda_dnn_tensor {
     int64_t uid;
@@ -48,6 +48,11 @@ struct dt_cuda_dnn_graph {
     int64_t next_virtual;
     int n, n_ops;
     void *made[DT_DNN_DESCRIPTORS], *ops[DT_DNN_OPS];
+    int n_places;
+    struct {
+        int64_t uid;
+        bool by_value;
+    } place[DT_DNN_PLACES]; /* tensors that lie in memory which the caller names */
 };
 /* A tensor of a graph, and what the operations after it need to know of it. */
 struct dt_cuda_dnn_value {
@@ -105,6 +110,8 @@ void dt_cuda_dnn_add_op(struct dt_cuda_dnn_graph *g, void *op);
 /* The operations of a shape (dnn_conv.cu, dnn_attention.cu). */
 void dt_cuda_dnn_conv_ops(struct dt_cuda_dnn_graph *g, const struct dt_cuda_dnn_shape *s);
 void dt_cuda_dnn_attention_ops(struct dt_cuda_dnn_graph *g, const struct dt_cuda_dnn_shape *s);
+/* Is the library known to do that shape of attention wrong?  `version` as it says it itself, capability 90 of an H100. */
+bool dt_cuda_dnn_attention_fails(const struct dt_cuda_dnn_shape *s, size_t version, int capability);
 
 /* For whom: a handle, or the properties of a card that is not here (a finalized descriptor). */
 struct dt_cuda_dnn_card {

@@ -15,6 +15,7 @@ extern "C" {
 }
 
 #include <stdlib.h>
+#include <time.h>
 
 enum { ALIGN = 256, GROUP = 64 };
 
@@ -409,38 +410,75 @@ static void memory_trim(const struct dt_device *dev)
 
 /* ---- what is asked for ---- */
 
+static bool is_idle(const struct dt_cuda *c)
+{
+    for (const struct dt_device_queue *q = c->queues; q; q = q->next)
+        if (dt_cuda_said(cudaStreamQuery(q->stream)) == cudaErrorNotReady)
+            return false;
+    return true;
+}
+
+/* Of what nobody uses; or of the driver's. */
+static struct block *of_free(struct dt_cuda_memory *m, size_t bytes)
+{
+    return m->piece > 0 ? take(m, bytes) : NULL;
+}
+static struct block *of_driver(struct dt_cuda_memory *m, size_t bytes)
+{
+    if (m->piece == 0)
+        return own_block(bytes);
+    return grow(m, bytes) ? take(m, bytes) : NULL;
+}
+
+/* What queues have not passed yet comes back when they have.  One may stand until other ranks come, and these until another
+ * thread of this rank has issued something, for which it may want the lock.  So the lock is not held meanwhile, nor is
+ * the driver asked to free anything, for which it waits for all queues, before they have nothing to do. */
+static struct block *find_later(struct dt_cuda *c, size_t bytes)
+{
+    static const struct timespec a_while = {0, 200000};
+    struct dt_cuda_memory *m = c->memory;
+    struct block *b = NULL;
+
+    for (;;) {
+        bool idle = is_idle(c);
+
+        close_group(c);
+        if (reclaim(c, false))
+            b = m->piece == 0 ? own_block(bytes) : take(m, bytes);
+        if (b || idle)
+            break;
+        pthread_mutex_unlock(&c->lock);
+        nanosleep(&a_while, NULL);
+        pthread_mutex_lock(&c->lock);
+    }
+    return b || !trim(m) ? b : of_driver(m, bytes); /* free, but in pieces too small */
+}
+
 static struct block *find(struct dt_cuda *c, size_t bytes)
 {
     struct dt_cuda_memory *m = c->memory;
     struct block *b;
 
+    if (m->piece > 0)
+        bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     reclaim(c, false);
-    if (m->piece == 0) {
-        close_group(c);
-        b = own_block(bytes);
-        if (!b && reclaim(c, true))
-            b = own_block(bytes);
-        return b;
-    }
-    bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    b = take(m, bytes);
+    b = of_free(m, bytes);
     if (b)
         return b;
     close_group(c);
-    if (reclaim(c, false) && (b = take(m, bytes)))
-        return b;
-    if (grow(m, bytes))
-        return take(m, bytes);
-    if (reclaim(c, true) && (b = take(m, bytes)))
-        return b;
-    return trim(m) && grow(m, bytes) ? take(m, bytes) : NULL; /* free, but in pieces too small */
+    if (reclaim(c, false))
+        b = of_free(m, bytes);
+    if (!b)
+        b = of_driver(m, bytes);
+    return b ? b : find_later(c, bytes);
 }
 
 void dt_cuda_memory_shown(struct dt_cuda *c, const void *p)
 {
     pthread_mutex_lock(&c->lock);
     for (struct piece *x = c->memory->pieces; x; x = x->next)
-        if ((const char *)p >= (const char *)x->p && (const char *)p < (const char *)x->p + x->bytes)
+        if ((const char *)p >= (const char *)x->p &&
+            (const char *)p < (const char *)x->p + x->bytes)
             x->shown = true;
     pthread_mutex_unlock(&c->lock);
 }

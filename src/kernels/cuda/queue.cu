@@ -457,6 +457,28 @@ static bool entry(const char *name, value_fn **fn)
     return p != NULL;
 }
 
+/* Drivers have the functions also where they or the card cannot do it (CUDA_ERROR_NOT_SUPPORTED), so a stream that has nothing else
+ * to do writes a word, and waits for it. */
+static bool has_gates(struct dt_cuda *c)
+{
+    struct dt_error err;
+    void *p = NULL;
+    bool has = false;
+
+    if (!entry("cuStreamWriteValue64", &write_value) ||
+        !entry("cuStreamWaitValue64", &wait_value) ||
+        c->dev.host_alloc(&c->dev, sizeof(uint64_t), &err, &p) != DT_OK)
+        return false;
+    *(uint64_t *)p = 0;
+    if (write_value(c->clock, (unsigned long long)(uintptr_t)p, 1, WRITE_DEFAULT) == 0 &&
+        wait_value(c->clock, (unsigned long long)(uintptr_t)p, 1, WAIT_GEQ) == 0)
+        has = true;
+    has = dt_cuda_said(cudaStreamSynchronize(c->clock)) == cudaSuccess && has &&
+          *(volatile uint64_t *)p == 1;
+    c->dev.host_free(&c->dev, p);
+    return has;
+}
+
 enum dt_status dt_cuda_queues(struct dt_cuda *c, struct dt_error *err)
 {
     struct dt_device *d = &c->dev;
@@ -469,8 +491,7 @@ enum dt_status dt_cuda_queues(struct dt_cuda *c, struct dt_error *err)
     }
     if (e != cudaSuccess)
         return runtime_error(err, e, "the card's clock");
-    d->info.gates =
-        entry("cuStreamWriteValue64", &write_value) && entry("cuStreamWaitValue64", &wait_value);
+    d->info.gates = has_gates(c);
     d->queue_new = queue_new;
     d->queue_free = queue_free;
     d->queue_sync = queue_sync;

@@ -14,7 +14,8 @@
 enum { CANDIDATES = 8, RUNS = 4 };
 static const double WORTH = 0.98;
 
-/* At most `want` algorithms, the library's favourite first; *n = 0: it has none. */
+/* At most `want` algorithms, the library's favourite first; *n = 0: it has none.  Sums of parts of k are kept in fp32: by itself
+ * the library may keep them in the result's type, and round them to bf16 before it adds them. */
 static cublasStatus_t ask(const struct dt_cuda_lt *lt, cublasLtHandle_t handle,
                           const struct dt_cuda_shape *s, struct dt_cuda_call *c, int want,
                           cublasLtMatmulHeuristicResult_t *found, int *n)
@@ -27,12 +28,16 @@ static cublasStatus_t ask(const struct dt_cuda_lt *lt, cublasLtHandle_t handle,
                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, s->c_align},
                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, s->d_align}};
     uint64_t room = DT_CUDA_PRODUCT_ROOM;
+    uint32_t parts = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     cublasStatus_t st;
     int got = 0;
 
     DT_CUDA_LT_TRY(lt->MatmulPreferenceCreate(&c->want));
     DT_CUDA_LT_TRY(lt->MatmulPreferenceSetAttribute(
         c->want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof(room)));
+    if (s->c_type == DT_BF16)
+        DT_CUDA_LT_TRY(lt->MatmulPreferenceSetAttribute(
+            c->want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &parts, sizeof(parts)));
     for (size_t i = 0; i < sizeof(align) / sizeof(align[0]); i++) {
         uint32_t bytes = 1u << align[i].log2;
 
@@ -62,12 +67,13 @@ static void name_of(const struct dt_cuda_shape *s, char *out, size_t size)
 
     snprintf(out, size,
              "m %lld n %lld k %lld ld %lld %lld %lld %s to %s turned %d%d add %d "
-             "epilogue %s%s%s aligned %d %d %d %d %d",
+             "epilogue %s%s%s%s aligned %d %d %d %d %d",
              (long long)s->m, (long long)s->n, (long long)s->k, (long long)s->lda,
              (long long)s->ldb, (long long)s->ldc, types[s->type], types[s->c_type], s->a_turned,
              s->b_turned, s->beta, epilogues[s->epilogue], s->epilogue ? " " : "",
-             s->epilogue ? types[s->bias_type] : "", 1 << s->a_align, 1 << s->b_align,
-             1 << s->c_align, 1 << s->d_align, 1 << s->bias_align);
+             s->epilogue ? types[s->bias_type] : "", s->c_type == DT_BF16 ? " parts fp32" : "",
+             1 << s->a_align, 1 << s->b_align, 1 << s->c_align, 1 << s->d_align,
+             1 << s->bias_align);
 }
 
 /* What was noted may be of a library that says the same of itself and is another one: it is asked. */
