@@ -19,7 +19,7 @@ for kind in models clusters jobs samples profiles; do
     check "$kind: in JSON" '[ "$(grep -c "^      \"name\"" out)" = "$(sed 1d table | wc -l)" ] && grep -q "^  \"$kind\": \[" out'
 done
 expect 0 "^mllm-72b  *model  *70.561  *encoder .*, llm .*, generator " "$DISTTRAIN" list models
-expect 0 "^a800-1296  *A800-SXM4-80GB  *1296  *162 of 8  *312  *80 " "$DISTTRAIN" list clusters
+expect 0 "^a800-1296  *A800-SXM4-80GB  *1296  *162 of 8  *312  *79.33 " "$DISTTRAIN" list clusters
 expect 2 "list has no action 'model'; did you mean 'models'" "$DISTTRAIN" list model
 mkdir -p mine/clusters; cp "$srcdir/traces/clusters/a100.yaml" mine/clusters/ours.yaml; echo 'nodes: [' >mine/clusters/broken.yaml
 expect 0 "^ours " env DISTTRAIN_TRACES="$PWD/mine" "$DISTTRAIN" list clusters

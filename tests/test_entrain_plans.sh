@@ -27,7 +27,7 @@ grep -A 14 'draws that differ' out >seed.1
 expect 0 "draws that differ" $job search.dp=4 samples.seed=1 simulate.seed=2
 grep -A 14 'draws that differ' out >seed.2
 check "another seed draws others" "! cmp -s seed.1 seed.2"
-expect 0 "ask for the plan.s division; there is no other, as each module has one unit" $job
+expect 0 "ask for the plan.s division; there is no other, as each module has one unit" $job search.dp=16
 # Largest microbatches that are assigned need more recomputation than the mean one.
 expect 0 "encoder full" $job search.dp=4 samples.distribution.image_side.sigma=0.4 samples.distribution.image_side.mu=6.4
 

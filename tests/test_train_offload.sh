@@ -95,7 +95,7 @@ expect 0 "train.offload is optimizer, not encoder none, llm optimizer, generator
 expect 0 "plan.encoder.offload is optimizer, not none" \
     "$DISTTRAIN" simulate job.yaml --plan plan.json plan.encoder.offload=optimizer
 expect 2 'offload: unknown value "optimiser"; did you mean "optimizer"?' "$DISTTRAIN" simulate job.yaml train.offload=optimiser
-big='llama-70b-96 cluster.nodes=2 train.zero=1'
+big='llama-70b-96 cluster.nodes=2 cluster.memory=80GB train.zero=1'
 expect 3 "train.offload=optimizer" "$DISTTRAIN" plan $big
 expect 0 "" "$DISTTRAIN" plan $big 'train.offload={llm: optimizer}' --explain
 check "hosts of which it is not known what they have" 'grep -q "memory of hosts.* of a node; what a node has is not known" out'
@@ -116,6 +116,6 @@ for key in 'host_bandwidth=5GB/s,50GB/s' 'host_memory_bandwidth=50GB/s,500GB/s';
     check "cluster.${key%%=*} changes the time of the step" \
         '[ "$(grep -o "\"iteration_s\": [0-9.]*" out | sort -u | wc -l)" -ge 2 ]'
 done
-expect 2 "state cluster.host_bandwidth" "$DISTTRAIN" simulate job.yaml cluster.device=other cluster.cores_per_node=0 \
+expect 2 "state cluster.host_bandwidth" "$DISTTRAIN" simulate job.yaml cluster.device=other cluster.cores_per_node=0 run.precision=bf16 \
     'plan={colocated: true}' train.offload=optimizer
 totals
