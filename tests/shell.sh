@@ -71,6 +71,8 @@ plan: {encoder: {}, llm: {dp: 2}, generator: {}}
 run: {data: two-000000.tar, precision: fp32, threads: 1, decay: constant, warmup_steps: 1, $1}
 END
 }
+# all_of_it: is this make check-full, which does not look at the time?
+all_of_it() { [ "${DT_CHECK_FULL:-0}" != 0 ]; }
 # write_quick_job: the same with two layers in its encoder, of a run whose steps take milliseconds
 write_quick_job() {
     cat >job.yaml <<'END'

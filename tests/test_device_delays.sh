@@ -61,18 +61,12 @@ else
     layout 'fan-in 4/2/1' 3 64
     layout 'dp 2, zero 0' 4 16
     layout 'tp 2' 5 64
-    layout 'vpp 2' 6 16
-    layout 'cp 4, ring, pp 2' 7 64
     layout_on_queues 'cp 4, ring, pp 2' 4 64
     layout_over_nccl 'cp 4, ring, pp 2' 4 64
-    layout_on_queues 'fan-in 4/2/1' 1 64
     layout_on_queues 'tp 2' 2 64
-    layout_on_queues 'tp 2, colocated' 3 64
     layout_on_queues 'dp 2, zero 0' 3 16
     layout_over_nccl 'fan-in 4/2/1' 1 64
-    layout_over_nccl 'tp 2' 2 16
     layout_over_nccl 'vpp 2, tp 2' 3 64
-    layout_over_nccl 'tp 2, colocated' 4 64
     passes 'operations on queues, seed 2' env DISTTRAIN_FAKE_SEED=2 DT_TEST_SEED=2 DISTTRAIN_FAKE_SHARE=32 \
         "$builddir/tests/test_on_queue"
     passes 'noise of modules, seed 1' "$builddir/tests/test_modules_noise"

@@ -30,9 +30,9 @@ expect 0 "ops joined, 0 only in a, 0 only in b" "$DISTTRAIN" compare --runs runs
 check "predicted, then measured" 'grep -q "^a  run 1: .*, simulated on" out && grep -q "^b  run 2: .*, executed on" out'
 expect 0 "median |error|" "$DISTTRAIN" loop --anyway job.yaml --ranks 1 --steps 1 --warm-up 0 --seconds 0
 expect 5 "failed; its last output was" env PATH=/none "$DISTTRAIN" loop --anyway job.yaml --ranks 2 --steps 1 --warm-up 0 --seconds 0
-# A profile of blocks that take three times as long, at the same speed of the machine, is measured again.  In place of mpirun a
+# (make check-full.)  A profile of blocks that take three times as long, at the same speed of the machine, is measured again.  In place of mpirun a
 # script gives all profiles the first one's times, the second three times these.
-if command -v sqlite3 >/dev/null && [ "$(nproc)" -ge 2 ]; then
+if all_of_it && command -v sqlite3 >/dev/null && [ "$(nproc)" -ge 2 ]; then
     cat >made/launcher <<'END'
 #!/bin/sh
 case " $* " in *" profile "*) ;; *) exec mpirun "$@" ;; esac
