@@ -10,11 +10,16 @@
  *              4 B of the rest; in fp32 they are gathered where they lie
  *   working    the temporaries of a block: gradients inside it, and what recompute or no backward
  *              keeps out of the activations
- *   beside     of a stage: two tensors between blocks, gradients of skips and of conditioning states; rooms of StepCCL's chunks
+ *   beside     of a stage: two tensors between blocks, gradients of skips and of conditioning states; rooms of StepCCL's
+ *              chunks; the table of rotary positions
  *   states     conditioning states and time embeddings, kept with the activations
  *   batch      ids, targets, pixels and noise of a microbatch
  *   scratch    of kernels: logits of a chunk of rows and their gradient, or the gathered rows and
  *              the sum of a filter's gradient.  One for all lanes of a rank.
+ *
+ * `working`, `beside` and `batch` are rooms, which the executor makes for the fullest microbatch and a sixteenth more.
+ * oneDNN's blocks, to which it fills up packed weights, are not counted: they differ between CPUs, and matter to widths
+ * below a hundred or so alone.
  *
  * What each kind of block takes is its row's (core/model/block_KIND.c): the sizes of temporaries follow the blocks of the
  * executor (backward in exec/modules/block_*.c), those of scratch its kernels (conv_bwd_weight, xent).
@@ -29,10 +34,18 @@
 enum { MASTER_BYTES = 4, MOMENT_BYTES = 8 };
 /* derived from what a batch holds: ids, targets, positions, rows, loss; on host and device */
 enum { BATCH_TOKEN_BYTES = 64, PIXEL_BYTES = 2 * 4, NOISE_BYTES = 2 * 4 };
+/* derived: rooms have that part of what they are made for to spare (exec/program/execute_lane.c) */
+enum { SPARE = 16, ANGLE_BYTES = 4 };
 
 static double tp(const struct dt_memory_lane *s)
 {
     return s->shard.tp > 1 ? s->shard.tp : 1;
+}
+
+/* By what a room for that many rows, or items, is larger than they need. */
+static double roomy(double n)
+{
+    return n > 0 ? 1 + floor(n / SPARE) / n : 1;
 }
 
 static double level_tokens(const struct dt_memory_lane *s, const struct dt_block *b)
@@ -136,6 +149,11 @@ static double batch_bytes(const struct dt_memory_lane *s)
     return s->tokens * BATCH_TOKEN_BYTES;
 }
 
+static double batch_room(const struct dt_memory_lane *s)
+{
+    return roomy(s->tokens) * batch_bytes(s);
+}
+
 /* Conditioning states and time embeddings of a U-Net. */
 static double states_bytes(const struct dt_memory_lane *s, int first, int last)
 {
@@ -196,7 +214,7 @@ static double exact(const struct dt_memory_lane *s, int i)
 /* What no backward or recompute keeps out of the activations, and gradients inside the block. */
 static double working(const struct dt_memory_lane *s, int i, bool above)
 {
-    return above ? s->whole - s->kept + temporaries(s, i) : s->whole;
+    return roomy(s->tokens) * (above ? s->whole - s->kept + temporaries(s, i) : s->whole);
 }
 
 /* StepCCL: rooms of a chunk of rows of what the members have shares of, and of all rows of what they sum
@@ -224,7 +242,22 @@ static double chunk_rooms(const struct dt_memory_lane *s, int first, int last)
            ((floor(s->tokens / y->stepccl_chunks) + 2 * tp(s)) * share + s->tokens * whole);
 }
 
-/* Two tensors between blocks, gradients of skips and of conditioning states, rooms of chunks. */
+/* Sines and cosines of every position of a document that there may be: of whole ones, where members have parts. */
+static double rotary_bytes(const struct dt_memory_lane *s, int first, int last)
+{
+    double positions = s->shard.cp > 1 ? (double)s->work->tokens_max : s->tokens;
+    int width = 0;
+
+    for (int i = first; i < last; i++) {
+        const struct dt_block *b = &s->mod->blocks[i];
+
+        if (b->kind == DT_BLOCK_TRANSFORMER && b->causal && b->max_pos == 0)
+            width = b->head_dim;
+    }
+    return ANGLE_BYTES * width * positions * roomy(positions);
+}
+
+/* Two tensors between blocks, gradients of skips and of conditioning states, rooms of chunks, rotary positions. */
 static double beside(const struct dt_memory_lane *s, int module, const struct dt_model *m,
                      int first, int last)
 {
@@ -236,7 +269,8 @@ static double beside(const struct dt_memory_lane *s, int module, const struct dt
         flow = fmax(flow, flow_bytes(s, i));
         skips += above ? s->elem * level_tokens(s, &s->mod->blocks[i]) * skip_channels(s, i) : 0;
     }
-    return 2 * flow + skips + states_bytes(s, first, last) + chunk_rooms(s, first, last);
+    return roomy(s->tokens) * (2 * flow + skips + chunk_rooms(s, first, last)) +
+           roomy((double)s->work->n) * states_bytes(s, first, last) + rotary_bytes(s, first, last);
 }
 
 /* All parameters once more, rounded; in fp32 products read the master itself. */
@@ -250,7 +284,7 @@ static double rounded(const struct dt_memory_lane *s, int i, bool above)
 #define EXECUTOR                                                                                   \
     .param = MASTER_BYTES, .grad = MASTER_BYTES, .optimizer = MOMENT_BYTES,                        \
     .master = MASTER_BYTES, .grads_of_all = true, .messages = 2, .working = working,               \
-    .beside = beside, .states = states_bytes, .batch = batch_bytes
+    .beside = beside, .states = states_bytes, .batch = batch_room
 #define UNPACKED EXECUTOR, .packed = rounded, .exact = exact, .wire = wire_vectors, .spare = 1
 const struct dt_memory_row dt_memory_row_cpu = {EXECUTOR, .packed = packed, .wire = wire,
                                                 .scratch = scratch};
