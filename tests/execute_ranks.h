@@ -48,6 +48,8 @@ struct ranks_case {
 /* execute_layouts.c: rows of the table, and behind them the pairs of encoder and LLM in every way. */
 int n_rows(void);
 int n_layouts(void);
+/* Whether make check looks at layout i where a suite takes `part` of its every `of`; with DT_CHECK_FULL all are looked at. */
+bool is_looked_at(const struct ranks_case *c, int i, int part, int of);
 void read_layout(int i, struct ranks_case *c);
 
 struct world {
