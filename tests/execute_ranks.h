@@ -48,8 +48,11 @@ struct ranks_case {
 /* execute_layouts.c: rows of the table, and behind them the pairs of encoder and LLM in every way. */
 int n_rows(void);
 int n_layouts(void);
-/* Whether make check looks at layout i where a suite takes `part` of its every `of`; with DT_CHECK_FULL all are looked at. */
-bool is_looked_at(const struct ranks_case *c, int i, int part, int of);
+/* With DT_CHECK_FULL suites look at all layouts, else at every other one of those that are not `full`: some at the even ones,
+ * some at the odd ones, so that each is looked at. */
+enum { EVEN, ODD };
+bool all_of_them(void);
+bool is_looked_at(const struct ranks_case *c, int i, int half);
 void read_layout(int i, struct ranks_case *c);
 
 struct world {

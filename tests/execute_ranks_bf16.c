@@ -151,7 +151,7 @@ START_TEST(rounding_what_is_gathered_changes_nothing)
 
     ck_assert_ptr_nonnull(ranks);
     read_layout(_i, &c);
-    if (gathers(&c) && !in_groups(&c) && is_looked_at(&c, _i, 1, 2) && dt_test_has_bf16()) {
+    if (gathers(&c) && !in_groups(&c) && is_looked_at(&c, _i, ODD) && dt_test_has_bf16()) {
         c.bf16 = true;
         for (int way = 0; way < WAYS; way++) {
             for (int m = 0; m < MODULES; m++)

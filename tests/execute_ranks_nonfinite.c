@@ -207,7 +207,7 @@ START_TEST(a_step_that_is_not_made_leaves_no_trace)
 
     ck_assert_ptr_nonnull(ranks);
     read_layout(_i, &c);
-    if (!is_looked_at(&c, _i, 1, 2)) {
+    if (!is_looked_at(&c, _i, ODD)) {
         free(ranks);
         return;
     }

@@ -14,13 +14,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static bool all_of_them(void)
-{
-    const char *s = getenv("DT_CHECK_FULL");
-
-    return s && *s && *s != '0';
-}
-
 /* Differences seen, relative; kept across the processes of tests. */
 struct seen {
     bool run;
@@ -184,7 +177,7 @@ START_TEST(ranks_train_as_one_process)
     struct ranks_case c;
 
     read_layout(_i, &c);
-    if (!only_case() && !is_looked_at(&c, _i, 2, 3))
+    if (!only_case() && !is_looked_at(&c, _i, EVEN))
         return;
     check_case(&c, &seen[_i]);
 }

@@ -72,6 +72,14 @@ while IFS='|' read -r both less more may; do
     [ "$tried" -gt "$fixed" ] || most=${may:-1.0011}
     told="$both: $slow s with $less, ${fast:-nothing fits} with $more"
     check "$told" 'awk -v a="$slow" -v b="$fast" -v most="$most" "BEGIN { exit !(b > 0 && b <= most * a) }"'
+    if [ "$may" ]; then # it is the lists: the plan of less is no faster with more
+        # shellcheck disable=SC2086
+        "$DISTTRAIN" plan -o less.json $both "$less" >out 2>err </dev/null
+        # shellcheck disable=SC2086
+        kept=$("$DISTTRAIN" simulate --no-runs --json -p less.json $both "$more" simulate.contention=false 2>err </dev/null |
+            sed -n 's/^ *"iteration_s": \(.*\),$/\1/p')
+        check "$told, where the plan of less takes $kept s" 'awk -v a="$kept" -v b="$fast" "BEGIN { exit !(b > 0 && b <= 1.0011 * a) }"'
+    fi
     awk -v a="$slow" -v b="$fast" -v most="${may:-1.0011}" 'BEGIN { exit !(b > 0 && b <= most * a) }' && continue
     echo "slower: $told"
     slower=$((slower + 1))

@@ -207,12 +207,10 @@ enum dt_status dt_orch_choose_reorder(const struct dt_search_input *in, struct d
 struct dt_orch_binding {
     int module, stage;               /* the module and the stage of its busiest GPU */
     double sample_s[DT_MAX_MODULES]; /* C_m with the layout and the recomputation of the plan */
-    double
-        interval_s[DT_MAX_MODULES]; /* time a slot takes the busiest GPU of each module: its stage x
-                                          samples of a replica, and of a host the guests on that GPU */
-    double ideal_s[DT_MAX_MODULES]; /* the same of the mean GPU, with fractional samples (the
-                                          formula's) */
-    int stage_of[DT_MAX_MODULES];   /* stage of each module on that GPU */
+    /* Time a slot takes the busiest GPU of each module: its stage x samples of a replica, and of a host the guests there. */
+    double interval_s[DT_MAX_MODULES];
+    double ideal_s[DT_MAX_MODULES];   /* the same of the mean GPU, with fractional samples */
+    int stage_of[DT_MAX_MODULES];     /* stage of each module on that GPU */
     bool with_guests[DT_MAX_MODULES]; /* some guest lies there */
     char why[512];                    /* one sentence for people */
 };

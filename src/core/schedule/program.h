@@ -109,11 +109,10 @@ struct dt_lane {
 };
 struct dt_group { /* members of one collective: group_ops[first .. first+n) are op indices */
     uint32_t first, n;
-    uint8_t kind; /* enum dt_op_kind */
-    uint16_t
-        per_node; /* of lanes' GPUs of such a group, for how many a node has room (for the cost model) */
-    uint16_t ahead; /* places of its first node that are in front of them */
-    uint16_t share; /* such groups that use the node's NICs at the same time */
+    uint8_t kind;      /* enum dt_op_kind */
+    uint16_t per_node; /* lanes' GPUs that a node has room for (for the cost model) */
+    uint16_t ahead;    /* places of its first node that are in front of them */
+    uint16_t share;    /* such groups that use the node's NICs at the same time */
     /* Expert parallelism: of the ops' bytes those of experts, which ep times fewer ranks hold */
     uint64_t expert_bytes;
 };
