@@ -153,6 +153,73 @@ START_TEST(test_context_parallel_groups_span_nodes)
 }
 END_TEST
 
+/* What tensor parallelism of 8 adds to a block, forward and backward, as in Megatron-LM: Shoeybi et al. 2019 (arXiv 1909.08053,
+ * f and g: an all-reduce each way of a layer, one forward of the embedding and one backward of the head), Korthikanti et al.
+ * 2022 (arXiv 2205.05198: gathers and reduce-scatters in their place).  Loop: without and with sequence parallelism. */
+START_TEST(test_tensor_parallel_collectives)
+{
+    enum { TOKENS = 512, HIDDEN = 4096, BYTES = 2 * TOKENS * HIDDEN };
+    static const struct {
+        struct dt_block block;
+        int reduced[2], gathered[2], scattered[2]; /* forward, backward */
+    } cases[] = {
+        {{.kind = DT_BLOCK_EMBEDDING, .hidden = HIDDEN, .vocab = 32000}, {1, 0}, {0, 1}, {1, 0}},
+        {{.kind = DT_BLOCK_TRANSFORMER,
+          .hidden = HIDDEN,
+          .heads = 32,
+          .kv_heads = 32,
+          .head_dim = 128,
+          .ffn = 11008,
+          .gated = true,
+          .causal = true},
+         {2, 2},
+         {2, 2},
+         {2, 2}},
+        {{.kind = DT_BLOCK_LM_HEAD, .hidden = HIDDEN, .vocab = 32000}, {0, 1}, {1, 0}, {0, 1}},
+    };
+    const struct dt_work w = {1, TOKENS, (double)TOKENS * TOKENS, TOKENS};
+    const struct dt_block_shard shard = {.tp = 8, .cp = 1, .ep = 1, .ip = 1, .seqpar = _i};
+
+    for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
+        struct dt_block block = cases[i / 2].block;
+        struct dt_cost_block_times part[DT_MAX_KOPS];
+        struct dt_kop k[DT_MAX_KOPS];
+        double got[2] = {0}, want[2];
+        struct fixture f;
+        struct dt_cost *c;
+        int n;
+
+        block.unfused = i % 2;
+        fx_init(&f);
+        fx_module(&f, "llm", DT_ROLE_LLM, 1)->blocks[0] = block;
+        fx_collectives(&f);
+        fx_index(&f);
+        c = cost_of(&f, &plain);
+        n = dt_cost_block_parts(c, 0, 0, &shard, &w, k, part);
+        for (int j = 0; j < n; j++)
+            if (dt_cost_is_collective((int)k[j].family) && k[j].d[2] == BYTES) {
+                got[0] += part[j].fwd.ns;
+                got[1] += part[j].dgrad.ns;
+            }
+        for (int back = 0; back < 2; back++) {
+            want[back] =
+                _i ? cases[i / 2].gathered[back] * fx_coll_ns(DT_KOP_ALL_GATHER, 8, BYTES) +
+                         cases[i / 2].scattered[back] * fx_coll_ns(DT_KOP_REDUCE_SCATTER, 8, BYTES)
+                   : cases[i / 2].reduced[back] * fx_coll_ns(DT_KOP_ALL_REDUCE, 8, BYTES);
+            ck_assert_msg(fabs(got[back] - want[back]) <= 1e-9 * want[back] ||
+                              (block.unfused && got[back] >= want[back]), /* and what waits */
+                          "%s, %s: %g ns of collectives, %g in the papers",
+                          dt_block_kind_name(block.kind), back ? "backward" : "forward", got[back],
+                          want[back]);
+            ck_assert_msg(want[back] > 0 || got[back] <= 0, "%s, %s: %g ns",
+                          dt_block_kind_name(block.kind), back ? "backward" : "forward", got[back]);
+        }
+        dt_cost_free(c);
+        fx_free(&f);
+    }
+}
+END_TEST
+
 /* Step by step: attention to one rank's keys while the next rank's come; backwards with gradients as large, which
  * have one hop more.  A ring of 8 ranks 2 apart leaves its node, one of 4 does not.  Loop: on GPUs, on CPUs, where
  * attention hides nothing. */
@@ -610,6 +677,7 @@ int main(void)
 
     tcase_add_test(t, test_collectives_in_a_node);
     tcase_add_loop_test(t, test_a_ring_of_keys, 0, 2);
+    tcase_add_loop_test(t, test_tensor_parallel_collectives, 0, 2);
     tcase_add_test(t, test_collectives_across_nodes);
     tcase_add_test(t, test_published_ring);
     tcase_add_test(t, test_ring_latency_is_no_bandwidth);

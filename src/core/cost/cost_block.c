@@ -262,6 +262,12 @@ static void forward_collective(struct dt_cost_block_kernels *b, int i,
     add_part(&out->fwd, t, exposed_ns(b, i, DT_PHASE_FWD, t, false));
 }
 
+/* How often a collective, or its mirror, runs in the backward. */
+static double times_back(const struct dt_kop *k)
+{
+    return k->own_back ? k->back : k->count;
+}
+
 static void backward_collective(struct dt_cost_block_kernels *b, int i,
                                 struct dt_cost_block_times *out)
 {
@@ -271,12 +277,10 @@ static void backward_collective(struct dt_cost_block_kernels *b, int i,
     double gemm = 0, rest;
     int first, last;
 
-    if (b->block->kind == DT_BLOCK_LM_HEAD && k->family == DT_KOP_ALL_REDUCE)
-        return; /* the loss keeps its sums: nothing to reduce on the way back */
     rev.family = (enum dt_kop_family)mirror((int)k->family);
     dt_cost_kernel_one(b->c, &rev, DT_PHASE_FWD, NULL, &one);
     as_trained(b, i, &one);
-    dt_cost_time_add(&t, &one, k->count);
+    dt_cost_time_add(&t, &one, times_back(k));
     if (k->again)
         dt_cost_time_add(&t, &b->t[i][DT_PHASE_FWD], 1);
     /* the remap runs beside the weight-gradient GEMM (recalled from the paper's StepCCL appendix)
@@ -336,8 +340,10 @@ static void count_calls(const struct dt_cost_block_kernels *b, int i,
         dgrad = k->wgrad_only ? 0 : k->calls_back;
         wgrad = k->wgrad_only ? k->calls_back : 0;
     } else if (dt_cost_is_collective((int)k->family)) {
-        fwd *= 1 + b->c->tuning.call_per_rank * (double)k->d[0];
-        dgrad = b->block->kind == DT_BLOCK_LM_HEAD && k->family == DT_KOP_ALL_REDUCE ? 0 : fwd;
+        double each = 1 + b->c->tuning.call_per_rank * (double)k->d[0];
+
+        fwd = k->count > 0 ? n * each : 0;
+        dgrad = k->own_back ? k->back * each : fwd;
         dgrad *= k->again ? 2 : 1;
     } else {
         bool two = k->family == DT_KOP_GEMM && !k->has_weight; /* a gradient of each operand */

@@ -216,6 +216,17 @@ void dt_kop_emit_tp_leave(struct dt_kop_list *o, double tokens, double width)
                      DT_ELEM_BYTES * tokens * width, 1);
 }
 
+void dt_kop_emit_all_reduce(struct dt_kop_list *o, double bytes, double forward, double backward)
+{
+    int n = o->n;
+
+    dt_kop_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, bytes, forward);
+    if (o->n == n || o->again)
+        return;
+    o->k[n].own_back = true;
+    o->k[n].back = backward;
+}
+
 bool dt_block_never(const struct dt_block *b)
 {
     (void)b;

@@ -15,11 +15,20 @@ static void whole(const struct dt_block *b, struct dt_block_param_counts *p)
     p->vectors += (int64_t)b->max_pos * b->hidden;
 }
 
+/* Beside sequence parallelism every rank has the gradient of all rows, and takes it for the rows of its own share. */
+void dt_block_embedding_sum(const struct dt_block *b, struct dt_kop_list *o)
+{
+    if (o->w.seqpar)
+        dt_kop_emit_tp_leave(o, o->w.tokens, b->hidden);
+    else
+        dt_kop_emit_all_reduce(o, DT_ELEM_BYTES * o->w.tokens * b->hidden, 1, 0);
+}
+
 /* Vocabulary-parallel table: every rank looks up its own rows, the partial sums are combined. */
 static void fused(const struct dt_block *b, struct dt_kop_list *o)
 {
     dt_kop_emit_pointwise(o, DT_KOP_EMBED, o->w.tokens, b->hidden, 0, 2, true, 1);
-    dt_kop_emit_tp_leave(o, o->w.tokens, b->hidden);
+    dt_block_embedding_sum(b, o);
     if (b->max_pos > 0)
         dt_kop_emit_pointwise(o, DT_KOP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
 }

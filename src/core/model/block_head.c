@@ -17,16 +17,29 @@ static void params(const struct dt_block *b, struct dt_block_param_counts *p)
     p->matrices = b->tied ? 0 : (int64_t)b->vocab * b->hidden;
 }
 
+/* Beside sequence parallelism rows are whole already, but every rank has the gradient of its share of the vocabulary. */
+void dt_block_head_enter(const struct dt_block *b, struct dt_kop_list *o)
+{
+    if (o->w.seqpar)
+        dt_kop_emit_tp_enter(o, o->w.tokens, b->hidden);
+    else
+        dt_kop_emit_all_reduce(o, DT_ELEM_BYTES * o->w.tokens * b->hidden, 0, 1);
+}
+
+/* Maximum, target logit and sum of exponentials, one fp32 per token each. */
+void dt_block_head_sums(struct dt_kop_list *o)
+{
+    dt_kop_emit_all_reduce(o, 4 * o->w.tokens, 3, 0);
+}
+
 static void fused(const struct dt_block *b, struct dt_kop_list *o)
 {
     double v = dt_block_ceil_div(b->vocab, o->w.tp);
 
     dt_kop_emit_pointwise(o, DT_KOP_NORM, o->w.norm_tokens, b->hidden, 0, 2, true, 1);
-    dt_kop_emit_tp_enter(o, o->w.tokens, b->hidden);
+    dt_block_head_enter(b, o);
     dt_kop_emit_gemm(o, o->w.tokens, v, b->hidden, 1);
-    /* vocabulary-parallel loss: maximum, target logit and sum of exponentials, one fp32 per token
-     * each */
-    dt_kop_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, 4 * o->w.tokens, 3);
+    dt_block_head_sums(o);
     dt_kop_emit_pointwise(o, DT_KOP_XENT, o->w.tokens, v, 0, 2, false, 1);
 }
 

@@ -64,6 +64,13 @@ void dt_kop_emit_conv(struct dt_kop_list *o, double pixels, double c_in, double 
  * under sequence parallelism, else one all-reduce out. */
 void dt_kop_emit_tp_enter(struct dt_kop_list *o, double tokens, double width);
 void dt_kop_emit_tp_leave(struct dt_kop_list *o, double tokens, double width);
+/* All-reduces over tp that are not as many forward as backward. */
+void dt_kop_emit_all_reduce(struct dt_kop_list *o, double bytes, double forward, double backward);
+/* block_embedding.c, block_head.c: partial rows that are summed on the way in, of which only gradients of all rows come back;
+ * partial gradients, and the sums of the loss over the vocabulary's shards, which the backward has from the forward. */
+void dt_block_embedding_sum(const struct dt_block *b, struct dt_kop_list *o);
+void dt_block_head_enter(const struct dt_block *b, struct dt_kop_list *o);
+void dt_block_head_sums(struct dt_kop_list *o);
 
 /* block_attention.c, block_mlp.c: the halves of a transformer layer.  `whole`: as in the rows; `kept`: bytes for the backward,
  * see block_act.c. */

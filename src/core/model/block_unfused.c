@@ -118,7 +118,7 @@ void dt_block_unfused_embedding(const struct dt_block *b, struct dt_kop_list *o)
     double v = dt_block_ceil_div(b->vocab, o->w.tp);
 
     dt_kop_emit_pointwise(o, DT_KOP_EMBED, o->w.tokens, b->hidden, 0, 2, true, 1);
-    dt_kop_emit_tp_leave(o, o->w.tokens, b->hidden);
+    dt_block_embedding_sum(b, o);
     if (b->max_pos > 0)
         dt_kop_emit_pointwise(o, DT_KOP_ADD, o->w.norm_tokens, b->hidden, 0, 3, true, 1);
     passes(o, o->w.norm_tokens, b->hidden, 2 + MASK, 2 + MASK, 1, 1); /* dropout */
@@ -131,9 +131,9 @@ void dt_block_unfused_head(const struct dt_block *b, struct dt_kop_list *o)
     double v = dt_block_ceil_div(b->vocab, o->w.tp);
 
     norm(o, b->hidden);
-    dt_kop_emit_tp_enter(o, o->w.tokens, b->hidden);
+    dt_block_head_enter(b, o);
     linear(o, o->w.tokens, v, b->hidden);
-    dt_kop_emit_coll(o, DT_KOP_ALL_REDUCE, o->w.tp, 4 * o->w.tokens, 3);
+    dt_block_head_sums(o);
     /* Vocabulary-parallel loss, bytes per logit: to fp32 2+4, maximum 4, subtract 4+4, exponential
      * 4+4, sum 4, divide 4+4 = 38; backward: scale 4+4, to fp16 4+2 = 14. */
     passes(o, o->w.tokens, v, 19, 7, 12, 4);
