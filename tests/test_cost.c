@@ -294,6 +294,58 @@ START_TEST(test_groups_of_unequal_reach)
 }
 END_TEST
 
+static struct dt_kop attention(int64_t batch, int64_t seq)
+{
+    return (struct dt_kop){.family = DT_KOP_ATTN_CAUSAL,
+                           .d = {batch, seq, 16, 16, 64},
+                           .count = 1,
+                           .flops = 2.0 * 16 * 64 * (double)(batch * seq * seq)};
+}
+
+/* Attention measured at `nb` batches from 4 on and `ns` lengths from 1024 on.  What lies beside an axis holds its
+ * efficiency, and was not measured, also where the axis is a single row; below it no kernel is faster than any row. */
+START_TEST(test_attention_beside_its_rows)
+{
+    static const struct {
+        int64_t batch, seq;
+    } ask[] = {{4, 1024}, {4, 2048}, {8, 1024}, {8, 2048}, {4, 4096},
+               {4, 512},  {2, 1024}, {1, 4096}, {16, 512}};
+
+    for (int nb = 1; nb <= 2; nb++) {
+        for (int ns = 1; ns <= 2; ns++) {
+            struct fixture f;
+            struct dt_cost *c;
+            double fastest = attention(4, 1024).flops / (0.3 * 312e12) * 1e9;
+
+            fx_init(&f);
+            for (int64_t b = 4; b <= 4 * nb; b *= 2) {
+                for (int64_t s = 1024; s <= 1024 * ns; s *= 2)
+                    fx_row(&f, DT_KOP_ATTN_CAUSAL, DT_PHASE_FWD, DT_ROW_MEASURED, attention(b, s).d,
+                           5, attention(b, s).flops / (0.3 * 312e12) * 1e9);
+            }
+            fx_index(&f);
+            c = cost_of(&f, &plain);
+            for (size_t i = 0; i < sizeof(ask) / sizeof(ask[0]); i++) {
+                struct dt_kop op = attention(ask[i].batch, ask[i].seq);
+                bool on =
+                    op.d[0] >= 4 && op.d[0] <= 4 * nb && op.d[1] >= 1024 && op.d[1] <= 1024 * ns;
+                bool below = op.d[0] < 4 || op.d[1] < 1024;
+                double want = op.flops / (0.3 * 312e12) * 1e9;
+                struct dt_cost_time t;
+
+                dt_cost_kernel(c, &op, DT_PHASE_FWD, &t);
+                assert_near(t.ns, below ? fmax(want, fastest) : want, 1e-9, "attention");
+                ck_assert_msg(t.prov[on ? DT_PROV_MEASURED : DT_PROV_EXTRAPOLATED] == t.ns,
+                              "%d x %d rows, batch %d of %d tokens", nb, ns, (int)op.d[0],
+                              (int)op.d[1]);
+            }
+            dt_cost_free(c);
+            fx_free(&f);
+        }
+    }
+}
+END_TEST
+
 static struct dt_kop conv(int64_t pixels, int64_t channels, int kernel)
 {
     struct dt_kop op = {.family = DT_KOP_CONV2D,
@@ -523,6 +575,7 @@ int main(void)
     tcase_add_test(t, test_scattered_rows);
     tcase_add_test(t, test_scattered_groups);
     tcase_add_test(t, test_groups_of_unequal_reach);
+    tcase_add_test(t, test_attention_beside_its_rows);
     tcase_add_test(t, test_classes_and_stand_ins);
     tcase_add_test(t, test_row_kinds);
     tcase_add_test(t, test_better_row_of_two);

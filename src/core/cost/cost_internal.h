@@ -52,8 +52,7 @@ struct dt_cost_surface {
     int family, phase;
     int64_t slow[6];
     bool slow_exact, slow_inside;
-    bool on_v;           /* the only axis is the second fast dim */
-    int nu, nv;          /* nv = 1: a curve over u */
+    int nu, nv; /* one of them 1: a curve over the other; lv is NULL for families of one fast dim */
     double *lu, *lv, *z; /* z[iv * nu + iu] = log efficiency, as gsl_interp2d wants it */
     unsigned char *kind; /* worst row kind behind a knot; ROW_FILLED added when no row was there */
     double min_ns;

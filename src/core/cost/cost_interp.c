@@ -173,23 +173,20 @@ static bool make_interpolant(struct dt_cost_surface *s)
     gsl_error_handler_t *old = gsl_set_error_handler_off();
     bool ok = true;
 
-    if (s->nu == 1 && s->nv > 1) { /* one axis after all: the second */
-        s->on_v = true;
-        s->lu = s->lv;
-        s->nu = s->nv;
-        s->nv = 1;
-    }
+    if (s->nu > 1)
+        ok = (s->au = gsl_interp_accel_alloc()) != NULL;
+    if (s->nv > 1)
+        ok = ok && (s->av = gsl_interp_accel_alloc());
     if (s->nu > 1 && s->nv > 1) {
         s->i2 = gsl_interp2d_alloc(gsl_interp2d_bilinear, (size_t)s->nu, (size_t)s->nv);
-        s->au = gsl_interp_accel_alloc();
-        s->av = gsl_interp_accel_alloc();
-        ok = s->i2 && s->au && s->av &&
+        ok = ok && s->i2 &&
              !gsl_interp2d_init(s->i2, s->lu, s->lv, s->z, (size_t)s->nu, (size_t)s->nv);
-    } else if (s->nu > 1) {
-        s->i1 =
-            gsl_interp_alloc(s->nu >= 3 ? gsl_interp_steffen : gsl_interp_linear, (size_t)s->nu);
-        s->au = gsl_interp_accel_alloc();
-        ok = s->i1 && s->au && !gsl_interp_init(s->i1, s->lu, s->z, (size_t)s->nu);
+    } else if (s->nu > 1 || s->nv > 1) {
+        const double *knots = s->nu > 1 ? s->lu : s->lv;
+        size_t n = (size_t)(s->nu > 1 ? s->nu : s->nv);
+
+        s->i1 = gsl_interp_alloc(n >= 3 ? gsl_interp_steffen : gsl_interp_linear, n);
+        ok = ok && s->i1 && !gsl_interp_init(s->i1, knots, s->z, n);
     }
     gsl_set_error_handler(old);
     return ok;
@@ -290,45 +287,46 @@ static unsigned char worse(unsigned char a, unsigned char b)
     return (ra > rb ? ra : rb) | ((a | b) & ROW_FLAGS);
 }
 
+/* The knots of one axis around q, which lies inside: one and the same where q is a knot. */
+struct around {
+    int lo, hi;
+};
+
+static struct around knots_around(const double *x, int n, double q, gsl_interp_accel *a)
+{
+    int i;
+
+    if (n == 1)
+        return (struct around){0, 0};
+    i = (int)gsl_interp_accel_find(a, x, (size_t)n, q);
+    return (struct around){i + (x[i + 1] - q < 1e-12), i + (q - x[i] >= 1e-12)};
+}
+
 double dt_cost_surface_eval(struct dt_cost_surface *s, double lu, double lv,
                             enum dt_cost_prov *prov, bool *below)
 {
-    bool outside = false, exact;
-    unsigned char kind;
-    double z;
+    bool outside = false;
+    struct around u, v = {0, 0};
+    const unsigned char *lo, *hi;
 
     *below = false;
-    if (s->on_v)
-        lu = lv;
+    /* an axis of one knot too: another length or batch than the measured one was not measured */
     lu = clamp_axis(s->lu, s->nu, lu, below, &outside);
-    if (s->nu == 1) {
-        *prov = prov_of(s, s->kind[0], true, outside);
-        return s->z[0];
-    }
-    size_t i = gsl_interp_accel_find(s->au, s->lu, (size_t)s->nu, lu);
-
-    if (s->nv == 1) {
-        z = gsl_interp_eval(s->i1, s->lu, s->z, lu, s->au);
-        exact = lu - s->lu[i] < 1e-12 || s->lu[i + 1] - lu < 1e-12;
-        if (exact)
-            kind = s->kind[i + (lu - s->lu[i] >= 1e-12)];
-        else
-            kind = worse(s->kind[i], s->kind[i + 1]);
-    } else {
+    u = knots_around(s->lu, s->nu, lu, s->au);
+    if (s->lv) {
         lv = clamp_axis(s->lv, s->nv, lv, below, &outside);
-        size_t j = gsl_interp_accel_find(s->av, s->lv, (size_t)s->nv, lv), nu = (size_t)s->nu;
-        bool iu = lu - s->lu[i] >= 1e-12, iv = lv - s->lv[j] >= 1e-12;
-
-        z = gsl_interp2d_eval(s->i2, s->lu, s->lv, s->z, lu, lv, s->au, s->av);
-        exact = (!iu || s->lu[i + 1] - lu < 1e-12) && (!iv || s->lv[j + 1] - lv < 1e-12);
-        if (exact)
-            kind = s->kind[(j + iv) * nu + i + iu];
-        else
-            kind = worse(worse(s->kind[j * nu + i], s->kind[j * nu + i + 1]),
-                         worse(s->kind[(j + 1) * nu + i], s->kind[(j + 1) * nu + i + 1]));
+        v = knots_around(s->lv, s->nv, lv, s->av);
     }
-    *prov = prov_of(s, kind, exact, outside);
-    return z;
+    lo = s->kind + (size_t)v.lo * (size_t)s->nu;
+    hi = s->kind + (size_t)v.hi * (size_t)s->nu;
+    *prov = prov_of(s, worse(worse(lo[u.lo], lo[u.hi]), worse(hi[u.lo], hi[u.hi])),
+                    u.lo == u.hi && v.lo == v.hi, outside);
+    if (s->i2)
+        return gsl_interp2d_eval(s->i2, s->lu, s->lv, s->z, lu, lv, s->au, s->av);
+    if (s->i1)
+        return s->nu > 1 ? gsl_interp_eval(s->i1, s->lu, s->z, lu, s->au)
+                         : gsl_interp_eval(s->i1, s->lv, s->z, lv, s->av);
+    return s->z[0];
 }
 
 void dt_cost_surfaces_free(struct dt_cost *c)
