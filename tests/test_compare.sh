@@ -64,6 +64,25 @@ if command -v sqlite3 >/dev/null; then
     expect 0 "whether they are of the same job is not known: b does not record it" "$DISTTRAIN" compare 1 before.db:1
     check "the report has its work" 'grep -q "^b: the same work" out'
 fi
+# warm-up and assignment are choices, too; runs of before tell them only where they are not 1f1b and slots
+policies="$DISTTRAIN simulate mllm-nano-local --runs policies.db search.strategy=manual train.reorder=none"
+for policy in train.warmup=1f1b train.warmup=eager train.assignment=entrain; do
+    expect 0 "" $policies 'plan={encoder: {}, llm: {pp: 2}, generator: {}}' $policy
+done
+others() {
+    expect 2 "not the same job: warmup (a: 1f1b; b: eager)" "$DISTTRAIN" compare --runs policies.db 1 2 -t iteration_s=90
+    expect 2 "not the same job: assignment (a: slots; b: entrain)" "$DISTTRAIN" compare --runs policies.db 1 3 -t iteration_s=90
+    expect 2 "warmup (a: eager; b: 1f1b)" "$DISTTRAIN" compare --runs policies.db 2 3 -t iteration_s=90
+    check "both" 'grep -q "assignment (a: slots; b: entrain)" err'
+    expect 2 "not the same job: assignment (a: entrain; b: slots)" "$DISTTRAIN" compare --runs policies.db 3 1 -t iteration_s=90
+}
+others
+if command -v sqlite3 >/dev/null; then
+    sqlite3 policies.db "DELETE FROM fact WHERE name IN ('warmup', 'assignment') AND value IN ('1f1b', 'slots')"
+    others
+    expect 0 "" $policies 'plan={encoder: {}, llm: {pp: 2}, generator: {}}'
+    expect 0 "" "$DISTTRAIN" compare --runs policies.db 1 4 -t iteration_s=0
+fi
 # metrics of whole runs: the same of one run; recomputation takes time and saves memory
 expect 0 "" "$DISTTRAIN" compare 1 1 -t mfu=0 -t tokens_per_s=0 -t samples_per_s=0 -t bubble_share=0 \
     -t exposed_comm_share=0 -t memory_bytes_max=0

@@ -86,13 +86,12 @@ void dt_run_facts_of(const struct dt_model *m, const struct dt_plan *p, const ch
     dt_run_facts_add(out, "precision", y->fp32 ? "fp32" : y->half_grads ? "fp16" : "bf16");
     dt_run_facts_add(out, "recompute", dt_plan_recompute_text(p, text, sizeof(text)));
     dt_run_facts_add(out, "schedule", dt_pipe_schedule_names[y->schedule]);
-    if (y->warmup != DT_WARMUP_1F1B)
-        dt_run_facts_add(out, "warmup", dt_plan_warmup_names[y->warmup]);
+    dt_run_facts_add(out, "warmup", dt_plan_warmup_names[y->warmup]);
     dt_run_facts_add(out, "zero", dt_plan_zero_text(p, text, sizeof(text)));
-    if (y->assignment != DT_ASSIGNMENT_SLOTS)
-        dt_run_facts_add(out, "assignment", dt_plan_assignment_names[y->assignment]);
-    else if (dt_plan_gpus(p) >
-             1) /* one GPU gains nothing from order: it says nothing about the job */
+    dt_run_facts_add(out, "assignment", dt_plan_assignment_names[y->assignment]);
+    /* Entrain's assignment has an order of its own, and one GPU gains nothing from any: there it says nothing about
+     * the job */
+    if (y->assignment == DT_ASSIGNMENT_SLOTS && dt_plan_gpus(p) > 1)
         dt_run_facts_add(out, "reorder",
                          y->batch_reorder   ? "by batch"
                          : y->intra_reorder ? y->inter_reorder ? "intra and inter" : "intra"
@@ -120,16 +119,42 @@ static bool equal(const char *name, const char *a, const char *b)
     return strcmp(name, "samples") == 0 && x && y ? strcmp(x, y) == 0 : strcmp(a, b) == 0;
 }
 
+/* Runs of before tell these only where they are another choice.  A run of ours tells its schedule; values that others
+ * measured do not, and tell nothing of these either. */
+static const struct dt_run_fact untold[] = {{"warmup", "1f1b"}, {"assignment", "slots"}};
+enum { UNTOLD_N = sizeof(untold) / sizeof(untold[0]) };
+
+/* The value, told or not; NULL. */
+static const char *value_of(const struct dt_run_facts *f, const char *name)
+{
+    const char *told = dt_run_facts_find(f, name);
+
+    for (int i = 0; !told && i < UNTOLD_N; i++)
+        if (strcmp(untold[i].name, name) == 0 && dt_run_facts_find(f, "schedule"))
+            return untold[i].value;
+    return told;
+}
+
+static bool differ(const struct dt_run_facts *a, const struct dt_run_facts *b, const char *name,
+                   struct dt_run_difference *out)
+{
+    const char *x = value_of(a, name), *y = value_of(b, name);
+
+    if (!x || !y || strcmp(name, "peak_flops") == 0 || equal(name, x, y))
+        return false;
+    *out = (struct dt_run_difference){name, x, y};
+    return true;
+}
+
 int dt_run_facts_differ(const struct dt_run_facts *a, const struct dt_run_facts *b,
                         struct dt_run_difference out[DT_RUN_FACTS_MAX])
 {
     int n = 0;
 
-    for (int i = 0; i < a->n; i++) {
-        const char *name = a->fact[i].name, *other = dt_run_facts_find(b, name);
-
-        if (other && strcmp(name, "peak_flops") != 0 && !equal(name, a->fact[i].value, other))
-            out[n++] = (struct dt_run_difference){name, a->fact[i].value, other};
-    }
+    for (int i = 0; i < a->n; i++)
+        n += differ(a, b, a->fact[i].name, &out[n]);
+    for (int i = 0; i < UNTOLD_N && n < DT_RUN_FACTS_MAX; i++)
+        if (!dt_run_facts_find(a, untold[i].name))
+            n += differ(a, b, untold[i].name, &out[n]);
     return n;
 }

@@ -31,7 +31,7 @@ const char *dt_run_facts_find(const struct dt_run_facts *f, const char *name);
 void dt_run_facts_add(struct dt_run_facts *f, const char *name, const char *value);
 
 struct dt_run_difference {
-    const char *name, *a, *b; /* borrowed from the facts */
+    const char *name, *a, *b; /* borrowed from the facts, or for ever */
 };
 /* What makes them runs of two jobs; 0 when they are of one, or one of them does not say. */
 int dt_run_facts_differ(const struct dt_run_facts *a, const struct dt_run_facts *b,
