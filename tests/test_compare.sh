@@ -194,6 +194,14 @@ check "the work is that of the iteration kept" '[ "$(grep -c "\"work\": \"same\"
 expect 0 "" "$DISTTRAIN" runs list --runs several.db --json
 check "in the list, too" '[ "$(grep -c "\"iteration_s\": $median" out)" = 1 ]'
 
+# ... and so is what a tolerance judges: several iterations against the first of them alone
+expect 0 "" $several -n 1
+expect 0 "" "$DISTTRAIN" compare --runs several.db 1 3 --json
+first=$(sed -n '/"name": "iteration_s"/,/\]/p' out | sed -n '4,5s/[ ,]//gp' | tr '\n' ' ')
+check "the stored iterations are the same one" 'sed -n "/\"lines\"/,\$p" out | sed -n "/\"difference_s\"/{p;q;}" | grep -q ": 0,"'
+expect 4 "iteration_s differs by" "$DISTTRAIN" compare --runs several.db 1 3 -t iteration_s=0.1% --junit junit.xml
+check "of the table's values" 'set -- $first && [ $# = 2 ] && [ "$1" != "$2" ] && grep -q "a: $1, b: $2, difference" junit.xml'
+
 # JUnit: a case for each tolerance and run, also when one fails or nothing can be compared
 expect 4 "iteration_s differs" "$DISTTRAIN" compare 1 2 -t mfu=90 -t iteration_s=0.001% --junit junit.xml
 check "cases" 'grep -q "<testsuites .*tests=\"2\" failures=\"1\"" junit.xml && [ "$(grep -c "<testcase" junit.xml)" = 2 ] &&

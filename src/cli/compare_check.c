@@ -53,25 +53,25 @@ static const struct dt_compare_memory *find_memory(const struct dt_compare *c, c
     return NULL;
 }
 
-/* The two values of the line of run k; false if there is none. */
+/* The two values of the line of run k; false if there is none.  What the table of values shows comes first: the line
+ * iteration_s of the ops is that of the stored iteration, which of several is another one than the median. */
 static bool find(const struct dt_cli_compared *c, int k, const char *name, double *a, double *b)
 {
     const struct dt_compare *p = &c->pair[k];
     const struct dt_compare_line *l = c->paired[k] ? dt_compare_find(p, name) : NULL;
     const struct dt_compare_memory *m = c->paired[k] ? find_memory(p, name) : NULL;
 
+    if (dt_run_summary_find(&c->run[0], name, a) && dt_run_summary_find(&c->run[k], name, b) &&
+        !isnan(*a) && !isnan(*b))
+        return true;
     if (l) {
         *a = l->a_s;
         *b = l->b_s;
-        return true;
-    }
-    if (m) {
+    } else if (m) {
         *a = (double)dt_compare_memory_a(m);
         *b = (double)dt_compare_memory_b(m);
-        return true;
     }
-    return dt_run_summary_find(&c->run[0], name, a) && dt_run_summary_find(&c->run[k], name, b) &&
-           !isnan(*a) && !isnan(*b);
+    return l || m;
 }
 
 struct words {
