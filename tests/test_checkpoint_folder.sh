@@ -157,6 +157,20 @@ for steps in 2 3; do expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.steps
 expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.steps=2 run.log_dir=both run.log_interval=1
 check "a log of two runs" '[ "$(sed -n "s/^{\"run_id\":\"\([0-9a-f]\{32\}\)\",.*/\1/p" both/metrics.jsonl | uniq -c | awk "{ print \$1 }" | tr "\n" " ")" = "3 2 " ] &&
     [ "$(sed -n "1s/^{\"run_id\":\"\([0-9a-f]*\)\".*/\1/p" both/metrics.jsonl)" = "$(sed -n "s/.*\"run_id\": \"\(.*\)\",/\1/p" one/step-00000003/manifest.json)" ]'
+# ... and are drawn apart: one that logs other steps of its own mixes with none, and a resumed one is whole
+mixed="$DISTTRAIN train --runs mixed.db job.yaml run.log_dir=mixed"
+for steps in 2 3; do expect 0 "" $mixed run.steps=$steps run.checkpoint.dir=mixedck run.log_interval=1; done
+expect 0 "" $mixed run.steps=2 run.log_interval=2
+expect 0 "" "$DISTTRAIN" runs plot --runs mixed.db mixed 1 2 3 --json
+check "the run that logged last by the folder, each by its number" \
+    '[ "$(sed "s/\"name\"/\n&/g" out | sed -n "s/^\"name\":\"\([^\"]*\)\",\"steps\":\(\[[0-9,]*\]\).*other_runs\":\([0-9]*\).*/\1 \2 \3/p" | tr "\n" " ")" = \
+       "mixed [2] 3 run 1 [1,2,3] 1 run 2 [1,2,3] 1 run 3 [2] 3 " ]'
+expect 0 "^run 3: 1 step, .*; 3 of other runs left out" "$DISTTRAIN" runs plot --runs mixed.db 3
+expect 0 "" $mixed run.steps=1 run.log_interval=1 run.checkpoint.dir=mixedck --from-scratch
+expect 2 "mixed: has no step of run 1; when a run begins from scratch" "$DISTTRAIN" runs plot --runs mixed.db 1
+expect 0 "^run 4: 1 step, " "$DISTTRAIN" runs plot --runs mixed.db 4
+expect 0 "" "$DISTTRAIN" simulate --runs mixed.db job.yaml run.log_dir=mixed
+expect 2 "run 5 has no log: it was simulated" "$DISTTRAIN" runs plot --runs mixed.db last
 # from scratch: the checkpoints and the log of the run before are set aside, the new one has its own
 fresh='run.checkpoint.dir=fresh run.log_dir=freshlog run.log_interval=1'
 expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.steps=3 $fresh

@@ -178,6 +178,10 @@ expect 2 "bad.csv:2:17: the unit of iteration_s is one of s, ms, us, ns, min, h;
 printf '{"step": 1, "step_s": 9}\n{"step": 2, "step_s": 0.2}\n{"step": 3, "step_s": 0.4}\n' >metrics.jsonl
 expect 0 "^b  metrics.jsonl: metrics.jsonl, measured" "$DISTTRAIN" compare 1 metrics.jsonl
 check "the median without the first step" 'grep -q "^iteration_s  *s  *[0-9.]*  *0.3000  " out'
+{ for step in 1 2 3; do echo "{\"run_id\": \"a\", \"step\": $step, \"step_s\": 5}"; done
+  echo '{"run_id": "b", "step": 4, "step_s": 9}'; echo '{"run_id": "b", "step": 8, "step_s": 0.7}'; } >metrics.jsonl
+expect 0 "" "$DISTTRAIN" compare 1 metrics.jsonl
+check "of the run that logged last" 'grep -q "^iteration_s  *s  *[0-9.]*  *0.7000  " out'
 
 # of several iterations all that the report says is of one of them, the median one, and so is what stands beside another run
 several="$DISTTRAIN simulate mllm-nano-local simulate.jitter=0.2 --runs several.db --json"

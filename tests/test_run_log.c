@@ -115,6 +115,42 @@ START_TEST(a_log_is_read_back)
 }
 END_TEST
 
+/* b begins while a goes on, a is resumed, and an older version wrote the first line. */
+static const char runs_text[] = "{\"step\": 10, \"loss\": 9}\n"
+                                "{\"run_id\": \"a\", \"step\": 20, \"loss\": 8}\n"
+                                "{\"run_id\": \"b\", \"step\": 15, \"loss\": 70}\n"
+                                "{\"run_id\": \"a\", \"step\": 30, \"loss\": 7}\n"
+                                "{\"run_id\": \"a\", \"step\": 30, \"loss\": 6}\n"
+                                "{\"run_id\": \"b\", \"step\": 30, \"loss\": 60}\n"
+                                "{\"run_id\": \"a\", \"step\": 40, \"event\": \"spike\"}\n";
+
+START_TEST(runs_of_a_log_are_told_apart)
+{
+    static const struct {
+        const char *id;
+        int64_t left_out;
+        int n;
+        double loss[4];
+    } cases[] = {{"a", 2, 3, {9, 8, 6}},
+                 {"b", 3, 3, {9, 70, 60}},
+                 {NULL, 3, 3, {9, 70, 60}}, /* the last that logged a step */
+                 {"", 5, 1, {9}},
+                 {"c", 5, 1, {9}}};
+    struct dt_run_log log;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        dt_assert_ok(dt_run_log_parse("l", runs_text, strlen(runs_text), &err, &log), err);
+        ck_assert_int_eq(log.n, 6);
+        ck_assert_int_eq(dt_run_log_select(&log, cases[i].id), cases[i].left_out);
+        dt_run_log_settle(&log);
+        ck_assert_int_eq(log.n, cases[i].n);
+        for (int k = 0; k < cases[i].n; k++)
+            ck_assert_double_eq(log.step[k].v[DT_RUN_LOG_loss], cases[i].loss[k]);
+        dt_run_log_free(&log);
+    }
+}
+END_TEST
+
 START_TEST(what_is_no_log_is_refused)
 {
     static const char *const bad[] = {
@@ -178,6 +214,7 @@ int main(void)
     tcase_add_test(c, values_have_units);
     tcase_add_test(c, what_is_wrong_is_said_where);
     tcase_add_test(c, a_log_is_read_back);
+    tcase_add_test(c, runs_of_a_log_are_told_apart);
     tcase_add_test(c, what_is_no_log_is_refused);
     tcase_add_test(c, numbers_are_not_given_again);
     return dt_test_run(u);

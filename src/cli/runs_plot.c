@@ -22,6 +22,7 @@ struct curve {
     int n;
     int64_t redone; /* steps that a rollback or a restart did again */
     int64_t skipped;
+    int64_t others; /* steps of other runs in the log */
 };
 enum { CURVES_MAX = 8 };
 struct plot {
@@ -32,10 +33,26 @@ struct plot {
 
 /* ---- where the log is ---- */
 
+/* "run_id" of what training reported, which its lines in the log name; "" = older runs do not say. */
+static enum dt_status id_of_run(const char *file, const char *report, struct dt_error *err,
+                                char *id, size_t size)
+{
+    struct dt_doc *doc = NULL;
+    enum dt_status st;
+
+    id[0] = '\0';
+    if (!report)
+        return DT_OK;
+    DT_TRY(dt_doc_parse(file, report, strlen(report), err, &doc));
+    st = dt_get_string(dt_doc_root(doc), "run_id", id, size, err);
+    dt_doc_free(doc);
+    return st;
+}
+
 /* run.log_dir of the run's job: in the folder of the job's file if it is there, like what training writes; else in the
  * working directory. */
 static enum dt_status log_of_run(const struct dt_run_ref *ref, struct dt_error *err, char *out,
-                                 size_t size)
+                                 size_t size, char *id, size_t id_size)
 {
     struct dt_run_documents d;
     struct dt_run_summary *s;
@@ -56,6 +73,13 @@ static enum dt_status log_of_run(const struct dt_run_ref *ref, struct dt_error *
         st = dt_doc_parse(ref->file, d.job, strlen(d.job), err, &doc);
     if (st == DT_OK && doc)
         st = dt_get_string(dt_map_get(dt_doc_root(doc), "run"), "log_dir", dir, sizeof(dir), err);
+    if (st == DT_OK)
+        st = id_of_run(ref->file, d.report, err, id, id_size);
+    if (st == DT_OK && strcmp(s->about.kind, "simulated") == 0)
+        st = dt_error_at(err, DT_ERR_INPUT, ref->file, 0, 0,
+                         "run %lld has no log: it was simulated; give a run that was trained, or a "
+                         "metrics.jsonl",
+                         (long long)ref->id);
     if (st == DT_OK && !dir[0])
         st = dt_error_at(err, DT_ERR_INPUT, ref->file, 0, 0,
                          "run %lld has no log: its job states no run.log_dir; give a metrics.jsonl",
@@ -79,10 +103,19 @@ static enum dt_status log_of_run(const struct dt_run_ref *ref, struct dt_error *
 
 /* ---- curves ---- */
 
-static enum dt_status take(struct dt_run_log *log, int value, struct curve *c, struct dt_error *err)
+/* Of the run of that id; NULL: of the last one in the log. */
+static enum dt_status take(struct dt_run_log *log, const char *path, const char *id, int value,
+                           struct curve *c, struct dt_error *err)
 {
-    int64_t all = log->n;
+    int64_t all;
 
+    c->others = dt_run_log_select(log, id);
+    if (log->n == 0)
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                           "has no step of %s; when a run begins from scratch, the log before it "
+                           "goes to before-N there",
+                           c->name);
+    all = log->n;
     dt_run_log_settle(log);
     c->redone = all - log->n;
     c->x = dt_malloc((size_t)log->n * sizeof(*c->x));
@@ -109,17 +142,18 @@ static enum dt_status add(const struct dt_cli *cli, const char *arg, struct plot
     struct dt_run_log log;
     struct dt_run_ref ref;
     enum dt_status st;
-    char path[2304];
+    char path[2304], id[128], *of = NULL;
 
     snprintf(path, sizeof(path), "%s", arg);
     snprintf(c->name, sizeof(c->name), "%s", arg);
     if (!dt_run_measured_is(arg)) {
         DT_TRY(dt_run_find(arg, dt_cli_runs_file(cli), err, &ref));
-        DT_TRY(log_of_run(&ref, err, path, sizeof(path)));
+        DT_TRY(log_of_run(&ref, err, path, sizeof(path), id, sizeof(id)));
+        of = id;
         snprintf(c->name, sizeof(c->name), "run %lld", (long long)ref.id);
     }
     DT_TRY(dt_run_log_read(path, err, &log));
-    st = take(&log, p->value, c, err);
+    st = take(&log, path, of, p->value, c, err);
     dt_run_log_free(&log);
     return st;
 }
@@ -164,6 +198,8 @@ static enum dt_status draw(const struct dt_cli *cli, const struct plot *p, struc
             printf("; %lld without a number", (long long)c->skipped);
         if (c->redone > 0)
             printf("; %lld done again after a restart or rollback", (long long)c->redone);
+        if (c->others > 0)
+            printf("; %lld of other runs left out", (long long)c->others);
         printf("\n");
     }
     return DT_OK;
@@ -195,6 +231,7 @@ static enum dt_status emit_json(const struct plot *p, struct dt_error *err)
         dt_json_end_array(&j);
         dt_json_kv_int(&j, "steps_without_number", c->skipped);
         dt_json_kv_int(&j, "steps_redone", c->redone);
+        dt_json_kv_int(&j, "steps_of_other_runs", c->others);
         dt_json_end_object(&j);
     }
     dt_json_end_array(&j);

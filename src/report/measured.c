@@ -353,6 +353,7 @@ enum dt_status dt_run_measured_read(const char *path, struct dt_error *err,
 
     if (!ends_in(path, ".csv")) {
         DT_TRY(dt_run_log_read(path, err, &log));
+        dt_run_log_select(&log, NULL);
         dt_run_log_settle(&log);
         st = dt_run_measured_log(&log, path, err, out);
         dt_run_log_free(&log);

@@ -2,6 +2,7 @@
 #include "report/run_log.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/number.h"
 
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { LIMIT_BYTES = 1 << 30, DEPTH_MAX = 32, KEY_SIZE = 32, WORD_SIZE = 16 };
+enum { LIMIT_BYTES = 1 << 30, DEPTH_MAX = 32, KEY_SIZE = 32, WORD_SIZE = 16, ID_SIZE = 128 };
 
 #define NAME(name) #name,
 const char *const dt_run_log_names[] = {DT_RUN_LOG_VALUES(NAME) NULL};
@@ -123,8 +124,14 @@ struct line {
     bool has_step, has_event;
 };
 
+static uint64_t run_of(const char *id)
+{
+    return id[0] ? dt_hash_text(DT_HASH_START, id) : 0;
+}
+
 static bool member(struct cursor *c, const char *key, struct line *l)
 {
+    char id[ID_SIZE];
     double v;
 
     if (strcmp(key, "step") == 0) {
@@ -132,6 +139,12 @@ static bool member(struct cursor *c, const char *key, struct line *l)
             return false;
         l->step.step = l->event.step = (int64_t)v;
         l->has_step = true;
+        return true;
+    }
+    if (strcmp(key, "run_id") == 0) {
+        if (!string(c, id, sizeof(id)))
+            return false;
+        l->step.run = run_of(id);
         return true;
     }
     if (strcmp(key, "event") == 0) {
@@ -237,6 +250,20 @@ void dt_run_log_free(struct dt_run_log *l)
     dt_free(l->step);
     dt_free(l->event);
     memset(l, 0, sizeof(*l));
+}
+
+int64_t dt_run_log_select(struct dt_run_log *l, const char *run_id)
+{
+    uint64_t run = run_id ? run_of(run_id) : 0;
+    int64_t n = 0, all = l->n;
+
+    for (int64_t i = l->n; !run_id && run == 0 && i > 0; i--)
+        run = l->step[i - 1].run;
+    for (int64_t i = 0; i < all; i++)
+        if (l->step[i].run == run || l->step[i].run == 0)
+            l->step[n++] = l->step[i];
+    l->n = n;
+    return all - n;
 }
 
 /* What comes back to a step number begins anew there. */

@@ -30,6 +30,7 @@ extern const char *const dt_run_log_names[DT_RUN_LOG_N + 1]; /* ended by NULL */
 
 struct dt_run_log_step {
     int64_t step;
+    uint64_t run;           /* a hash of its run_id; 0: older versions name no run */
     double v[DT_RUN_LOG_N]; /* NAN = null or not there */
 };
 struct dt_run_log_event { /* the guard objected */
@@ -50,6 +51,9 @@ enum dt_status dt_run_log_read(const char *path, struct dt_error *err, struct dt
 enum dt_status dt_run_log_parse(const char *name, const char *text, size_t len,
                                 struct dt_error *err, struct dt_run_log *out);
 void dt_run_log_free(struct dt_run_log *l);
+/* Leaves the steps of one run, which restarts continue: of that run_id ("": those that name no run), or, of NULL, of the
+ * last one that names its run.  Those that name none cannot be told apart and stay.  Returns how many went. */
+int64_t dt_run_log_select(struct dt_run_log *l, const char *run_id);
 /* Of each step number only what was logged last, in their order: the run as it is kept. */
 void dt_run_log_settle(struct dt_run_log *l);
 

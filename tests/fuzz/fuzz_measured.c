@@ -58,6 +58,7 @@ static void read_log(const char *text, size_t size)
         return;
     }
     n = log.n;
+    REQUIRE(dt_run_log_select(&log, NULL) + log.n == n);
     dt_run_log_settle(&log);
     REQUIRE(log.n > 0 && log.n <= n);
     for (int64_t i = 1; i < log.n; i++)
