@@ -92,6 +92,7 @@ check_PROGRAMS += \
 	tests/test_merge \
 	tests/test_cluster \
 	tests/test_model \
+	tests/test_model_changes \
 	tests/test_modules_figures \
 	tests/test_modules_grad \
 	tests/test_modules_noise \

@@ -60,6 +60,22 @@ expect 0 "warning: what the search decides is open: " "$DISTTRAIN" show job.yaml
 expect 0 "" "$DISTTRAIN" plan -o plan.json job.yaml
 expect 0 "^plan.llm  .*plan file  *plan.json" "$DISTTRAIN" show --plan plan.json job.yaml
 expect 2 "unknown key" "$DISTTRAIN" show job.yaml train.sequence=3
+# what a change derives anew is shown as it is built, and what it leaves as it is stated
+echo '{kind: llm, layers: 2, hidden: 64, ffn: 128, heads: 4, kv_heads: 2, head_dim: 32, vocab: 264}' >grouped.yaml
+echo '{kind: llm, layers: 2, hidden: 64, ffn: 128, heads: 4, kv_heads: 4, head_dim: 16, vocab: 264}' >plain.yaml
+echo '{kind: unet, channels: [32, 64], time_dim: 96, head_dim: 16, context_len: 8, context_dim: 64}' >stated.yaml
+echo '{kind: unet, channels: [32, 64], time_dim: 128, head_dim: 16, context_len: 8, context_dim: 64}' >followed.yaml
+shown() { # LLM GENERATOR
+    printf '%s\n' "model: {modules: {llm: {preset: $1.yaml, heads: 8}, generator: {preset: $2.yaml, channels: [64, 64]}}}" \
+        "cluster: local" "samples: text" "train: {global_batch: 2, seq_len: 64}" "search: {allow_analytical: true}" >changed.yaml
+    expect 0 "" "$DISTTRAIN" show --no-search changed.yaml
+}
+shown grouped stated
+check "grouped heads stay" 'from model.llm.kv_heads 2 | grep -q "^preset" && from model.llm.head_dim 32 | grep -q "^preset"'
+check "a width that was stated stays" 'from model.generator.time_dim 96 | grep -q "^preset"'
+shown plain followed
+check "as many as heads" 'from model.llm.kv_heads 8 | grep -q "^derived" && from model.llm.head_dim 8 | grep -q "^derived"'
+check "four times the channels" 'from model.generator.time_dim 256 | grep -q "^derived"'
 
 # ---- bash ----
 expect 2 "completion has no action 'tcsh'; its actions are bash, zsh, fish" "$DISTTRAIN" completion tcsh

@@ -413,6 +413,56 @@ START_TEST(norms_of_falcon)
 }
 END_TEST
 
+/* Layers of Qwen2.5-VL's tower that see all: Qwen2_5_VLVisionConfig has 7, 15, 23 and 31; a list must be regular up to the last
+ * layer. */
+START_TEST(whole_layers_of_qwen_vision)
+{
+    static const struct {
+        int layers;
+        const char *list;
+        int every; /* -1: refused, and why */
+        const char *says;
+    } of[] = {
+        {32, NULL, 8, "fullatt_block_indexes: [7, 15, 23, 31]\n"},
+        {16, NULL, 8, "fullatt_block_indexes: [7, 15, 23, 31]\n"},
+        {40, NULL, -1, "with 40 layers it ends early"},
+        {32, "[7, 15, 23, 31]", 8, NULL},
+        {39, "[7, 15, 23, 31]", 8, NULL},
+        {8, "[7]", 8, NULL},
+        {16, "[]", 0, NULL},
+        {16, "[7]", -1,
+         "with 16 layers it ends early (supported: layers at equal distances, here up to 15)"},
+        {32, "[7, 15, 23]", -1, "here up to 31"},
+        {32, "[7, 16]", -1, "supported are layers at equal distances"},
+        {8, "7", -1, "expected a list"},
+        {8, "[x]", -1, "expected numbers of layers"},
+        {8, "null", -1, "null is not supported"},
+    };
+
+    for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++) {
+        struct dt_error err = {0};
+        struct dt_shape s;
+        char keys[512], assumed[1024] = "";
+        enum dt_status st;
+
+        snprintf(keys, sizeof(keys),
+                 "\"depth\": %d, \"hidden_size\": 64, \"intermediate_size\": 128%s%s", of[i].layers,
+                 of[i].list ? ", \"fullatt_block_indexes\": " : "", of[i].list ? of[i].list : "");
+        st = parse_all("qwen2_5_vl_vision", keys, assumed, sizeof(assumed), &s, &err);
+        if (of[i].every < 0) {
+            ck_assert_int_eq(st, DT_ERR_INPUT);
+            dt_assert_has(err.message, of[i].says);
+            continue;
+        }
+        dt_assert_ok(st, err);
+        ck_assert_int_eq(s.window_every, of[i].every);
+        ck_assert(!strstr(assumed, "fullatt") == !of[i].says);
+        if (of[i].says)
+            dt_assert_has(assumed, of[i].says);
+    }
+}
+END_TEST
+
 /* Defaults are those of transformers 5.23 and diffusers 0.42 (their config classes). */
 START_TEST(defaults_are_the_librarys)
 {
@@ -712,6 +762,7 @@ int main(void)
     tcase_add_test(t, absent_keys_of_deepseek_are_the_librarys);
     tcase_add_test(t, biases_of_internlm2_must_be_denied);
     tcase_add_test(t, norms_of_falcon);
+    tcase_add_test(t, whole_layers_of_qwen_vision);
     tcase_add_test(t, rope_is_read_where_either_version_puts_it);
     tcase_add_test(t, choices_of_experts_that_are_not_run);
     tcase_add_test(t, keys_are_ignored_on_request_alone);

@@ -4,6 +4,7 @@
  *
  *   transformers  parameters of transformers 5.23's class, built from the same file (tests/hf_params.py does so again)
  *   recalled      sum of the checkpoint's tensors, from memory
+ *   derived       sum over the weights that the class's source text makes
  *
  * The figure of the model card or paper (recalled, in units of `card_unit`) must be that number, rounded or cut.  Hyper-
  * parameters in the files are those of the published config.json files (recalled).  With the argument --table the
@@ -87,6 +88,7 @@ static const struct {
     {"internvit-6b-448px-v2.5", 0, "card alone", 5.5 * B, 0.1 * B, 0, NULL},
     {"llava-1.5-7b", 7063427072, "transformers", 7.06 * B, 0.01 * B,
      12 * 1024 * 1024 + 13 * 1024 + 2 * 1024, "vision layer behind the features, post_layernorm"},
+    {"llava-interleave-qwen-7b", 8141100576, "derived", 8 * B, B, 2 * 1152, "post_layernorm"},
     {"qwen2-vl-2b", 2208985600, "transformers", 2.21 * B, 0.01 * B, 0, NULL},
     {"qwen2-vl-7b", 8291375616, "transformers", 8.29 * B, 0.01 * B, 0, NULL},
     {"qwen2.5-vl-7b", 8292166656, "transformers", 8.29 * B, 0.01 * B, 0, NULL},
@@ -194,11 +196,9 @@ static const struct {
     const char *file;
     int merge, in, mid, out; /* patches a side of a row; the projector */
 } joined[] = {
-    {"llava-1.5-7b", 1, 1024, 4096, 4096},
-    {"qwen2-vl-7b", 2, 4 * 1280, 4 * 1280, 3584},
-    {"qwen2.5-vl-7b", 2, 4 * 1280, 4 * 1280, 3584},
-    {"internvl2-8b", 2, 4 * 1024, 4096, 4096},
-    {"gemma-3-4b", 4, 1152, 0, 2560},
+    {"llava-1.5-7b", 1, 1024, 4096, 4096},        {"llava-interleave-qwen-7b", 1, 1152, 4096, 4096},
+    {"qwen2-vl-7b", 2, 4 * 1280, 4 * 1280, 3584}, {"qwen2.5-vl-7b", 2, 4 * 1280, 4 * 1280, 3584},
+    {"internvl2-8b", 2, 4 * 1024, 4096, 4096},    {"gemma-3-4b", 4, 1152, 0, 2560},
     {"paligemma-3b-224", 1, 1152, 0, 2048},
 };
 
@@ -271,27 +271,64 @@ START_TEST(missing_features_are_named)
 }
 END_TEST
 
-/* A projector between its layers has what the config says, or is refused. */
-START_TEST(another_activation_of_the_projector_is_refused)
+/* LLaVA's features are those of a layer, whatever the tower has behind its last one. */
+START_TEST(features_pass_no_norm)
 {
-    static const char key[] = "\"projector_hidden_act\": \"";
+    static const char *const files[] = {"llava-1.5-7b", "llava-interleave-qwen-7b"};
+    static const int layers[] = {23, 26};
     struct dt_error err = {0};
     struct dt_model *m = NULL;
-    char path[] = "hf-projector-XXXXXX", yaml[128], *text = NULL, *at;
+    char yaml[4096 + 16];
+    const struct dt_module *tower;
+    int n = 0;
+
+    snprintf(yaml, sizeof(yaml), "{hf: \"%s\"}", path_of(files[_i]));
+    dt_assert_ok(read_yaml(yaml, &err, &m), err);
+    tower = &m->modules[0];
+    for (int i = 0; i < tower->n_blocks; i++)
+        n += tower->blocks[i].kind == DT_BLOCK_TRANSFORMER;
+    ck_assert_int_eq(n, layers[_i]);
+    ck_assert_int_eq(tower->blocks[tower->n_blocks - 2].kind, DT_BLOCK_TRANSFORMER);
+    ck_assert_int_eq(tower->blocks[tower->n_blocks - 1].kind, DT_BLOCK_PROJECTOR);
+    dt_model_free(m);
+}
+END_TEST
+
+/* What stands around the towers has what the config says, or is refused. */
+#define SELECT "vision_feature_select_strategy"
+static const struct {
+    const char *file, *from, *to, *message;
+} edits[] = {
+    {"llava-1.5-7b", "\"projector_hidden_act\": \"gelu\"", "\"projector_hidden_act\": \"relu\"",
+     "projector_hidden_act: relu is not supported (supported: gelu"},
+    {"llava-1.5-7b", "\"default\"", "\"full\"",
+     SELECT ": \"full\" is not supported (supported: default; the class token"},
+    {"llava-interleave-qwen-7b", "\"full\"", "\"default\"",
+     SELECT ": \"default\" is not supported (supported: full; the tower has no class token"},
+    {"llava-interleave-qwen-7b", "\"" SELECT "\": \"full\",", "",
+     SELECT ": \"default\", the library's default, is not supported (supported: full"},
+    {"llava-1.5-7b", "\"default\"", "\"first\"", SELECT ": \"first\" is not supported"},
+    {"llava-1.5-7b", "\"default\"", "null", SELECT ": null is not supported"},
+};
+
+START_TEST(other_joints_are_refused)
+{
+    struct dt_error err = {0};
+    struct dt_model *m = NULL;
+    char path[] = "hf-joint-XXXXXX", yaml[128], *text = NULL, *at;
     size_t len;
     FILE *f;
 
-    dt_assert_ok(dt_file_read(path_of("llava-1.5-7b"), 1 << 20, &err, &text, &len), err);
-    at = strstr(text, key);
+    dt_assert_ok(dt_file_read(path_of(edits[_i].file), 1 << 20, &err, &text, &len), err);
+    at = strstr(text, edits[_i].from);
     ck_assert_ptr_nonnull(at);
-    memcpy(at + sizeof(key) - 1, "relu", 4); /* for "gelu" */
     f = fdopen(mkstemp(path), "w");
-    fwrite(text, 1, len, f);
+    fprintf(f, "%.*s%s%s", (int)(at - text), text, edits[_i].to, at + strlen(edits[_i].from));
     fclose(f);
     dt_free(text);
     snprintf(yaml, sizeof(yaml), "{hf: \"./%s\"}", path);
     ck_assert_int_eq(read_yaml(yaml, &err, &m), DT_ERR_INPUT);
-    dt_assert_has(err.message, "projector_hidden_act: relu is not supported (supported: gelu");
+    dt_assert_has(err.message, edits[_i].message);
     ck_assert(err.line > 0 && err.col > 0);
     remove(path);
 }
@@ -319,6 +356,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(c, published_active_parameters, 0, sizeof(active) / sizeof(active[0]));
     tcase_add_loop_test(c, towers_are_joined, 0, sizeof(joined) / sizeof(joined[0]));
     tcase_add_loop_test(c, missing_features_are_named, 0, sizeof(missing) / sizeof(missing[0]));
-    tcase_add_test(c, another_activation_of_the_projector_is_refused);
+    tcase_add_loop_test(c, features_pass_no_norm, 0, 2);
+    tcase_add_loop_test(c, other_joints_are_refused, 0, sizeof(edits) / sizeof(edits[0]));
     return dt_test_run(suite);
 }

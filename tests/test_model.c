@@ -571,32 +571,6 @@ START_TEST(model_errors_explain)
 }
 END_TEST
 
-START_TEST(overrides_derive_anew)
-{
-    struct dt_model *m =
-        must_read("{preset: mllm-9b, name: w, llm: {hidden: 5120, heads: 40}, "
-                  "generator: {channels: [64, 128], attention: [false, true], depth: 2, "
-                  "heads: [2, 4]}}");
-    const struct dt_block *layer = &module(m, "llm")->blocks[1];
-    const struct dt_module *gen = module(m, "generator");
-
-    ck_assert_str_eq(m->name, "w");
-    ck_assert_int_eq(layer->kv_heads, 40);
-    ck_assert_int_eq(layer->head_dim, 128);
-    ck_assert_int_eq(module(m, "encoder")->out_width, 5120);
-    for (int i = 0; i < gen->n_blocks; i++) {
-        if (gen->blocks[i].kind == DT_BLOCK_SPATIAL_TRANSFORMER) {
-            ck_assert_int_eq(gen->blocks[i].level, 1);
-            ck_assert_int_eq(gen->blocks[i].depth, 2);
-            ck_assert_int_eq(gen->blocks[i].head_dim, 32);
-        }
-        if (gen->blocks[i].kind == DT_BLOCK_RESNET)
-            ck_assert_int_eq(gen->blocks[i].time_dim, 256);
-    }
-    dt_model_free(m);
-}
-END_TEST
-
 START_TEST(model_survives_failing_allocations)
 {
     struct dt_error err = {0};
@@ -665,7 +639,6 @@ static void add_models(Suite *s)
     tcase_add_loop_test(t, hf_params_match_the_published_models, 0, COUNT(hf_totals));
     tcase_add_test(t, hf_modules_make_a_model);
     tcase_add_loop_test(t, model_errors_explain, 0, COUNT(bad_models));
-    tcase_add_test(t, overrides_derive_anew);
     tcase_add_test(t, model_survives_failing_allocations);
 }
 

@@ -6,6 +6,7 @@
 #include "base/doc.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "core/model/shape.h"
 
@@ -132,12 +133,54 @@ static struct dt_node first_said(const struct show *w, const char *path, struct 
     return was && strcmp(was, text) == 0 ? before : n;
 }
 
+/* A number of a module that a change of another one derives anew, as it was built; 0: this key is not of one. */
+static int built(const struct dt_module *m, const char *key)
+{
+    for (int i = 0; i < m->n_blocks; i++) {
+        const struct dt_block *b = &m->blocks[i];
+
+        if (b->kind == DT_BLOCK_TRANSFORMER && strcmp(key, "kv_heads") == 0)
+            return b->kv_heads;
+        if (b->kind == DT_BLOCK_TRANSFORMER && strcmp(key, "head_dim") == 0)
+            return b->head_dim;
+        if (b->kind == DT_BLOCK_TIME_EMBED && strcmp(key, "time_dim") == 0)
+            return b->time_dim;
+    }
+    return 0;
+}
+
+/* Is what a preset states replaced by another number, because a number that it followed from was changed? */
+static bool derived(const struct show *w, const char *path, struct dt_node n, int *value)
+{
+    const struct dt_model *model = w->s->job->model;
+    char part[PATH_SIZE];
+    const char *name = part + strlen("model."), *text = dt_node_text(n);
+    int64_t said;
+    char *key;
+    int m;
+
+    snprintf(part, sizeof(part), "%s", path);
+    key = strrchr(part, '.');
+    if (strncmp(part, "model.", strlen("model.")) != 0 || key < name || !text ||
+        !dt_number_int(text, &said))
+        return false;
+    *key++ = '\0';
+    m = dt_model_find(model, name);
+    *value = m >= 0 ? built(&model->modules[m], key) : 0;
+    return *value > 0 && *value != said;
+}
+
 static void stated(struct show *w, const char *path, struct dt_node n)
 {
     char value[VALUE_SIZE];
     const char *file, *from;
-    int line, col;
+    int line, col, now;
 
+    if (derived(w, path, n, &now)) {
+        snprintf(value, sizeof(value), "%d", now);
+        row(w, path, value, "derived", NULL, 0);
+        return;
+    }
     if (value_text(n, value, sizeof(value), 0) >= sizeof(value))
         memcpy(value + sizeof(value) - 4, "...", 4);
     for (char *c = value; *c; c++)

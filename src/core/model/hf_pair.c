@@ -9,7 +9,30 @@
 
 /* hf->map is the whole config here, s the vision tower's shape. */
 
-/* Features of the last layer but vision_feature_layer: those behind it are not needed. */
+/* "default" drops the first row of the features, "full" keeps all.  Here class tokens never go to the LLM, and patches
+ * always do. */
+static enum dt_status select_rows(const struct dt_hf *hf, const struct dt_shape *s)
+{
+    static const char key[] = "vision_feature_select_strategy";
+    struct dt_node at = dt_hf_has(hf, key) ? dt_map_get(hf->map, key) : hf->map;
+    const char *right = s->class_tokens > 0 ? "default" : "full";
+    char stated[32] = "default";
+
+    if (dt_hf_has(hf, key))
+        DT_TRY(dt_get_string(hf->map, key, stated, sizeof(stated), hf->err));
+    else if (s->class_tokens > 0)
+        dt_hf_assume(hf, "%s: default", key);
+    if (strcmp(stated, right) == 0)
+        return DT_OK;
+    return dt_node_error(at, hf->err, "%s: \"%s\"%s is not supported (supported: %s; %s)", key,
+                         stated, dt_hf_has(hf, key) ? "" : ", the library's default,", right,
+                         s->class_tokens > 0 ? "the class token is not the LLM's"
+                                             : "the tower has no class token to drop, and the "
+                                               "first row is a patch");
+}
+
+/* Features are hidden_states[vision_feature_layer] of the tower: those behind that layer, and the norm behind the last
+ * one, are not needed. */
 static enum dt_status join_llava(const struct dt_hf *hf, struct dt_shape *s)
 {
     int layer = -2;
@@ -24,7 +47,10 @@ static enum dt_status join_llava(const struct dt_hf *hf, struct dt_shape *s)
     s->layers += layer + 1;
     if (layer < -1)
         dt_hf_assume(hf, "vision_feature_layer: %d; layers behind it are left out", layer);
-    return DT_OK;
+    if (s->final_norm)
+        dt_hf_assume(hf, "norm behind the vision tower's layers: left out");
+    s->final_norm = false;
+    return select_rows(hf, s);
 }
 
 /* Pixel shuffle, a norm of the merged row, two layers. */

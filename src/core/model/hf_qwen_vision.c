@@ -42,13 +42,47 @@ enum dt_status dt_hf_qwen2_vision(const struct dt_hf *hf, struct dt_shape *s)
     return dt_hf_activation(hf, "hidden_act", "quick_gelu", &s->arith.activation);
 }
 
-/* Windows of as many whole squares of merged patches as window_size pixels have a side; fullatt_block_indexes are the last
- * of every so many layers. */
+/* fullatt_block_indexes must be the last of every so many layers, as far as there are layers. */
+static enum dt_status whole_layers(const struct dt_hf *hf, struct dt_shape *s)
+{
+    static const char key[] = "fullatt_block_indexes";
+    struct dt_node list = dt_hf_get(hf, key);
+    int64_t first = 0, layer;
+    size_t n = dt_seq_size(list);
+
+    if (dt_node_present(list) && !dt_node_is_seq(list))
+        return dt_node_error(list, hf->err, "%s: expected a list", key);
+    for (size_t i = 0; i < n; i++) {
+        const char *text = dt_node_text(dt_seq_at(list, i));
+
+        if (!text || !dt_number_int(text, &layer) || layer < 0 || layer >= DT_LIM_LAYERS)
+            return dt_node_error(dt_seq_at(list, i), hf->err, "%s: expected numbers of layers",
+                                 key);
+        first = i == 0 ? layer + 1 : first;
+        if (layer + 1 != first * (int64_t)(i + 1))
+            return dt_node_error(dt_seq_at(list, i), hf->err,
+                                 "%s: supported are layers at equal distances, such as 7, 15, 23, "
+                                 "31",
+                                 key);
+    }
+    if (!dt_node_present(list)) {
+        n = 4;
+        first = 8;
+        dt_hf_assume(hf, "%s: [7, 15, 23, 31]", key);
+    }
+    if (n > 0 && first * (int64_t)(n + 1) <= s->layers)
+        return dt_node_error(dt_node_present(list) ? list : hf->map, hf->err,
+                             "%s: with %d layers it ends early (supported: layers at equal "
+                             "distances, here up to %d)",
+                             key, s->layers, (int)(s->layers / first * first - 1));
+    s->window_every = (int)first;
+    return DT_OK;
+}
+
+/* Windows of as many whole squares of merged patches as window_size pixels have a side. */
 static enum dt_status windows(const struct dt_hf *hf, struct dt_shape *s)
 {
-    struct dt_node list = dt_hf_get(hf, "fullatt_block_indexes");
     int pixels = 112, side;
-    int64_t first = 0, layer;
 
     DT_TRY(dt_hf_int(hf, "window_size", 1 << 14, 112, &pixels));
     side = pixels / (s->merge * s->patch) * s->merge;
@@ -57,20 +91,7 @@ static enum dt_status windows(const struct dt_hf *hf, struct dt_shape *s)
                              "window_size: %d pixels are less than %d x %d merged patches of %d",
                              pixels, s->merge, s->merge, s->patch);
     s->window = side * side;
-    for (size_t i = 0; i < dt_seq_size(list); i++) {
-        const char *text = dt_node_text(dt_seq_at(list, i));
-
-        if (!text || !dt_number_int(text, &layer) || layer < 0 || layer >= DT_LIM_LAYERS)
-            return dt_node_error(dt_seq_at(list, i), hf->err,
-                                 "fullatt_block_indexes: expected numbers of layers");
-        first = i == 0 ? layer + 1 : first;
-        if (layer + 1 != first * (int64_t)(i + 1))
-            return dt_node_error(dt_seq_at(list, i), hf->err,
-                                 "fullatt_block_indexes: supported are layers at equal distances, "
-                                 "such as 7, 15, 23, 31");
-    }
-    s->window_every = (int)first;
-    return DT_OK;
+    return whole_layers(hf, s);
 }
 
 enum dt_status dt_hf_qwen25_vision(const struct dt_hf *hf, struct dt_shape *s)

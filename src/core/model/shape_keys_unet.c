@@ -61,8 +61,9 @@ static enum dt_status read_channels(struct dt_node map, const struct dt_key *key
                              "channels: expected a list of 1 to %d channel counts, one "
                              "per level, such as [320, 640, 1280, 1280]",
                              DT_MAX_LEVELS);
+    if (u->n_levels > 0 && u->time_dim == 4 * u->channels[0])
+        u->time_dim = 0; /* derived numbers are derived anew */
     u->n_levels = (int)levels;
-    u->time_dim = 0; /* derived numbers are derived anew */
     memset(u->heads, 0, sizeof(u->heads));
     return get_levels(map, key->name, u->n_levels, (int)key->min, (int)key->max, false, u->channels,
                       err);

@@ -73,16 +73,18 @@ enum dt_status dt_preset_open(struct dt_node node, const char *kind, const char 
 
 /* ---- derived numbers ---- */
 
-/* A new width asks for new derived numbers, unless they are stated too. */
+/* A change of heads or of the width asks anew for numbers that followed from them.  Those that did not were stated, and
+ * stay. */
 static void derive_anew(struct dt_node n, struct dt_shape *s)
 {
     bool heads = dt_node_present(dt_map_get(n, "heads"));
+    bool derived = s->heads > 0 && s->head_dim * s->heads == s->hidden;
 
-    if (heads || dt_node_present(dt_map_get(n, "hidden")))
+    if (derived && (heads || dt_node_present(dt_map_get(n, "hidden"))))
         s->head_dim = 0;
-    if (heads)
+    if (heads && s->kv_heads == s->heads)
         s->kv_heads = 0;
-    else if (dt_node_present(dt_map_get(n, "head_dim")))
+    if (!heads && dt_node_present(dt_map_get(n, "head_dim")))
         memset(s->unet.heads, 0, sizeof(s->unet.heads));
 }
 
