@@ -406,12 +406,15 @@ SHELL_TESTS = \
 	tests/test_preprocess_kills.sh \
 	tests/test_preprocess_simulated.sh \
 	tests/test_python.sh \
+	tests/test_readme.sh \
 	tests/test_reproduction.sh \
+	tests/test_reproduction_runs.sh \
 	tests/test_run_algorithms.sh \
 	tests/test_runs_cli.sh \
 	tests/test_runs_keep.sh \
 	tests/test_serve_page.sh \
 	tests/test_stated.sh \
+	tests/test_strategies.sh \
 	tests/test_tables.sh \
 	tests/test_tcp.sh \
 	tests/test_trace.sh \
@@ -464,6 +467,7 @@ EXTRA_DIST += $(SHELL_TESTS) \
 	tests/plan_modes.h \
 	tests/sched_fixture.h \
 	tests/serve_page.py \
+	tests/console.sh \
 	tests/shell.sh \
 	tests/small_job.sh \
 	tests/small_world.h \
@@ -658,7 +662,7 @@ check-full: all $(check_PROGRAMS)
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 $(SHELL) $(srcdir)/tests/test_execute_mpi.sh || test $$? -eq 77
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1; export DT_CHECK_FULL; \
 	    DT_MUTATIONS=$${DT_MUTATIONS:-3200}; export DT_MUTATIONS; \
-	    for t in advice checkpoint_kills checkpoint_ranks device_delays faults hosts loop loop_orders mutants preprocess_kills; do \
+	    for t in advice checkpoint_kills checkpoint_ranks device_delays faults hosts loop loop_orders mutants preprocess_kills reproduction_runs strategies; do \
 	        $(SHELL) $(srcdir)/tests/test_$$t.sh || test $$? -eq 77 || exit 1; \
 	    done
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 ./tests/test_search$(EXEEXT)

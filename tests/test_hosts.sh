@@ -193,7 +193,7 @@ left=$(for ns in $a $b; do for p in $(ip netns pids $ns); do tr '\0' ' ' <"/proc
 test -z "$left" || ip netns pids $a | xargs -r kill -9
 wait $job
 got=$?
-said=$(grep '^disttrain: ' "$dir/out" | grep -v '^disttrain: warning: there is no MFU: ') # cores are busy
+said=$(grep '^disttrain: ' "$dir/out" | grep -v '^disttrain: warning: .* no MFU: ') # cores are busy
 if test -z "$left" && test $took -le 15 && test $got -ne 0 && test $got -ne 124 &&
     test "$(echo "$said" | grep -c .)" -eq 1 &&
     grep -q '^disttrain: rank 1 on host-b (process [0-9]*) has been silent for .* last seen \(in\|after\) \(llm\|generator\)/0\.[01] \([a-z]* of microbatch [0-9]\|grad_\|step\|param_\)' "$dir/out"; then

@@ -62,6 +62,13 @@ comm -13 "$tmp/keys" "$tmp/page" >"$tmp/out"
 cat "$tmp/out"
 check "every key of disttrain-job(5) is a row" '[ -s "$tmp/page" ] && [ ! -s "$tmp/out" ]'
 
+# ---- columns of a CSV of samples ----
+echo xyzzy >"$tmp/x.csv"
+expect 2 "unknown column 'xyzzy'; columns are " "$DISTTRAIN" plan mllm-nano-train samples="$tmp/x.csv"
+sed -n 's/.*columns are //p' err | tr -s ', ' '\n' | sort >"$tmp/columns"
+sed -n '/^\.Ss CSV files/,/^\.S[hs] [^C]/s/^\.It Cm //p' "$job" | sort >"$tmp/page"
+check "the columns of a CSV are those of disttrain-job(5)" '[ "$(wc -l <"$tmp/columns")" -ge 7 ] && cmp -s "$tmp/columns" "$tmp/page"'
+
 # ---- each row where people look for it; each wrong value is told the words ----
 while read -r key type words; do
     "$DISTTRAIN" keys "$key" >"$tmp/out" 2>"$tmp/err" || bad "keys $key"

@@ -154,16 +154,21 @@ START_TEST(mfu_is_not_above_all)
     const struct dt_train_options o = {.warn = &warn};
     struct dt_train_summary sum = {.gemm_peak_flops = 93e12, .gemm_peak_side = 1024};
 
-    ck_assert_double_eq(dt_train_mfu(&o, &sum, 93e11, 1), 0.1);
-    ck_assert_double_eq(dt_train_mfu(&o, &sum, 93e12, 1), 1);
-    ck_assert_double_eq(dt_train_mfu(&o, &sum, 93e12, 0), 0);
+    ck_assert_double_eq(dt_train_mfu(&o, &sum, 1, 93e11, 1), 0.1);
+    ck_assert_double_eq(dt_train_mfu(&o, &sum, 2, 93e12, 1), 1);
+    ck_assert_double_eq(dt_train_mfu(&o, &sum, 3, 93e12, 0), 0);
     ck_assert(heard == 0 && !sum.mfu_refused);
-    for (int i = 0; i < 2; i++)
-        ck_assert(isnan(dt_train_mfu(&o, &sum, 2 * 93e12, 1)));
+    for (int step = 4; step < 6; step++)
+        ck_assert(isnan(dt_train_mfu(&o, &sum, step, 2 * 93e12, 1)));
     ck_assert_int_eq(heard, 1);
-    ck_assert_msg(strstr(said, "186 TFLOP/s, 200 % of the 93 TFLOP/s") &&
+    ck_assert_msg(strncmp(said, "step 4 has no MFU: ", 19) == 0 &&
+                      strstr(said, "186 TFLOP/s, 200 % of the 93 TFLOP/s") &&
                       strstr(said, "1024 x 1024"),
                   "%s", said);
+    ck_assert_double_eq(dt_train_mfu(&o, &sum, 0, 93e11, 1), 0.1);
+    ck_assert_int_eq(heard, 1); /* that of the run is there */
+    ck_assert(isnan(dt_train_mfu(&o, &sum, 0, 2 * 93e12, 1)));
+    ck_assert_msg(heard == 2 && strncmp(said, "there is no MFU: ", 17) == 0, "%s", said);
 }
 END_TEST
 

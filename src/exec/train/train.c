@@ -360,7 +360,7 @@ static void account(struct train *t, const struct dt_prefetch_batch *b, struct d
     t->step_s += s->step_s;
     dt_train_experts_add(&t->sum, &s->r);
     t->model_flops += b->model_flops;
-    s->mfu = dt_train_mfu(t->o, &t->sum, b->model_flops, s->step_s);
+    s->mfu = dt_train_mfu(t->o, &t->sum, s->step, b->model_flops, s->step_s);
     s->tokens_per_s = (double)s->r.tokens / both;
     s->samples_per_s = (double)b->n / both;
     t->state.cursor = b->cursor;
@@ -654,7 +654,7 @@ static enum dt_status finish(struct train *t, struct dt_error *err)
     t->sum.tokens = t->state.tokens;
     t->sum.samples = t->state.samples;
     t->sum.mean_step_s = steps > 0 ? t->step_s / steps : 0;
-    t->sum.mfu = dt_train_mfu(t->o, &t->sum, t->model_flops, t->step_s);
+    t->sum.mfu = dt_train_mfu(t->o, &t->sum, 0, t->model_flops, t->step_s);
     dt_train_experts_end(&t->sum);
     t->sum.share_outside = t->step_s > 0 ? 1 - t->compute_s / t->step_s : 0;
     t->sum.share_waited = t->step_s > 0 ? t->waited_s / t->step_s : 0;

@@ -74,7 +74,7 @@ struct dt_train_summary {
     double best_loss, mean_step_s, train_s; /* train_s: of all processes together */
     double mfu, gemm_peak_flops;            /* mean; NAN where that cannot be, of all ranks */
     int gemm_peak_side;                     /* rows and columns of the product */
-    bool mfu_refused;                       /* of some step, or of all together; it was said why */
+    bool mfu_refused;                       /* of some step; it was said why */
     int64_t tokens, samples;                /* of all processes together */
     double share_outside; /* of the time of this process's iterations between compute ops */
     double share_waited;  /* of the same: waiting for other ranks */

@@ -5,6 +5,7 @@
 #include "comm/reference.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 struct dt_train_speed {
@@ -83,21 +84,25 @@ enum dt_status dt_train_speed_after(struct dt_train_speed *p, struct dt_exec *x,
     return DT_OK;
 }
 
-double dt_train_mfu(const struct dt_train_options *o, struct dt_train_summary *sum,
+double dt_train_mfu(const struct dt_train_options *o, struct dt_train_summary *sum, int64_t step,
                     double model_flops, double seconds)
 {
     double rate = seconds > 0 ? model_flops / seconds : 0, mfu = rate / sum->gemm_peak_flops;
+    char what[64] = "there is";
 
     if (mfu <= 1)
         return mfu;
-    if (!sum->mfu_refused)
+    if (step > 0)
+        snprintf(what, sizeof(what), "step %lld has", (long long)step);
+    if (step == 0 || !sum->mfu_refused)
         dt_warn(
             o->warn,
-            "there is no MFU: the model's %.4g TFLOP in %.4g s are %.4g TFLOP/s, %.0f %% of the "
+            "%s no MFU: the model's %.4g TFLOP in %.4g s are %.4g TFLOP/s, %.0f %% of the "
             "%.4g TFLOP/s at which products of %d x %d were measured before training; something "
             "else used the device then, or they are too small for it",
-            1e-12 * model_flops, seconds, 1e-12 * rate, 100 * mfu, 1e-12 * sum->gemm_peak_flops,
-            sum->gemm_peak_side, sum->gemm_peak_side);
-    sum->mfu_refused = true;
+            what, 1e-12 * model_flops, seconds, 1e-12 * rate, 100 * mfu,
+            1e-12 * sum->gemm_peak_flops, sum->gemm_peak_side, sum->gemm_peak_side);
+    if (step > 0)
+        sum->mfu_refused = true;
     return NAN;
 }

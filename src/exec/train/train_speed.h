@@ -18,9 +18,10 @@ void dt_train_speed_before(struct dt_train_speed *p);
 enum dt_status dt_train_speed_after(struct dt_train_speed *p, struct dt_exec *x,
                                     struct dt_error *err, struct dt_train_step *s);
 
-/* The share of the products' measured rate (sum) that so many model FLOPs in so many seconds are.  More than all of it
- * cannot be: then it is NAN, and the first time `o->warn` hears why. */
-double dt_train_mfu(const struct dt_train_options *o, struct dt_train_summary *sum,
+/* The share of the products' measured rate (sum) that so many model FLOPs in so many seconds are, of a step (from 1 on) or
+ * of all together (step 0).  More than all of it cannot be: then it is NAN, and `o->warn` hears why, of the first such step
+ * and of all together. */
+double dt_train_mfu(const struct dt_train_options *o, struct dt_train_summary *sum, int64_t step,
                     double model_flops, double seconds);
 
 #endif
