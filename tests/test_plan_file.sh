@@ -204,6 +204,25 @@ expect 0 "not used with strategy disttrain: search.megatron_pp" "$DISTTRAIN" pla
 # a plan beside a job whose plan is searched for, and what divides layouts that a strategy does not divide
 expect 0 "^not used with strategy disttrain: plan.llm.tp, plan.llm.pp\$" "$DISTTRAIN" plan llama-70b-96 plan.llm.tp=8 plan.llm.pp=2 search.effort=quick
 expect 0 '"search_unused": "plan.llm.tp"' "$DISTTRAIN" simulate --no-runs --json llama-70b-96 plan.llm.tp=8 search.effort=quick
+# and in its file, a map or another file: neither layouts nor policies count, and that is told
+found() { sed -e '/^not used with strategy /d' -e 's/ in [0-9.]* s$//' out; }
+expect 0 "" "$DISTTRAIN" plan $job search.effort=quick
+found >a
+for plan in as-job.json gone.json '{encoder: {tp: 1, dp: 4, recompute: none}, llm: {tp: 2, recompute: full, zero: 0, frozen: true}, generator: {}}'; do
+    { cat "$srcdir/traces/jobs/$job.yaml"; echo "plan: $plan"; } >ignored.yaml
+    expect 0 "^not used with strategy disttrain: plan\$" "$DISTTRAIN" plan ignored.yaml search.effort=quick
+    found >b
+    check "a plan beside a search changes nothing: $(diff a b | head -2)" 'cmp -s a b'
+    "$DISTTRAIN" show ignored.yaml search.effort=quick >out 2>err </dev/null
+    check "what is shown of the plan is the search's" '[ "$(grep -c "^plan\.[a-z]* .* search *$" out)" = 3 ] && ! grep -q "as-job\|^plan\.llm\." out'
+done
+expect 0 "^not used with strategy disttrain: plan\$" "$DISTTRAIN" plan ignored.yaml search.effort=quick plan.llm.recompute=none
+expect 0 "" "$DISTTRAIN" plan --json $job
+free=$(said out | cut -d' ' -f2)
+expect 0 "" "$DISTTRAIN" plan -o gpipe.json $job train.schedule=gpipe train.microbatch=2 train.recompute=full search.effort=quick
+{ sed '/^search:/d' "$srcdir/traces/jobs/$job.yaml"; printf 'search: {strategy: manual}\nplan: gpipe.json\n'; } >named.yaml
+expect 0 "" "$DISTTRAIN" plan --json named.yaml
+check "the hint's search takes $free s without the plan" 'sed -n "/\"hints\"/,/]/p" out | grep -q "\"iteration_s\": $free,"'
 expect 0 "^not used with strategy homogeneous: search.uniform\$" "$DISTTRAIN" plan -s homogeneous $job search.uniform=true search.effort=quick
 # unfused attention has no context parallelism
 expect 2 "plan, module llm: cp (context parallelism) needs attention: flash" "$DISTTRAIN" plan llama-70b-96 search.strategy=manual \

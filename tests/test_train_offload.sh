@@ -49,6 +49,10 @@ train_unplanned "" without none
 check "nothing is offloaded unless it is stated" '! grep -q "of its host, offloaded" out'
 train_unplanned "of its host, offloaded (predicted" with optimizer
 check "without a plan: the bits of a checkpoint" 'same without with'
+# and one that is not used, as the strategy is another
+expect 0 "warning: plan: not used with strategy disttrain; search.strategy: manual makes it count" "$DISTTRAIN" train --no-runs unplanned.yaml run.steps=2 \
+    run.checkpoint.dir=ignored "plan={colocated: true, llm: {frozen: true}}"
+check "a plan that is not used: the bits of a checkpoint" 'same without ignored'
 expect 2 "offload" "$DISTTRAIN" train --no-runs unplanned.yaml run.steps=2 'train.offload={encoder: parameters}'
 
 # --- parameters of a guest, between phases ---

@@ -380,7 +380,8 @@ static void layouts(struct show *w)
     const struct dt_plan *p = &w->s->search.plans[0];
     char key[PATH_SIZE], value[VALUE_SIZE];
 
-    if (!w->planned || dt_node_present(dt_map_get(dt_doc_root(job->doc), "plan")))
+    if (!w->planned ||
+        (job->has_plan && dt_node_present(dt_map_get(dt_doc_root(job->doc), "plan"))))
         return;
     for (int m = 0; m < p->n_modules; m++) {
         snprintf(key, sizeof(key), "plan.%s", p->module_names[m]);
@@ -401,7 +402,8 @@ static enum dt_status show_job(struct show *w, const struct dt_job *fresh)
         struct defaults d = {w, sections[i]};
         bool has_run = strcmp(sections[i], "run") != 0 || w->s->job->run.stated;
 
-        section(w, sections[i]);
+        if (sections[i + 1] || w->s->job->has_plan) /* else the plan is not used */
+            section(w, sections[i]);
         if (i >= 4 && sections[i + 1] && has_run) /* not of a plan */
             dt_keys_walk(dt_job_keys, fresh, rest, &d);
     }

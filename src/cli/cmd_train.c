@@ -167,6 +167,20 @@ static enum dt_status keep_run(const struct dt_cli *cli, const struct dt_setup *
 
 /* ---- running ---- */
 
+/* Without strategy manual a job is trained as one without a plan. */
+static void warn_of_plan(const struct dt_job *job, bool *drawn)
+{
+    struct dt_node n = dt_map_get(dt_doc_root(job->doc), "plan");
+    char line[128];
+
+    if (job->has_plan || !dt_node_present(n) || dt_node_is_null(n))
+        return;
+    snprintf(line, sizeof line,
+             "plan: not used with strategy %s; search.strategy: manual makes it count",
+             dt_plan_strategy_names[job->strategy]);
+    on_warning(drawn, line);
+}
+
 static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *setup,
                             const struct dt_train_turns *turns, const struct dt_cli_ranks *ranks,
                             struct dt_error *err)
@@ -193,6 +207,8 @@ static enum dt_status train(const struct dt_cli *cli, const struct dt_setup *set
 
     dt_clock_utc(started, sizeof started);
     DT_TRY(dt_cli_int(cli, "reference", 1, INT64_MAX, 0, &o.reference_every, err));
+    if (first)
+        warn_of_plan(setup->job, &drawn);
     catch_signals();
     st = dt_train(&o, err, &s);
     if (drawn)

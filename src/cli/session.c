@@ -21,10 +21,9 @@ enum dt_status dt_session_survey(const struct dt_job *job, struct dt_cost *cost,
                                  struct dt_error *err)
 {
     /* a stated plan is all that there is to cost */
-    bool stated = job->has_plan && job->strategy == DT_STRATEGY_MANUAL;
     struct dt_cost_modes modes;
 
-    modes.tp = stated ? 0 : job->search.tp_mask;
+    modes.tp = job->has_plan ? 0 : job->search.tp_mask;
     for (int m = 0; job->has_plan && m < job->plan.n_modules; m++)
         modes.tp |= (unsigned)job->plan.modules[m].layout.tp;
     for (int m = 0; m < job->model->n_modules; m++)

@@ -101,8 +101,7 @@ struct dt_job {
     struct dt_cost_options cost_opt;
     struct dt_job_simulate_options sim;
     struct dt_job_run_options run;
-    bool has_plan;
-    /* for strategy manual: from `plan:` (map or path of a plan.json) or plan_file */
+    bool has_plan; /* strategy manual: from `plan:` (map or path of a plan.json) or plan_file */
     struct dt_plan plan;
     char plan_file[4096]; /* beside the job (dt_job_read_planned); "" = none */
     /* named by `plan:`, of which the command line changes something ("plan.llm.tp=4"): where `plan` stood are its changes

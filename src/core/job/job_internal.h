@@ -24,8 +24,8 @@ void dt_job_input_forget(struct dt_job_inputs *in, const void *thing);
 /* Reads `samples`, from what is shared where something is (job_samples.c). */
 enum dt_status dt_job_samples(struct dt_node root, struct dt_job *j, struct dt_error *err);
 
-/* The plan (job_plan.c): the file beside the job or named in it, read before the policies; the strategy, which is
- * manual with a file beside the job; and what stands when all is read. */
+/* The plan (job_plan.c): the file beside the job or named in it, read before the policies where the strategy is manual; the
+ * strategy, which is manual with a file beside the job; and what stands when all is read. */
 enum dt_status dt_job_plan_file(struct dt_node root, struct dt_job *j, struct dt_error *err);
 enum dt_status dt_job_plan_strategy(struct dt_node root, struct dt_job *j, struct dt_error *err);
 enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool shallow,

@@ -185,11 +185,22 @@ static enum dt_status change_file(struct dt_node n, struct dt_job *j, struct dt_
     return DT_OK;
 }
 
+/* Will the strategy be manual?  Asked before `search` is read, as a plan file brings policies along. */
+static bool is_manual(struct dt_node root, const struct dt_job *j)
+{
+    const char *word = dt_node_text(dt_map_get(dt_map_get(root, "search"), "strategy"));
+    const char *manual = dt_plan_strategy_names[DT_STRATEGY_MANUAL];
+
+    return j->plan_file[0] || (!j->searched && word && strcmp(word, manual) == 0);
+}
+
 enum dt_status dt_job_plan_file(struct dt_node root, struct dt_job *j, struct dt_error *err)
 {
     struct dt_node n = dt_map_get(root, "plan"), none = {NULL, NULL};
     char path[PATH_SIZE];
 
+    if (!is_manual(root, j))
+        return DT_OK;
     if (j->plan_file[0]) {
         DT_TRY(read_file(none, j->plan_file, j, err));
         return change_file(n, j, err);
@@ -310,19 +321,23 @@ static void keep_changes(struct dt_node n, struct dt_job *j)
 
 /* ---- the plan in the end ---- */
 
+/* Of a strategy that searches the map is checked, and that is all. */
 static enum dt_status from_map(struct dt_node n, bool frozen_stated, struct dt_job *j,
                                struct dt_error *err)
 {
-    struct dt_plan base;
+    struct dt_plan p, base;
 
     dt_plan_init(&base, j->model, &j->policy);
     for (int i = 0; i < j->model->n_modules; i++) {
         into_plan(j, i, &base);
         base.modules[i].frozen = false;
     }
-    DT_TRY(dt_plan_from_node(n, j->model, &base, err, &j->plan));
+    DT_TRY(dt_plan_from_node(n, j->model, &base, err, &p));
+    if (j->strategy != DT_STRATEGY_MANUAL)
+        return DT_OK;
+    j->plan = p;
     for (int i = 0; i < j->model->n_modules; i++) {
-        bool frozen = frozen_stated ? j->frozen[i] : j->plan.modules[i].frozen;
+        bool frozen = frozen_stated ? j->frozen[i] : p.modules[i].frozen;
 
         from_plan(j, i);
         j->frozen[i] = frozen;
@@ -344,12 +359,12 @@ static bool of_others(const struct dt_job *j, const char *key)
            j->search.guests != 0;
 }
 
-/* As many as there is room for. */
+/* As many as there is room for; key "": the whole map. */
 static void note_unused(struct dt_job *j, const char *map, const char *key)
 {
     size_t used = strlen(j->search_unused), size = sizeof(j->search_unused);
-    int n =
-        snprintf(j->search_unused + used, size - used, "%s%s.%s", used > 0 ? ", " : "", map, key);
+    int n = snprintf(j->search_unused + used, size - used, "%s%s%s%s", used > 0 ? ", " : "", map,
+                     *key ? "." : "", key);
 
     if (n < 0 || (size_t)n >= size - used)
         j->search_unused[used] = '\0';
@@ -382,8 +397,23 @@ static void list_unused(struct dt_node root, bool stated, struct dt_job *j)
     }
 }
 
-/* What is stated beside the job of a plan that is searched for. */
-static void list_plan(struct dt_node n, const char *path, struct dt_job *j)
+/* Does some of it stand in the job's own file? */
+static bool has_own(const struct dt_job *j, struct dt_node n)
+{
+    struct dt_node value;
+    const char *key;
+
+    if (!dt_node_is_map(n) || dt_map_size(n) == 0)
+        return !is_beside(j, n);
+    for (size_t i = 0; i < dt_map_size(n); i++) {
+        dt_map_at(n, i, &key, &value);
+        if (has_own(j, value))
+            return true;
+    }
+    return false;
+}
+
+static void list_keys(struct dt_node n, const char *path, struct dt_job *j)
 {
     for (size_t i = 0; i < dt_map_size(n); i++) {
         struct dt_node value;
@@ -393,10 +423,19 @@ static void list_plan(struct dt_node n, const char *path, struct dt_job *j)
         dt_map_at(n, i, &key, &value);
         snprintf(below, sizeof(below), "%s.%s", path, key);
         if (dt_node_is_map(value))
-            list_plan(value, below, j);
-        else if (is_beside(j, value))
+            list_keys(value, below, j);
+        else
             note_unused(j, path, key);
     }
+}
+
+/* What is stated of a plan that is searched for: nobody states one to have it dropped, wherever it stands. */
+static void list_plan(struct dt_node n, struct dt_job *j)
+{
+    if (!j->plan_named[0] && dt_node_is_map(n) && !has_own(j, n))
+        list_keys(n, "plan", j);
+    else
+        note_unused(j, "plan", "");
 }
 
 /* A way of reordering that is stated is told of wherever it stands, as nothing else says that samples keep their order; StepCCL,
@@ -425,7 +464,7 @@ static enum dt_status check_searched(struct dt_node root, const struct dt_job *j
 {
     struct dt_node n = dt_map_get(dt_map_get(root, "train"), "offload");
 
-    for (int m = 0; j->strategy != DT_STRATEGY_MANUAL && m < j->model->n_modules; m++) {
+    for (int m = 0; m < j->model->n_modules; m++) {
         const char *name = j->model->modules[m].name;
         bool leaves = j->offload[m] == DT_OFFLOAD_PARAMETERS || j->offload[m] == DT_OFFLOAD_ALL;
         struct dt_node at = dt_node_is_map(n) ? dt_map_get(n, name) : n;
@@ -468,12 +507,14 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
             "strategy: manual needs \"plan\", a map such as {%s: {tp: 8, pp: 1, dp: 1}} "
             "or the path of a plan.json",
             j->model->modules[j->model->llm].name);
-    if (!present && !j->has_plan) {
+    if (present && !j->has_plan && !is_file(n) && !j->plan_named[0])
+        DT_TRY(from_map(n, frozen_stated, j, err));
+    if (!j->has_plan) {
         list_unused(root, false, j);
+        if (present)
+            list_plan(n, j);
         return check_searched(root, j, err);
     }
-    if (!j->has_plan)
-        DT_TRY(from_map(n, frozen_stated, j, err));
     if (j->plan_from_file) {
         if (dt_node_is_map(n))
             keep_changes(n, j);
@@ -485,8 +526,6 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
     j->plan.policy = j->policy;
     memcpy(j->plan.model, j->model->name, sizeof(j->plan.model));
     memcpy(j->plan.cluster, j->cluster.name, sizeof(j->plan.cluster));
-    list_unused(root, j->strategy == DT_STRATEGY_MANUAL, j);
-    if (j->strategy != DT_STRATEGY_MANUAL && dt_node_is_map(n))
-        list_plan(n, "plan", j);
-    return check_searched(root, j, err);
+    list_unused(root, true, j);
+    return DT_OK;
 }

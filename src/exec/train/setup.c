@@ -58,7 +58,7 @@ static enum dt_status check_gradients(const struct dt_setup *s, struct dt_error 
 
 enum dt_status dt_setup_plan(const struct dt_job *j, struct dt_error *err, struct dt_plan *out)
 {
-    if (j->strategy == DT_STRATEGY_MANUAL && j->has_plan) {
+    if (j->has_plan) {
         *out = j->plan;
     } else {
         dt_plan_init(out, j->model, &j->policy);
