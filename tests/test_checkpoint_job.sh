@@ -74,6 +74,10 @@ sed 's/"Ġ t","Ġ a"/"Ġ a","Ġ t"/' "$t" >t.json # other merges
 check "the merges are others" '! cmp -s t.json "$t"'
 tokens 2 "tokenizer is [0-9a-f]\{16\} there and [0-9a-f]\{16\} in the job" t.json
 expect 2 "tokenizer is" "$DISTTRAIN" eval job.yaml --data two-000000.tar --samples 2 $llm.vocab=50257 --checkpoint t run.tokenizer=t.json
+# special ids are named where earlier versions took "<s>" and "</s>" of the text for them
+check "special ids that were always these are not named" '! grep -q special_tokens t/step-*/job.json'
+expect 0 "" "$DISTTRAIN" train --no-runs job.yaml $llm.vocab=50259 run.checkpoint.dir=q run.steps=1 run.tokenizer="$srcdir/tests/data/tokenizer/qwen2-style.json"
+check "those that were others are" 'grep -q "\"special_tokens\": \"bos 50256 eos 50256 pad 50256 image 50256\"" q/step-*/job.json'
 
 # --- checkpoints from before there was job.json: by the digest of then ---
 before() { # DIGEST

@@ -2,6 +2,7 @@
  *
  * Tokenizers: published ids, splitting, NFC, refusals, round trips, out of memory. */
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/text.h"
@@ -24,6 +25,28 @@ static struct dt_tokenizer *open_fixture(const char *name)
 
     snprintf(path, sizeof path, "%s/tests/data/tokenizer/%s", srcdir ? srcdir : ".", name);
     dt_assert_ok(dt_tokenizer_open(path, &err, &t), err);
+    return t;
+}
+
+/* With the first `from` in it made `to`. */
+static struct dt_tokenizer *open_changed(const char *name, const char *from, const char *to)
+{
+    const char *srcdir = getenv("srcdir");
+    char path[4096], *json, *at, *changed;
+    struct dt_tokenizer *t;
+    size_t n;
+
+    snprintf(path, sizeof path, "%s/tests/data/tokenizer/%s", srcdir ? srcdir : ".", name);
+    dt_assert_ok(dt_file_read(path, 1 << 20, &err, &json, &n), err);
+    at = strstr(json, from);
+    ck_assert_ptr_nonnull(at);
+    n += strlen(to) + 1;
+    changed = dt_malloc(n);
+    ck_assert_ptr_nonnull(changed);
+    snprintf(changed, n, "%.*s%s%s", (int)(at - json), json, to, at + strlen(from));
+    dt_assert_ok(dt_tokenizer_parse("t.json", changed, strlen(changed), &err, &t), err);
+    dt_free(changed);
+    dt_free(json);
     return t;
 }
 
@@ -171,6 +194,38 @@ START_TEST(specials_in_text)
     dt_free(back);
     dt_tokenizer_ids_free(&ids);
     dt_tokenizer_free(t);
+}
+END_TEST
+
+/* As in Qwen's vocabulary, "<s>" and "</s>" are text; they are special where the file names no special tokens. */
+START_TEST(special_names_in_the_vocabulary)
+{
+#define END_OF_TEXT                                                                                \
+    "{\"id\":50256,\"content\":\"<|endoftext|>\",\"single_word\":false,\"lstrip\":false,"          \
+    "\"rstrip\":"                                                                                  \
+    "false,\"normalized\":true,\"special\":true}"
+    static const struct {
+        const char *from, *to;
+        int bos, eos, pad;
+        bool moved;
+    } v[] = {{"[" END_OF_TEXT, "[" END_OF_TEXT, 50256, 50256, 50256, true},
+             {END_OF_TEXT, "", 50257, 50258, 50258, false},
+             {"\"special\":true", "\"special\":false", 50257, 50256, 50256, true},
+             {"\"</s>\":50258", "\"</t>\":50258", 50256, 50256, 50256, true},
+             {"\"<s>\":50257,\"</s>\":50258", "\"x</s>\":50258", 50256, 50256, 50256, false},
+             {"[" END_OF_TEXT, "[{\"id\":50259,\"content\":\"</s>\",\"special\":true}," END_OF_TEXT,
+              50259, 50259, 50259, true}};
+
+    for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) {
+        struct dt_tokenizer *t = open_changed("qwen2-style.json", v[i].from, v[i].to);
+        struct dt_tokenizer_special_ids s = dt_tokenizer_special(t);
+
+        ck_assert_msg(s.bos == v[i].bos && s.eos == v[i].eos && s.pad == v[i].pad,
+                      "%zu: bos %d, eos %d, pad %d", i, (int)s.bos, (int)s.eos, (int)s.pad);
+        ck_assert_int_eq(s.image, s.pad);
+        ck_assert_int_eq(dt_tokenizer_special_moved(t), v[i].moved);
+        dt_tokenizer_free(t);
+    }
 }
 END_TEST
 
@@ -593,6 +648,7 @@ int main(int argc, char **argv)
     tcase_add_test(c, llama3_published);
     tcase_add_test(c, splits);
     tcase_add_test(c, specials_in_text);
+    tcase_add_test(c, special_names_in_the_vocabulary);
     tcase_add_test(c, bytes);
     tcase_add_test(c, round_trips);
     tcase_add_test(c, long_words);

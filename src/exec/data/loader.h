@@ -24,7 +24,7 @@ enum {
 
 /* What is made of a shard's bytes.  A change after which a document has other pixels, tokens or values counts one up, and
  * says what changed (dt_loader_reader_since). */
-enum { DT_LOADER_READER = 2 };
+enum { DT_LOADER_READER = 3 };
 
 struct dt_data_cursor {
     uint64_t fingerprint; /* of data and options; 0 = the beginning */

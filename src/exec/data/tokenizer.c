@@ -136,6 +136,11 @@ struct dt_tokenizer_special_ids dt_tokenizer_special(const struct dt_tokenizer *
     return t->special;
 }
 
+bool dt_tokenizer_special_moved(const struct dt_tokenizer *t)
+{
+    return t->special_moved;
+}
+
 /* ---- encoding ---- */
 
 struct encoder {

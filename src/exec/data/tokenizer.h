@@ -35,13 +35,15 @@ int dt_tokenizer_vocab(const struct dt_tokenizer *t);
 uint64_t dt_tokenizer_digest(const struct dt_tokenizer *t);
 /* Id of the token with this text as written in the file (specials: "<eos>"), or -1. */
 int32_t dt_tokenizer_find(const struct dt_tokenizer *t, const char *token);
-/* Ids that the packer needs.  bos, eos and pad always exist (one stands for another where the
- * tokenizer has fewer); image is pad where there is no such token: its embedding is replaced by the
- * image's anyhow. */
+/* Ids that the packer needs: added tokens; ordinary ones only of a file that names no special ones.
+ * bos, eos and pad always exist (one stands for another where the tokenizer has fewer); image is pad
+ * where there is no such token: its embedding is replaced by the image's anyhow. */
 struct dt_tokenizer_special_ids {
     int32_t bos, eos, pad, image;
 };
 struct dt_tokenizer_special_ids dt_tokenizer_special(const struct dt_tokenizer *t);
+/* They are others than those of versions that looked among all tokens. */
+bool dt_tokenizer_special_moved(const struct dt_tokenizer *t);
 
 /* Appends the ids of `text` (any bytes; malformed UTF-8 is taken byte by byte).  With `specials`
  * the added tokens in the text become their ids, as Hugging Face does; without, they are plain

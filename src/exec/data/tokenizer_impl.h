@@ -50,6 +50,7 @@ struct dt_tokenizer {
     int n_added;
     bool added_begin[256]; /* first bytes of added tokens */
     struct dt_tokenizer_special_ids special;
+    bool special_moved;
 };
 
 /* pretoken.c: length of the word at s (left > 0). */

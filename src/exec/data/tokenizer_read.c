@@ -273,7 +273,16 @@ static enum dt_status read_added(struct reader *r, struct dt_node list)
     return DT_OK;
 }
 
-void dt_tokenizer_pick_special(struct dt_tokenizer *t)
+static int32_t find_added(const struct dt_tokenizer *t, const char *token)
+{
+    for (int i = 0; i < t->n_added; i++)
+        if (strcmp(t->added[i].text, token) == 0)
+            return t->added[i].id;
+    return -1;
+}
+
+/* The usual names, among added tokens or among all. */
+static struct dt_tokenizer_special_ids pick(const struct dt_tokenizer *t, bool added, bool all)
 {
     static const char *const bos[] = {"<|begin_of_text|>", "<bos>", "<s>", "<|startoftext|>", NULL};
     static const char *const eos[] = {"<|end_of_text|>", "<eos>",      "</s>",
@@ -285,7 +294,9 @@ void dt_tokenizer_pick_special(struct dt_tokenizer *t)
     int32_t id[4];
     for (int k = 0; k < 4; k++) {
         id[k] = -1;
-        for (int i = 0; names[k][i] && id[k] < 0; i++)
+        for (int i = 0; added && names[k][i] && id[k] < 0; i++)
+            id[k] = find_added(t, names[k][i]);
+        for (int i = 0; all && names[k][i] && id[k] < 0; i++)
             id[k] = dt_tokenizer_find(t, names[k][i]);
     }
     if (id[1] < 0)
@@ -296,7 +307,19 @@ void dt_tokenizer_pick_special(struct dt_tokenizer *t)
         id[2] = id[1];
     if (id[3] < 0)
         id[3] = id[2];
-    t->special = (struct dt_tokenizer_special_ids){id[0], id[1], id[2], id[3]};
+    return (struct dt_tokenizer_special_ids){id[0], id[1], id[2], id[3]};
+}
+
+/* A file that names its special tokens names them all: "</s>" in Qwen's vocabulary is a piece of text. */
+void dt_tokenizer_pick_special(struct dt_tokenizer *t)
+{
+    struct dt_tokenizer_special_ids before = pick(t, false, true);
+    bool named = false;
+
+    for (int i = 0; i < t->n_added; i++)
+        named |= t->token[t->added[i].id].special;
+    t->special = pick(t, true, !named);
+    t->special_moved = memcmp(&before, &t->special, sizeof before) != 0;
 }
 
 /* ---- how text is cut and normalised ---- */

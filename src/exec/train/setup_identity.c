@@ -221,6 +221,17 @@ static void module_lines(struct dt_text *t, const struct dt_module *m)
 
 /* ---- of the job ---- */
 
+/* The special ids only where earlier versions took others, so that other checkpoints of theirs stay good. */
+static void tokenizer_lines(struct dt_text *t, const struct dt_tokenizer *tok)
+{
+    struct dt_tokenizer_special_ids id = dt_tokenizer_special(tok);
+
+    dt_text_add(t, "tokenizer %016" PRIx64 "\n", dt_tokenizer_digest(tok));
+    if (dt_tokenizer_special_moved(tok))
+        dt_text_add(t, "special_tokens bos %d eos %d pad %d image %d\n", (int)id.bos, (int)id.eos,
+                    (int)id.pad, (int)id.image);
+}
+
 enum dt_status dt_setup_identify(struct dt_setup *s, struct dt_error *err)
 {
     const struct dt_job_run_options *r = &s->job->run;
@@ -233,7 +244,7 @@ enum dt_status dt_setup_identify(struct dt_setup *s, struct dt_error *err)
     if (s->generator >= 0)
         dt_text_add(&model, "noise %s\nnoise_steps %d\n", dt_job_run_noise_names[r->noise],
                     r->noise_steps);
-    dt_text_add(&model, "tokenizer %016" PRIx64 "\n", dt_tokenizer_digest(s->tokenizer));
+    tokenizer_lines(&model, s->tokenizer);
     dt_text_add(&training, "global_batch %" PRId64 "\nseq_len %d\nseed %" PRIu64 "\n",
                 (int64_t)s->plan.policy.global_batch, s->plan.policy.seq_len, (uint64_t)r->seed);
     for (int i = 0; i < m->n_modules; i++)
