@@ -196,6 +196,14 @@ expect 0 "^b  freshlog: freshlog, measured" "$DISTTRAIN" compare --runs kept.db 
 check "times of its steps" 'grep -q "^iteration_s  *m*s  *[0-9.]*  *[0-9.]*  " out'
 expect 0 "" "$DISTTRAIN" runs show --json --runs kept.db last
 check "the work of an executed run" '[ "$(grep -c "\"name\": \"[a-z]*.model_flops\"" out)" = 3 ]'
+# its rate, time and GPUs are of the step that is stored, and give its work; so does the MFU of the processes, here one
+row() { sed -n "/\"name\": \"$1\"/,/\]/s/^ *\([0-9][-0-9.e+]*\),*\$/\1/p" out; }
+flops=$(row '[a-z]*.model_flops' | awk '{ s += $1 } END { printf "%.9g", s }') peak=$(field gemm_peak_flops) time=$(row iteration_s)
+check "rate and MFU give $flops FLOPs" 'awk -v f="$flops" -v r="$(row model_flops_per_s_per_gpu)" -v g="$(row gpus_used)" -v t="$time" \
+    -v m="$(row mfu)" -v p="$peak" "BEGIN { a = r * t * g / f; b = m * t * p / f; exit !(g == 4 && a > 0.99999 && a < 1.00001 && b > 0.99999 && b < 1.00001) }"'
+mfu=$(row mfu)
+expect 0 "" "$DISTTRAIN" runs list --json --runs kept.db
+check "in the list, too" '[ "$(field mfu)" = "$mfu" ]'
 # too many ranks: nobody is started
 printf '#!/bin/sh\ntouch started\nexit 1\n' >launcher; chmod +x launcher
 expect 2 "99 ranks for a plan of 4 GPUs: start 4 (or fewer)" \

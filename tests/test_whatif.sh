@@ -112,6 +112,28 @@ for content in a800 a100; do
     # shellcheck disable=SC2086
     expect 0 '"evaluated": 1' "$DISTTRAIN" whatif $job profile=./mine.sql --vary cluster.nodes=6 --runs sweep.db --json
 done
+# so is any other file that a key names, also one that varies, or that the job itself names
+again() { # CHANGE FILE WHATIF...: the second time as before, the third time anew, for the file has changed
+    change=$1 file=$2; shift 2
+    expect 0 '"from_runs_file": 0' "$DISTTRAIN" whatif "$@" --runs files.db --json
+    expect 0 '"evaluated": 0' "$DISTTRAIN" whatif "$@" --runs files.db --json
+    cp "$file" before && eval "$change" <before >"$file"
+    check "$file is another now" '! cmp -s before "$file"'
+    expect 0 '"from_runs_file": 0' "$DISTTRAIN" whatif "$@" --runs files.db --json
+}
+printf 'preset: a800-96\nnic_bandwidth: 25 GB/s\n' >cluster.yaml
+# shellcheck disable=SC2086
+again "sed s/25/1/" cluster.yaml $job cluster.nodes=2 --vary cluster.preset=./cluster.yaml
+cp "$srcdir/traces/models/mllm-9b.yaml" model.yaml
+# shellcheck disable=SC2086
+again "sed s/resize:.512/resize:\ 256/" model.yaml $job cluster.nodes=2 --vary model.preset=./model.yaml
+printf 'sample,text_tokens\n0,100\n1,4000\n' >samples.csv
+sed 's/^samples:.*/samples: {csv: samples.csv}/' short.yaml >listed.yaml
+again "sed '2{h;d};3G'" samples.csv listed.yaml --vary samples.csv=./samples.csv
+# shellcheck disable=SC2086
+expect 0 "" "$DISTTRAIN" plan $job cluster.nodes=2 -o named.json
+again "sed 's/\"recompute\": \"selective\"/\"recompute\": \"full\"/'" named.json mllm-9b-96 search.strategy=manual cluster.nodes=2 \
+    plan=./named.json --vary simulate.seed=1,2
 
 # Until some points are there: each takes a few hundred bytes, the empty tables five pages or so.
 wait_for_points() {

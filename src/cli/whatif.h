@@ -103,7 +103,8 @@ struct dt_whatif_goal { /* 0 = not asked for */
 
 struct dt_whatif_job { /* what is known before any point is evaluated */
     char *json;        /* the job with the KEY=VALUEs of all points */
-    uint64_t digest;   /* of what it was read from: model, samples, profile, cluster */
+    uint64_t
+        digest; /* of what it was read from: model, samples, profile, cluster, plan, rates of cores */
     char name[256];
     struct dt_cluster cluster;
     bool effort_stated, cluster_nodes, searches;

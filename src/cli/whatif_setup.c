@@ -153,21 +153,42 @@ enum dt_status dt_whatif_setup(struct dt_whatif *w, const struct dt_cli *cli, st
 
 /* ---- the job ---- */
 
-/* Of everything that results depend on, as it was read. */
-static uint64_t digest_of(const struct dt_session *s)
+static uint64_t digest_model(uint64_t h, const struct dt_model *model)
 {
-    const struct dt_job *j = s->job;
-    uint64_t h = DT_HASH_START;
+    for (int i = 0; i < model->n_modules; i++) {
+        const struct dt_module *m = &model->modules[i];
+        const int of[] = {m->role,     m->modality,     m->patch,
+                          m->merge,    m->latent_scale, m->resize,
+                          m->mel_bins, m->out_width,    m->out_tokens_per_item};
 
-    for (int m = 0; m < j->model->n_modules; m++) {
-        const struct dt_module *mod = &j->model->modules[m];
-
-        h = dt_hash_bytes(h, mod->blocks, (size_t)mod->n_blocks * sizeof *mod->blocks);
+        h = dt_hash_text(h, m->name);
+        h = dt_hash_bytes(h, of, sizeof of);
+        h = dt_hash_bytes(h, &m->frames_per_s, sizeof m->frames_per_s);
+        h = dt_hash_bytes(h, m->blocks, (size_t)m->n_blocks * sizeof *m->blocks);
     }
-    h = dt_hash_number(h, dt_run_samples_digest(j->samples, 0, j->samples->n));
+    return dt_hash_bytes(h, model->edges, (size_t)model->n_edges * sizeof *model->edges);
+}
+
+/* Of everything that results depend on, as it was read: files may have changed under the names that the job gives. */
+static enum dt_status digest_of(const struct dt_job *j, struct dt_error *err, uint64_t *out)
+{
+    const struct dt_sched_supply *p = &j->sim.preprocess;
+    const double rates[] = {p->decode_px_per_s, p->resize_px_per_s, p->tokenize_bytes_per_s,
+                            p->sound_s_per_s};
+    uint64_t h = digest_model(DT_HASH_START, j->model);
+    char *plan = NULL;
+
+    for (int64_t i = 0; i < j->samples->n; i++) /* in another order they are other batches */
+        h = dt_hash_number(h, dt_run_samples_digest(j->samples, i, 1));
     h = dt_hash_number(h, dt_hash_digest(1, j->profile->rows,
                                          (size_t)j->profile->n_rows * sizeof *j->profile->rows));
-    return dt_hash_bytes(h, &j->cluster, sizeof j->cluster);
+    h = dt_hash_bytes(h, &j->cluster, sizeof j->cluster);
+    h = dt_hash_bytes(h, rates, sizeof rates);
+    if (j->has_plan)
+        DT_TRY(dt_plan_to_json(&j->plan, err, &plan));
+    *out = dt_hash_text(h, plan ? plan : "");
+    dt_free(plan);
+    return DT_OK;
 }
 
 static bool stated(const struct dt_job *j, const char *map, const char *key)
@@ -185,7 +206,7 @@ static enum dt_status see_job(void *ctx, const struct dt_session *s, const struc
     dt_free(out->json);
     out->json = NULL;
     DT_TRY(dt_node_to_json(dt_doc_root(j->doc), err, &out->json));
-    out->digest = digest_of(s);
+    DT_TRY(digest_of(j, err, &out->digest));
     snprintf(out->name, sizeof out->name, "%s", j->name);
     out->cluster = j->cluster;
     out->effort_stated = stated(j, "search", "effort");
@@ -195,29 +216,39 @@ static enum dt_status see_job(void *ctx, const struct dt_session *s, const struc
     return DT_OK;
 }
 
-/* As it stands, or with the first value of each key that varies: a job may lack what varies. */
-static enum dt_status look(struct dt_whatif *w, struct dt_error *err)
+static char * override(struct dt_whatif *w, const struct dt_job_axis *a, int value)
 {
-    const char *overrides[DT_CLI_MAX_ARGS + 8 + DT_JOB_AXES_MAX];
+    size_t size = strlen(a->key) + strlen(a->value[value]) + 2;
+    char *text = dt_arena_alloc(&w->arena, size, 1);
+
+    if (text)
+        snprintf(text, size, "%s=%s", a->key, a->value[value]);
+    return text;
+}
+
+/* The job with this override (NULL: none) as it stands, or else with the first value of each other key that varies: a
+ * job may lack what varies. */
+static enum dt_status see(struct dt_whatif *w, const char *one, const struct dt_job_axis *of,
+                          struct dt_whatif_job *out, struct dt_error *err)
+{
+    const char *overrides[DT_CLI_MAX_ARGS + 8 + DT_JOB_AXES_MAX + 1];
     int n = w->n_overrides;
     struct dt_error other;
-    enum dt_status st =
-        dt_points_check(w->points, w->overrides, w->n_overrides, see_job, &w->job, err);
+    enum dt_status st;
 
+    memcpy((void *)overrides, (const void *)w->overrides, (size_t)n * sizeof *overrides);
+    if (one)
+        overrides[n++] = one;
+    st = dt_points_check(w->points, overrides, n, see_job, out, err);
     if (st == DT_OK || w->n_axes == 0)
         return st;
-    memcpy((void *)overrides, (const void *)w->overrides, (size_t)n * sizeof *overrides);
     for (int a = 0; a < w->n_axes; a++)
-        if (w->axis[a].n > 0) {
-            size_t size = strlen(w->axis[a].key) + strlen(w->axis[a].value[0]) + 2;
-            char *text = dt_arena_alloc(&w->arena, size, 1);
-
-            if (!text)
+        if (w->axis[a].n > 0 && &w->axis[a] != of) {
+            overrides[n] = override(w, &w->axis[a], 0);
+            if (!overrides[n++])
                 return dt_error_nomem(err, "points");
-            snprintf(text, size, "%s=%s", w->axis[a].key, w->axis[a].value[0]);
-            overrides[n++] = text;
         }
-    return dt_points_check(w->points, overrides, n, see_job, &w->job, &other) == DT_OK ? DT_OK : st;
+    return dt_points_check(w->points, overrides, n, see_job, out, &other) == DT_OK ? DT_OK : st;
 }
 
 /* A range of GPUs without a step is one of whole nodes. */
@@ -289,7 +320,7 @@ enum dt_status dt_whatif_open_job(struct dt_whatif *w, struct dt_error *err)
     for (int i = 1; i < w->cli->n_args; i++)
         w->overrides[w->n_overrides++] = w->cli->args[i];
     DT_TRY(dt_points_open(w->path, dt_cli_string(w->cli, "plan", NULL), err, &w->points));
-    DT_TRY(look(w, err));
+    DT_TRY(see(w, NULL, NULL, &w->job, err));
     for (int a = 0; a < w->n_axes; a++)
         effort_varies |= strcmp(w->axis[a].key, "search.effort") == 0;
     if (w->size_axis >= 0 && w->axis[w->size_axis].between &&
@@ -306,30 +337,45 @@ enum dt_status dt_whatif_open_job(struct dt_whatif *w, struct dt_error *err)
 
 /* ---- the sweep ---- */
 
+struct files {
+    const char *asked;
+    bool any;
+};
+
+static void look_for_file(void *ctx, const char *path, const struct dt_key *key,
+                          const void *defaults)
+{
+    struct files *f = ctx;
+
+    (void)defaults;
+    f->any |= key->file != DT_KEY_NO_FILE && dt_keys_inside(path, f->asked);
+}
+
+/* May a value of this key name a file, itself or inside of it. */
+static bool names_file(const char *key)
+{
+    struct files f = {.asked = key};
+
+    dt_keys_walk(dt_job_keys, NULL, look_for_file, &f);
+    return f.any;
+}
+
 /* A key that names a file whose content may change: a digest of what each value stands for. */
 static enum dt_status digest_values(struct dt_whatif *w, const struct dt_job_axis *a, uint64_t *h,
                                     struct dt_error *err)
 {
-    const char *overrides[DT_CLI_MAX_ARGS + 9];
-
-    memcpy((void *)overrides, (const void *)w->overrides,
-           (size_t)w->n_overrides * sizeof *overrides);
     for (int i = 0; i < a->n; i++) {
-        size_t size = strlen(a->key) + strlen(a->value[i]) + 2;
         struct dt_whatif_job job = {0};
         struct dt_error why = {0};
-        char *text = dt_malloc(size);
+        char *text = override(w, a, i);
         enum dt_status st;
 
         if (!text)
             return dt_error_nomem(err, "points");
-        snprintf(text, size, "%s=%s", a->key, a->value[i]);
-        overrides[w->n_overrides] = text;
-        st = dt_points_check(w->points, overrides, w->n_overrides + 1, see_job, &job, &why);
+        st = see(w, text, a, &job, &why);
         *h = dt_hash_text(*h, text);
         *h = st == DT_OK ? dt_hash_number(*h, job.digest) : dt_hash_text(*h, why.message);
         dt_free(job.json);
-        dt_free(text);
     }
     return DT_OK;
 }
@@ -349,7 +395,7 @@ static enum dt_status identity(struct dt_whatif *w, struct dt_error *err, char *
     h = dt_hash_number(h, dt_points_plan_digest(w->points));
     for (int a = 0; a < w->n_axes; a++) {
         h = dt_hash_text(dt_hash_number(h, 0), w->axis[a].key);
-        if (!strchr(w->axis[a].key, '.'))
+        if (names_file(w->axis[a].key))
             DT_TRY(digest_values(w, &w->axis[a], &h, err));
     }
     snprintf(out, size, "%016llx", (unsigned long long)h);

@@ -129,6 +129,31 @@ static enum dt_status read_run(const struct dt_runs_db *db, const char *schema, 
     return st;
 }
 
+/* Training reports the mean MFU of its steps, the first ones included; what is stored is the last one.  None where the
+ * mean is none, or where the step would have one above 1. */
+static enum dt_status read_step_mfu(const struct dt_runs_db *db, const char *schema,
+                                    const char *path, int64_t id, struct dt_error *err,
+                                    struct dt_run_about *out)
+{
+    sqlite3_stmt *s = NULL;
+    double mfu;
+
+    if (strcmp(out->kind, "executed") != 0 || isnan(out->mfu) || !(out->makespan_s > 0) ||
+        !dt_runs_has_table(db, schema, "work"))
+        return DT_OK;
+    DT_TRY(prepare(db, schema, path,
+                   "SELECT (SELECT sum(model_flops) FROM %s.work WHERE run = ?1), CASE WHEN "
+                   "json_valid(report) THEN json_extract(report, '$.gemm_peak_flops') END "
+                   "FROM %s.run WHERE id = ?1",
+                   id, err, &s));
+    if (sqlite3_step(s) == SQLITE_ROW && number(s, 0) >= 0 && number(s, 1) > 0) {
+        mfu = number(s, 0) / out->makespan_s / number(s, 1);
+        out->mfu = mfu <= 1 ? mfu : NAN;
+    }
+    sqlite3_finalize(s);
+    return DT_OK;
+}
+
 static enum dt_status read_origin(const struct dt_runs_db *db, const char *schema, const char *path,
                                   int64_t id, struct dt_error *err, struct dt_run_about *out)
 {
@@ -172,6 +197,7 @@ enum dt_status dt_run_about_read(const struct dt_runs_db *db, const char *schema
     struct dt_run_about a = {0};
 
     DT_TRY(read_run(db, schema, path, id, err, &a));
+    DT_TRY(read_step_mfu(db, schema, path, id, err, &a));
     DT_TRY(read_origin(db, schema, path, id, err, &a));
     DT_TRY(read_tags(db, schema, path, id, err, &a));
     *out = a;

@@ -31,8 +31,9 @@ struct dt_run_about {
     double makespan_s; /* of the timeline that is stored: the first iteration's of a simulation */
     double
         iteration_s; /* what the report of a simulation says, as all else it says; else makespan_s */
-    double mfu;      /* NAN where the report does not say */
-    int64_t bytes;   /* in the file, about: 48 an op, 64 a lane, texts as they are long */
+    double
+        mfu; /* of an executed run that of the stored iteration; NAN where the report does not say */
+    int64_t bytes; /* in the file, about: 48 an op, 64 a lane, texts as they are long */
 };
 /* `schema` is "main" or "other"; DT_ERR_INPUT if there is no such run. */
 enum dt_status dt_run_about_read(const struct dt_runs_db *db, const char *schema, const char *path,

@@ -428,22 +428,23 @@ static enum dt_status read_facts(struct reader *r)
     return done(r, s, rc, DT_OK);
 }
 
+/* Of an executed run all is that of the stored step; a simulation's report has both of its median iteration. */
 static void use_peak(struct dt_run_summary *o)
 {
     const char *text = dt_run_facts_find(&o->facts, "peak_flops");
-    double v = 0, flops = 0;
+    bool simulated = strcmp(o->about.kind, "simulated") == 0;
+    double *rate = &o->v[DT_RUN_model_flops_per_s_per_gpu], v = 0, flops = 0;
 
     o->peak_flops = text && dt_number_double(text, &v) && v > 0 ? v : 0;
+    if (!simulated)
+        o->v[DT_RUN_mfu] = o->about.mfu;
     o->v[DT_RUN_mfu_own_peak] = o->v[DT_RUN_mfu];
-    if (o->peak_flops > 0 && !isnan(o->v[DT_RUN_mfu])) {
-        o->v[DT_RUN_model_flops_per_s_per_gpu] = o->v[DT_RUN_mfu] * o->peak_flops;
-        return;
-    }
     for (int i = 0; i < o->n_modules; i++)
         flops += o->module[i].v[DT_RUN_OF_model_flops];
-    if (o->n_modules > 0 && o->v[DT_RUN_gpus_used] > 0 && o->about.makespan_s > 0)
-        o->v[DT_RUN_model_flops_per_s_per_gpu] =
-            flops / o->about.makespan_s / o->v[DT_RUN_gpus_used];
+    if (o->peak_flops > 0 && !isnan(o->v[DT_RUN_mfu]) && (simulated || isnan(flops)))
+        *rate = o->v[DT_RUN_mfu] * o->peak_flops;
+    else if (o->n_modules > 0 && o->v[DT_RUN_gpus_used] > 0 && o->about.makespan_s > 0)
+        *rate = flops / o->about.makespan_s / o->v[DT_RUN_gpus_used];
 }
 
 /* ---- all of it ---- */
