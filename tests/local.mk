@@ -422,6 +422,7 @@ SHELL_TESTS = \
 	tests/test_train_cli.sh \
 	tests/test_train_cp.sh \
 	tests/test_train_drawn.sh \
+	tests/test_hf_planned.sh \
 	tests/test_hf_weights.sh \
 	tests/test_train_ep.sh \
 	tests/test_train_groups.sh \

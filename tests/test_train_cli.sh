@@ -102,6 +102,17 @@ expect 0 "eye  *0 of 2[0-9]; missing: embeddings" \
 expect 0 '"module": "llm",' "$DISTTRAIN" train --no-runs --json --init-from saved eye.yaml run.steps=1 run.checkpoint.dir=sixth run.init_partial=true
 check "counts of every module in JSON" 'tr -d " \n" <out | grep -q "\"init\":{\"found\":[1-9][0-9]*,\"missing\":2[0-9],\"unused\":2[0-9],\"modules\":\[{\"module\":\"eye\",\"asked\":2[0-9],\"found\":0,\"missing\":2[0-9],\"unused\":0},"'
 
+# --- layers of which they have a part: a name that is not theirs ---
+expect 0 "" "$DISTTRAIN" train --no-runs job.yaml run.steps=1 run.checkpoint.dir=plain model.modules.llm.gated=false
+expect 2 '1 layer of module "llm" is there in part, and the rest would start at random; looked for model.layers.0.mlp.gate_proj.weight, for one; .*--init-partial' \
+    "$DISTTRAIN" train --no-runs --init-from plain job.yaml run.steps=1 run.checkpoint.dir=halves
+check "nothing was trained" '[ ! -e halves/latest ]'
+expect 0 "llm  *[0-9]* of [0-9]*; missing: model.layers.0.mlp.gate_proj.weight$" \
+    "$DISTTRAIN" train --no-runs --init-from plain --init-partial job.yaml run.steps=1 run.checkpoint.dir=halves
+# whole layers that they lack are new ones
+expect 0 "llm  *[0-9]* of [0-9]*; missing: model.layers.1" \
+    "$DISTTRAIN" train --no-runs --init-from saved job.yaml run.steps=1 run.checkpoint.dir=more model.modules.llm.layers=3
+
 # --- a finished job ---
 expect 0 '"finished_before": false' "$DISTTRAIN" train --no-runs --json job.yaml run.steps=3 run.checkpoint.dir=seen3
 for n in 3 2; do # as many steps as it has, and fewer

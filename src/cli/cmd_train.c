@@ -38,7 +38,7 @@ static const struct dt_cli_option options[] = {
     {"init-from", 0, DT_OPT_STRING, "PATH",
      "start with these weights: safetensors, a folder of them, or a checkpoint"},
     {"init-partial", 0, DT_OPT_FLAG, NULL,
-     "with --init-from: accept weights that lack all of a module"},
+     "with --init-from: accept weights that lack all of a module, or a part of a layer"},
     {"ranks", 0, DT_OPT_INT, "N", "start N ranks under mpirun"},
     {"max-restarts", 0, DT_OPT_INT, "N",
      "with --ranks: if the job fails, resume from its last checkpoint, at most N times"},

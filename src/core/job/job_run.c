@@ -343,7 +343,7 @@ const struct dt_key dt_job_run_keys[] = {
     {.name = "init_partial",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_job, run.init_partial),
-     .help = "they may lack all of a module's weights"},
+     .help = "they may lack a module, or a part of a layer"},
     {.name = "generate",
      .type = DT_KEY_NUMBER,
      DT_KEY_INTO(struct dt_job, run.generate),

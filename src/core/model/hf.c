@@ -291,6 +291,8 @@ static enum dt_status read_pair(const struct dt_hf *hf, const struct dt_hf_pair 
         if (s->role != DT_ROLE_LLM)
             return dt_node_error(dt_map_get(hf->map, p->text), hf->err,
                                  "%s: it is not of a language model", p->text);
+        if (!p->text) /* Qwen2-VL's, of which a patch has three positions */
+            s->planned_only = "multimodal rotary positions";
         return DT_OK;
     }
     DT_TRY(read_tower(hf, "vision_config", p->vision_type, 0, s));

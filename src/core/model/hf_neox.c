@@ -79,7 +79,7 @@ enum dt_status dt_hf_phi3(const struct dt_hf *hf, struct dt_shape *s)
     DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-5, .theta = 10000}, s));
     if (dt_hf_has(hf, "partial_rotary_factor"))
         DT_TRY(dt_get_double(hf->map, "partial_rotary_factor", 0, 1, &part, hf->err));
-    if (part < 1)
-        s->planned_only = "rotary positions of a part of a head";
+    s->planned_only = part < 1 ? "rotary positions of a part of a head"
+                               : "the fused projections of Phi-3's files";
     return dt_hf_window(hf, s);
 }

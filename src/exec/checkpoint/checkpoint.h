@@ -151,6 +151,8 @@ struct dt_ckpt_init_module { /* in parameters; a tied table counts where it is u
     int64_t asked, found, missing;
     int64_t unused;     /* tensors of the file behind "NAME." that nothing asked for */
     char expected[256]; /* the first names that were missing */
+    int64_t halves;     /* blocks some of whose matrices were found, and others not */
+    char half[112];     /* the first matrix that such a block lacks */
 };
 struct dt_ckpt_init_report {
     int64_t loaded, missing, unexpected;
@@ -158,8 +160,9 @@ struct dt_ckpt_init_report {
     int n_modules;
     struct dt_ckpt_init_module modules[DT_MAX_MODULES];
 };
-/* A module none of whose parameters was found would begin at random as if nothing were wrong:
- * DT_ERR_INPUT says what was looked for and what the file has. */
+/* A module none of whose parameters was found would begin at random as if nothing were wrong, and so would a part of a
+ * layer whose other matrices were found (under other names, or fused, in the file): DT_ERR_INPUT says what was looked for
+ * and what the file has. */
 enum dt_status dt_ckpt_init_check_modules(const struct dt_ckpt_init_report *r, const char *path,
                                           struct dt_error *err);
 enum dt_status dt_ckpt_init_from(const char *path, const struct dt_ckpt_part *parts, int n_parts,

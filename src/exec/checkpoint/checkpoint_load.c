@@ -3,6 +3,7 @@
  * Loading: our own checkpoints, all or nothing and checked; and weights of others, by name. */
 #include "base/finite.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "exec/checkpoint/checkpoint_impl.h"
 
 #include <inttypes.h>
@@ -299,16 +300,46 @@ static void note_missing(struct dt_ckpt_init_module *m, const char *name)
         snprintf(m->expected + used, sizeof(m->expected) - used, "%s%s", used ? ", " : "", name);
 }
 
+/* The matrices and tables of one block. */
+struct block {
+    int number;
+    int64_t found, missing;
+    const char *lacks; /* the first of the missing */
+};
+
+static void end_block(struct dt_ckpt_init_module *m, const struct block *b)
+{
+    if (b->found > 0 && b->missing > 0 && m->halves++ == 0)
+        snprintf(m->half, sizeof(m->half), "%s", b->lacks);
+}
+
+static void note_matrix(struct dt_ckpt_init_module *m, struct block *b, const struct dt_param *p,
+                        bool found)
+{
+    if (p->block != b->number) {
+        end_block(m, b);
+        *b = (struct block){.number = p->block};
+    }
+    if (!p->decay)
+        return;
+    if (!found && b->missing == 0)
+        b->lacks = p->name;
+    b->found += found;
+    b->missing += !found;
+}
+
 static enum dt_status init_part(struct loader *l, struct dt_ckpt_init_report *r,
                                 struct dt_error *err)
 {
     struct dt_ckpt_init_module *m = module_of(r, l->part->module);
+    struct block b = {.number = -1};
 
     m->asked += l->part->n_params;
     for (int i = 0; i < l->part->n_params; i++) {
         const struct dt_param *p = &l->part->params[i];
         const struct dt_tensor *x = find_foreign(l->t, l->part->module, p->name);
 
+        note_matrix(m, &b, p, x != NULL);
         if (!x) {
             note_missing(m, p->name);
             dt_ckpt_names_add(&l->missing, "%s.%s", l->part->module, p->name);
@@ -318,6 +349,7 @@ static enum dt_status init_part(struct loader *l, struct dt_ckpt_init_report *r,
         m->found++;
         r->loaded++;
     }
+    end_block(m, &b);
     return DT_OK;
 }
 
@@ -335,17 +367,28 @@ static void count_unused(const struct loader *l, struct dt_ckpt_init_report *r)
 enum dt_status dt_ckpt_init_check_modules(const struct dt_ckpt_init_report *r, const char *path,
                                           struct dt_error *err)
 {
-    for (int k = 0; k < r->n_modules; k++)
-        if (r->modules[k].found == 0 && r->modules[k].asked > 0)
-            return dt_error_at(
-                err, DT_ERR_INPUT, path, 0, 0,
-                "none of the %" PRId64 " parameters of module \"%s\" is there, so that "
-                "it would start at random; looked for %s%s; the file also has %.300s; "
-                "to accept that, use --init-partial "
-                "(run.init_partial: true)",
-                r->modules[k].asked, r->modules[k].name, r->modules[k].expected,
-                r->modules[k].missing > 3 ? " and others" : "",
-                r->unexpected ? r->unexpected_names : "nothing else");
+    static const char accept[] = "to accept that, use --init-partial (run.init_partial: true)";
+    const char *has = r->unexpected ? r->unexpected_names : "nothing else";
+
+    for (int k = 0; k < r->n_modules; k++) {
+        const struct dt_ckpt_init_module *m = &r->modules[k];
+
+        if (m->found == 0 && m->asked > 0)
+            return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                               "none of the %" PRId64 " parameters of module \"%s\" is there, so "
+                               "that it would start at random; looked for %s%s; the file also has "
+                               "%.300s; %s",
+                               m->asked, m->name, m->expected, m->missing > 3 ? " and others" : "",
+                               has, accept);
+        if (m->halves > 0)
+            return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                               "%" PRId64
+                               " layer%s of module \"%s\" %s there in part, and the rest "
+                               "would start at random; looked for %s, for one; the file also has "
+                               "%.300s; %s",
+                               m->halves, dt_plural(m->halves), m->name,
+                               m->halves == 1 ? "is" : "are", m->half, has, accept);
+    }
     return DT_OK;
 }
 
