@@ -406,6 +406,7 @@ SHELL_TESTS = \
 	tests/test_preprocess_kills.sh \
 	tests/test_preprocess_simulated.sh \
 	tests/test_python.sh \
+	tests/test_doc_jobs.sh \
 	tests/test_readme.sh \
 	tests/test_reproduction.sh \
 	tests/test_reproduction_runs.sh \

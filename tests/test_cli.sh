@@ -47,6 +47,16 @@ expect 2 "takes no value" "$DISTTRAIN" plan --explain=1 gpt-tiny
 expect 2 "whole number" "$DISTTRAIN" plan --top=x mllm-nano-local
 expect 2 "usage: disttrain simulate" "$DISTTRAIN" simulate
 expect 2 "unknown option -z" "$DISTTRAIN" simulate -z
+for c in data db list runs; do # usage names all actions
+    expect 2 "its actions are" "$DISTTRAIN" $c xyzzy
+    actions=$(sed 's/.*its actions are //; s/,//g' "$tmp/err")
+    expect 0 "usage: disttrain $c " "$DISTTRAIN" $c --help
+    [ -n "$actions" ] || bad "no actions of $c"
+    for a in $actions; do
+        head -n 1 "$tmp/out" | grep -qE "(\] |\| )$a( |\$)" && ok || bad "the usage of $c does not name $a"
+    done
+done
+expect 0 "usage: .* JOB .KEY=VALUE.... | fit PROFILE | import FILE" "$DISTTRAIN" profile --help
 expect 2 "not a part" "$DISTTRAIN" reproduce --only z
 expect 0 "commands:" "$DISTTRAIN" --help
 expect 0 "--explain" "$DISTTRAIN" help plan

@@ -451,7 +451,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 
 const struct dt_cli_command dt_cmd_data = {
     .name = "data",
-    .args = "ACTION [FILE...]",
+    .args = "pack [FOLDER...] | index SHARDS... | scan SHARDS... | tokens [FILE]",
     .summary = "pack training data into shards, index and scan shards, show token ids",
     .options = options,
     .min_args = 1,

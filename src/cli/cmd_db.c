@@ -478,7 +478,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 
 const struct dt_cli_command dt_cmd_db = {
     .name = "db",
-    .args = "ACTION [FILE...]",
+    .args = "import FAMILY FILE... | fit MEASURED | show PROFILE | export PROFILE",
     .summary = "import, fit, show and export kernel profiles",
     .options = options,
     .min_args = 1,

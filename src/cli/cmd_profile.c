@@ -37,7 +37,7 @@ static enum dt_status command(struct dt_cli *cli, struct dt_error *err)
 
 const struct dt_cli_command dt_cmd_profile = {
     .name = "profile",
-    .args = "JOB [KEY=VALUE...]",
+    .args = "JOB [KEY=VALUE...] | fit PROFILE | import FILE...",
     .summary = "measure this machine for the blocks of a job",
     .options = options,
     .min_args = 1,

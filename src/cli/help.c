@@ -16,10 +16,11 @@ void dt_cli_print_usage(FILE *f)
                "commands:\n");
     for (int i = 0; dt_cli_commands[i]; i++)
         fprintf(f, "  %-12s %s\n", dt_cli_commands[i]->name, dt_cli_commands[i]->summary);
-    fprintf(
-        f, "\n'disttrain COMMAND --help' explains one; 'disttrain --version' prints the version.\n"
-           "exit codes: 0 ok, 1 failed, 2 usage or bad input, 3 no plan fits, 4 out of tolerance,\n"
-           "5 a rank failed, 6 not a finite number, 7 machine too busy\n");
+    fprintf(f,
+            "\n'disttrain COMMAND --help' explains one; 'disttrain --version' prints the version.\n"
+            "exit codes: 0 ok, 1 failed, 2 usage or bad input, 3 no plan fits,\n"
+            "4 out of tolerance (compare, loop, profile import), 5 a rank failed,\n"
+            "6 not a finite number, 7 machine too busy (loop)\n");
 }
 
 /* Of an option that stands for a key of the job. */
