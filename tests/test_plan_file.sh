@@ -223,6 +223,18 @@ expect 0 "" "$DISTTRAIN" plan -o gpipe.json $job train.schedule=gpipe train.micr
 { sed '/^search:/d' "$srcdir/traces/jobs/$job.yaml"; printf 'search: {strategy: manual}\nplan: gpipe.json\n'; } >named.yaml
 expect 0 "" "$DISTTRAIN" plan --json named.yaml
 check "the hint's search takes $free s without the plan" 'sed -n "/\"hints\"/,/]/p" out | grep -q "\"iteration_s\": $free,"'
+# a plan's frozen modules and those of train
+frozen() { sed -n 's/^ *"frozen": \([a-z]*\),.*/\1/p' plan.json | tr '\n' ' '; }
+manual() { "$DISTTRAIN" plan -o plan.json $job search.strategy=manual "$@" >out 2>err </dev/null; }
+manual 'plan={encoder: {dp: 8}, llm: {tp: 8, pp: 2, dp: 2, frozen: true}, generator: {dp: 8}}'
+check "frozen by the plan: $(frozen)" '[ "$(frozen)" = "false true false " ]'
+manual 'plan={encoder: {dp: 8}, llm: {tp: 8, pp: 2, dp: 2, frozen: true}, generator: {dp: 8}}' 'train.frozen=[encoder]'
+check "by the plan and by train: $(frozen)" '[ "$(frozen)" = "true true false " ]'
+manual 'plan={encoder: {dp: 8}, llm: {tp: 8, pp: 2, dp: 2, frozen: false}, generator: {dp: 8}}' 'train.frozen=[encoder]'
+check "by train: $(frozen)" '[ "$(frozen)" = "true false false " ]'
+expect 2 "frozen: the plan trains module encoder, which train.frozen names" "$DISTTRAIN" plan $job search.strategy=manual 'train.frozen=[encoder]' \
+    'plan={encoder: {dp: 8, frozen: false}, llm: {tp: 8, pp: 2, dp: 2}, generator: {dp: 8}}'
+expect 2 "frozen: the plan trains module llm, which train.frozen names" "$DISTTRAIN" plan -p as-job.json $job 'train.frozen=[llm]' plan.llm.frozen=false
 expect 0 "^not used with strategy homogeneous: search.uniform\$" "$DISTTRAIN" plan -s homogeneous $job search.uniform=true search.effort=quick
 # unfused attention has no context parallelism
 expect 2 "plan, module llm: cp (context parallelism) needs attention: flash" "$DISTTRAIN" plan llama-70b-96 search.strategy=manual \

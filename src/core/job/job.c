@@ -205,7 +205,6 @@ static enum dt_status read_stated(struct dt_node root, struct dt_job *j, struct 
 {
     bool shallow = j->shallow;
     struct dt_node train = dt_map_get(root, "train");
-    bool frozen_stated = dt_node_present(dt_map_get(train, "frozen"));
 
     if (!dt_node_is_map(root))
         return dt_node_error(root, err,
@@ -235,7 +234,7 @@ static enum dt_status read_stated(struct dt_node root, struct dt_job *j, struct 
     j->cost_opt.stepccl = j->policy.stepccl;
     j->cost_opt.stepccl_chunks = j->policy.stepccl_chunks;
     j->cost_opt.cp_ring = j->policy.cp_comm == DT_CP_COMM_RING;
-    return dt_job_plan_finish(root, frozen_stated, shallow, j, err);
+    return dt_job_plan_finish(root, shallow, j, err);
 }
 
 static enum dt_status read_root(struct dt_node root, struct dt_job *j, struct dt_error *err)

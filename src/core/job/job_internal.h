@@ -28,8 +28,8 @@ enum dt_status dt_job_samples(struct dt_node root, struct dt_job *j, struct dt_e
  * strategy, which is manual with a file beside the job; and what stands when all is read. */
 enum dt_status dt_job_plan_file(struct dt_node root, struct dt_job *j, struct dt_error *err);
 enum dt_status dt_job_plan_strategy(struct dt_node root, struct dt_job *j, struct dt_error *err);
-enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool shallow,
-                                  struct dt_job *j, struct dt_error *err);
+enum dt_status dt_job_plan_finish(struct dt_node root, bool shallow, struct dt_job *j,
+                                  struct dt_error *err);
 /* The strategy's policy, and which of the job's stated keys it drops (search_unused). */
 void dt_job_strategy_policy(struct dt_node root, struct dt_job *j);
 /* Each takes the map (may be absent) and needs what stands before it: model and cluster, then policy. */

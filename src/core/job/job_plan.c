@@ -302,6 +302,23 @@ static void compare_frozen(struct dt_job *j)
                  j->frozen[m] ? "frozen, not trained" : "trained, not frozen");
 }
 
+/* A plan may freeze more modules than `train.frozen` names, and none less. */
+static enum dt_status check_frozen(struct dt_node n, const struct dt_plan *p,
+                                   const struct dt_job *j, struct dt_error *err)
+{
+    for (int m = 0; m < j->model->n_modules; m++) {
+        const char *name = j->model->modules[m].name;
+        struct dt_node at = dt_map_get(dt_map_get(n, name), "frozen");
+
+        if (dt_node_present(at) && j->frozen[m] && !p->modules[m].frozen)
+            return dt_node_error(at, err,
+                                 "frozen: the plan trains module %s, which train.frozen names; "
+                                 "leave it out of one of the two",
+                                 name);
+    }
+    return DT_OK;
+}
+
 /* What the command line says of one module of the file's plan is more than what `train` says of all. */
 static void keep_changes(struct dt_node n, struct dt_job *j)
 {
@@ -322,26 +339,20 @@ static void keep_changes(struct dt_node n, struct dt_job *j)
 /* ---- the plan in the end ---- */
 
 /* Of a strategy that searches the map is checked, and that is all. */
-static enum dt_status from_map(struct dt_node n, bool frozen_stated, struct dt_job *j,
-                               struct dt_error *err)
+static enum dt_status from_map(struct dt_node n, struct dt_job *j, struct dt_error *err)
 {
     struct dt_plan p, base;
 
     dt_plan_init(&base, j->model, &j->policy);
-    for (int i = 0; i < j->model->n_modules; i++) {
+    for (int i = 0; i < j->model->n_modules; i++)
         into_plan(j, i, &base);
-        base.modules[i].frozen = false;
-    }
     DT_TRY(dt_plan_from_node(n, j->model, &base, err, &p));
     if (j->strategy != DT_STRATEGY_MANUAL)
         return DT_OK;
+    DT_TRY(check_frozen(n, &p, j, err));
     j->plan = p;
-    for (int i = 0; i < j->model->n_modules; i++) {
-        bool frozen = frozen_stated ? j->frozen[i] : p.modules[i].frozen;
-
+    for (int i = 0; i < j->model->n_modules; i++)
         from_plan(j, i);
-        j->frozen[i] = frozen;
-    }
     j->has_plan = true;
     return DT_OK;
 }
@@ -493,8 +504,8 @@ static enum dt_status check_searched(struct dt_node root, const struct dt_job *j
     return DT_OK;
 }
 
-enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool shallow,
-                                  struct dt_job *j, struct dt_error *err)
+enum dt_status dt_job_plan_finish(struct dt_node root, bool shallow, struct dt_job *j,
+                                  struct dt_error *err)
 {
     struct dt_node n = dt_map_get(root, "plan");
     bool present = dt_node_present(n) && !dt_node_is_null(n);
@@ -508,7 +519,7 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
             "or the path of a plan.json",
             j->model->modules[j->model->llm].name);
     if (present && !j->has_plan && !is_file(n) && !j->plan_named[0])
-        DT_TRY(from_map(n, frozen_stated, j, err));
+        DT_TRY(from_map(n, j, err));
     if (!j->has_plan) {
         list_unused(root, false, j);
         if (present)
@@ -516,6 +527,7 @@ enum dt_status dt_job_plan_finish(struct dt_node root, bool frozen_stated, bool 
         return check_searched(root, j, err);
     }
     if (j->plan_from_file) {
+        DT_TRY(check_frozen(n, &j->plan, j, err));
         if (dt_node_is_map(n))
             keep_changes(n, j);
         compare_policies(j, &j->plan.policy);

@@ -81,6 +81,7 @@ static const struct dt_key module_keys[] = {
     {.name = "frozen",
      .type = DT_KEY_BOOL,
      DT_KEY_INTO(struct dt_plan_module, frozen),
+     .fallback = "as train.frozen says",
      .help = "its body is not trained"},
     {.name = "recompute",
      .type = DT_KEY_WORD,
