@@ -157,6 +157,51 @@ expect 2 "audio-max is of sounds" "$DISTTRAIN" data scan --audio-max 5 x-000000.
 expect 0 "" "$DISTTRAIN" data scan --seq-len 512 x-000000.tar x-000001.tar -o p.csv
 expect 0 "timeline" "$DISTTRAIN" plan mllm-nano-local samples="{csv: $tmp/p.csv}"
 
+# --- scanned for a job whose encoder makes a token of 2 x 2 patches of 14 pixels ---
+mkdir big && for i in 0 1 2 3 4 5 6 7 8 9; do
+    w=$((70 + 8 * i))
+    { printf '\000\000\010\003\000\000\000\001\000\000\000\160\000\000\000'; printf "\\$(printf %03o $w)"; head -c $((112 * w)) /dev/zero; } >images
+    printf '\000\000\010\001\000\000\000\001\000' >labels
+    "$DISTTRAIN" data pack -o one --idx images --labels labels --label-names cat >out 2>err && tar xf one-000000.tar -C big
+    mv big/00000000.png big/$i.png; rm big/00000000.*; printf 'picture number %d' $i >big/$i.txt
+done
+expect 0 "10 samples" "$DISTTRAIN" data pack -o big big
+cat >big.yaml <<'END'
+model:
+  modules:
+    encoder: {kind: encoder, layers: 1, hidden: 16, ffn: 32, heads: 2, patch: 14, merge: 2, positions: 257}
+    llm: {kind: llm, layers: 1, hidden: 16, ffn: 32, heads: 2, vocab: 264}
+cluster: local
+samples: {csv: big.csv}
+train: {global_batch: 2, microbatch: 1, seq_len: 128, recompute: none}
+search: {strategy: manual, allow_analytical: true}
+plan: {colocated: true}
+run: {data: big-000000.tar, steps: 1, shuffle: false, threads: 1, precision: fp32}
+END
+expect 0 "rows from 10 of 10 samples" "$DISTTRAIN" data scan --job big.yaml -o big.csv big-000000.tar
+# documents of 18 tokens and those of the image fill sequences until one does not fit
+awk 'function end() { print text "," list >"packed"; print used >"filled"; used = text = 0; list = "" }
+    BEGIN { for (i = 0; i < 10; i++) {
+        w = 70 + 8 * i; n = 18 + 4 * int((w + 27) / 28)
+        if (used + n > 128) end()
+        used += n; text += 18; list = list (list == "" ? "" : ";") w "x112"
+    } end() }'
+check "rows are filled with as many tokens as the model makes" 'sed "1,2d" big.csv | cut -d, -f2,3 | cmp -s - packed'
+check "the patch is stated" 'head -n 1 big.csv | grep -q "rows of 128 tokens from 10 documents, seed [0-9]*, patch 28$"'
+expect 0 "" "$DISTTRAIN" train --no-runs big.yaml run.log_dir=log
+check "as training fills the two of a step" '[ "$(awk "NR <= 2 { n += \$1 } END { print n }" filled)" -gt 200 ] &&
+    grep -q "\"tokens\":$(awk "NR <= 2 { n += \$1 } END { print n }" filled)," log/metrics.jsonl'
+expect 0 "" "$DISTTRAIN" simulate --no-runs big.yaml
+expect 0 '"patch": 28' "$DISTTRAIN" data scan --json --no-shuffle --seq-len 128 --generate 0 --patch 28 -o same.csv big-000000.tar
+sed 1d big.csv >big.rows
+check "stated one by one it is the same" 'sed 1d same.csv | cmp -s - big.rows'
+expect 0 "" "$DISTTRAIN" data scan --job big.yaml --patch 16 -o big.csv big-000000.tar
+expect 2 "big.csv:1:1: .*a token for 16 x 16 pixels of an image, and the model's encoder makes one of 28 x 28; .*scan --patch 28" \
+    "$DISTTRAIN" simulate --no-runs big.yaml
+sed -i '1s/, patch 16//' big.csv # as before the patch was stated
+expect 2 "a token for 16 x 16 pixels" "$DISTTRAIN" simulate --no-runs big.yaml
+expect 2 "no multiple of 12" "$DISTTRAIN" data scan --mel-bins 128 --patch 12 -o s.csv big-000000.tar
+
 # --- tokens ---
 printf 'Hello world\nindivisible' >text
 expect 0 "" "$DISTTRAIN" data tokens -t "$srcdir/tests/data/tokenizer/gpt2-subset.json" text

@@ -9,7 +9,7 @@ ASAN_OPTIONS=detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}; export ASAN_OPTIONS 
 pack_two_tones
 write_quick_job
 sed 's/^samples: text/samples: {csv: sizes.csv}/' job.yaml >scanned.yaml && mv scanned.yaml job.yaml
-expect 0 "" "$DISTTRAIN" data scan two-000000.tar --seq-len 64 -o sizes.csv
+expect 0 "" "$DISTTRAIN" data scan two-000000.tar --job job.yaml -o sizes.csv
 expect 2 "no run: map" "$DISTTRAIN" profile mllm-nano-local
 expect 0 "rows of device cpu" "$DISTTRAIN" profile job.yaml -o here.sql --repeats 3 --seconds 0
 check "silent in a pipe" '[ ! -s err ]'

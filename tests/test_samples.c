@@ -207,6 +207,46 @@ START_TEST(csv_says_what_and_where)
 }
 END_TEST
 
+/* Rows of a scan are those of one patch, of images or of sounds; before it was stated it was 16. */
+START_TEST(csv_of_a_scan)
+{
+    static const struct dt_samples_image pictures = {.patch = 28},
+                                         sounds = {.mel_bins = 128, .sound_patch = 16};
+    static const struct {
+        const char *line;
+        const struct dt_samples_image *image;
+        const char *says; /* NULL: it is read */
+    } v[] = {
+        {"# disttrain data scan: 2 rows, seed 0, patch 28\n", &pictures, NULL},
+        {"# disttrain data scan: 2 rows, seed 0, patch 14\n", &pictures, "data scan --patch 28"},
+        {"# disttrain data scan: 2 rows, seed 0\n", &pictures, "16 x 16 pixels"},
+        {"# disttrain data scan: 2 rows, seed 0\n", NULL, NULL},
+        {"# disttrain data scan: 2 rows, seed 0, patch 14\n", &sounds, NULL},
+        {"# disttrain data scan: 2 rows, seed 0, patch 16, mel_bins 128\n", &sounds, NULL},
+        {"# disttrain data scan: 2 rows, seed 0, patch 16, mel_bins 64\n", &sounds,
+         "16 x 16 of 64 filters, and the model's encoder takes 16 x 16 of 128"},
+        {"# disttrain data scan: 2 rows, seed 0, patch 8, mel_bins 128\n", &sounds, "--job JOB"},
+        {"# disttrain data scan: 2 rows, seed 0, patch 8, mel_bins 128\n", &pictures, NULL},
+        {"# scanned: patch 14\n", &pictures, NULL}};
+
+    for (size_t i = 0; i < sizeof(v) / sizeof(v[0]); i++) {
+        struct dt_samples *s = NULL;
+        struct dt_error err = {0};
+        char text[200];
+
+        snprintf(text, sizeof(text), "%stext_tokens\n3\n", v[i].line);
+        ck_assert_msg((dt_samples_parse_csv("t.csv", text, strlen(text), SEQ, v[i].image, &err,
+                                            &s) == DT_OK) == !v[i].says,
+                      "%zu: %s", i, err.message);
+        if (v[i].says) {
+            dt_assert_has(err.message, v[i].says);
+            ck_assert_int_eq(err.line, 1);
+        }
+        dt_samples_free(s);
+    }
+}
+END_TEST
+
 /* Cut anywhere: an answer or a located error, never both or neither. */
 START_TEST(csv_survives_truncation)
 {
@@ -672,6 +712,7 @@ int main(void)
     tcase_add_test(tc, sequences_are_packed_by_the_encoders_patches);
     tcase_add_test(tc, csv_reads_every_column);
     tcase_add_test(tc, csv_targets_match_once);
+    tcase_add_test(tc, csv_of_a_scan);
     tcase_add_loop_test(tc, csv_says_what_and_where, 0, sizeof(bad_csv) / sizeof(*bad_csv));
     tcase_add_test(tc, csv_survives_truncation);
     tc = dt_test_case(suite, "distribution", 60);

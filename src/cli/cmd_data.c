@@ -8,9 +8,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "core/job/job.h"
 #include "core/model/samples_sound.h"
-#include "exec/data/loader.h"
 #include "exec/data/pack.h"
+#include "exec/train/setup.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -40,7 +41,11 @@ static const struct dt_cli_option options[] = {
     {"on-bad", 0, DT_OPT_STRING, "WHAT", "bad data: skip (and count; the default) or fail"},
     {"index", 0, DT_OPT_STRING, "WHERE",
      "index, scan: a folder for indexes of shards; auto (the default): beside them; none"},
+    {"job", 0, DT_OPT_STRING, "JOB",
+     "scan: as training of this job reads data, but for what other options say"},
     {"seq-len", 0, DT_OPT_INT, "N", "scan: tokens of a sequence (default 8192)"},
+    {"patch", 0, DT_OPT_INT, "PIXELS",
+     "scan: a token's side of an image, the encoder's patch times its merge (default 16)"},
     {"tokenizer", 't', DT_OPT_STRING, "FILE", "a tokenizer.json, or bytes (the default)"},
     {"fit", 0, DT_OPT_STRING, "HOW", "scan: none (the default), max, crop or stretch images"},
     {"side", 0, DT_OPT_INT, "PIXELS", "scan: the side that --fit aims at"},
@@ -172,31 +177,16 @@ static void put_row(struct text *t, const struct dt_sequence *s, bool unpacked, 
     sum->image_tokens += s->n_tokens - s->text_tokens;
 }
 
-static enum dt_status scan_options(const struct dt_cli *cli, struct dt_loader_options *o,
-                                   struct dt_error *err)
+/* --fit and --side, which go together. */
+static enum dt_status scan_sizes(const struct dt_cli *cli, struct dt_loader_options *o,
+                                 struct dt_error *err)
 {
-    const char *fit = dt_cli_string(cli, "fit", "none");
-    int64_t seq_len, side, max_text, seed, threads, bins;
-    double audio_s;
+    const char *fit = dt_cli_string(cli, "fit", NULL);
+    int64_t side;
     int f = 0;
-    DT_TRY(dt_cli_int(cli, "seq-len", 4, 1 << 24, 8192, &seq_len, err));
+
     DT_TRY(dt_cli_int(cli, "side", 1, DT_IMAGE_SIDE_MAX, 0, &side, err));
-    DT_TRY(dt_cli_int(cli, "max-text", 1, 1 << 24, 0, &max_text, err));
-    DT_TRY(dt_cli_int(cli, "seed", 0, INT64_MAX, 0, &seed, err));
-    DT_TRY(dt_cli_int(cli, "threads", 0, 256, 2, &threads, err));
-    DT_TRY(dt_cli_int(cli, "mel-bins", DT_SAMPLE_SOUND_BINS_MIN, DT_SAMPLE_SOUND_BINS_MAX, 0, &bins,
-                      err));
-    DT_TRY(dt_cli_double(cli, "audio-max", 0.03, 655.35, 10, &audio_s, err));
-    DT_TRY(dt_cli_double(cli, "generate", 0, 1, bins > 0 ? 0 : 0.5, &o->generate, err));
-    if (bins % DT_LOADER_PATCH != 0)
-        return dt_error_set(err, DT_ERR_USAGE, "--mel-bins %lld is no multiple of %d, a patch",
-                            (long long)bins, DT_LOADER_PATCH);
-    if (bins == 0 && dt_cli_string(cli, "audio-max", NULL))
-        return dt_error_set(err, DT_ERR_USAGE,
-                            "--audio-max is of sounds, which --mel-bins N reads");
-    o->mel_bins = (int)bins;
-    o->sound_cs = (int)lrint(100 * audio_s);
-    while (dt_image_fit_names[f] && strcmp(dt_image_fit_names[f], fit) != 0)
+    while (fit && dt_image_fit_names[f] && strcmp(dt_image_fit_names[f], fit) != 0)
         f++;
     if (!dt_image_fit_names[f])
         return dt_error_set(err, DT_ERR_USAGE, "--fit is none, max, crop or stretch, not '%s'",
@@ -205,19 +195,68 @@ static enum dt_status scan_options(const struct dt_cli *cli, struct dt_loader_op
         return dt_error_set(
             err, DT_ERR_USAGE,
             "--fit max, crop or stretch needs --side PIXELS, which needs one of them");
-    o->image = (struct dt_image_spec){(enum dt_image_fit)f, (int)side, DT_FILTER_AUTO};
-    o->target = o->image;
+    if (fit)
+        o->image = o->target =
+            (struct dt_image_spec){(enum dt_image_fit)f, (int)side, DT_FILTER_AUTO};
+    return DT_OK;
+}
+
+static enum dt_status scan_sounds(const struct dt_cli *cli, struct dt_loader_options *o,
+                                  struct dt_error *err)
+{
+    double audio_s = (double)o->sound_cs / 100;
+    int64_t bins;
+
+    DT_TRY(dt_cli_int(cli, "mel-bins", DT_SAMPLE_SOUND_BINS_MIN, DT_SAMPLE_SOUND_BINS_MAX,
+                      o->mel_bins, &bins, err));
+    DT_TRY(dt_cli_double(cli, "audio-max", 0.03, 655.35, audio_s, &audio_s, err));
+    if (bins % o->patch != 0)
+        return dt_error_set(err, DT_ERR_USAGE, "--mel-bins %lld is no multiple of %d, a patch",
+                            (long long)bins, o->patch);
+    if (bins == 0 && dt_cli_string(cli, "audio-max", NULL))
+        return dt_error_set(err, DT_ERR_USAGE,
+                            "--audio-max is of sounds, which --mel-bins N reads");
+    o->mel_bins = (int)bins;
+    o->sound_cs = (int)lrint(100 * audio_s);
+    return DT_OK;
+}
+
+/* What is given goes before what *o has, of a job or by default. */
+static enum dt_status scan_options(const struct dt_cli *cli, bool of_job,
+                                   struct dt_loader_options *o, struct dt_error *err)
+{
+    int64_t seq_len, patch, max_text, seed, threads;
+    struct dt_data_frames frames;
+
+    DT_TRY(dt_cli_int(cli, "seq-len", 4, 1 << 24, o->seq_len, &seq_len, err));
+    DT_TRY(
+        dt_cli_int(cli, "patch", 1, 1024, o->patch > 0 ? o->patch : DT_LOADER_PATCH, &patch, err));
+    DT_TRY(dt_cli_int(cli, "max-text", 1, 1 << 24, 0, &max_text, err));
+    DT_TRY(dt_cli_int(cli, "seed", 0, INT64_MAX, (int64_t)o->seed, &seed, err));
+    DT_TRY(dt_cli_int(cli, "threads", 0, 256, of_job ? o->threads : 2, &threads, err));
     o->seq_len = (int)seq_len;
+    o->patch = (int)patch;
     o->text_tokens_max = (int)max_text;
     o->seed = (uint64_t)seed;
     o->threads = (int)threads;
     o->epochs = 1;
-    o->shuffle = !dt_cli_flag(cli, "no-shuffle");
-    o->unpacked = dt_cli_flag(cli, "unpacked");
-    o->text_only = dt_cli_flag(cli, "text-only");
+    DT_TRY(scan_sizes(cli, o, err));
+    DT_TRY(scan_sounds(cli, o, err));
+    DT_TRY(dt_cli_double(cli, "generate", 0, 1,
+                         of_job            ? o->generate
+                         : o->mel_bins > 0 ? 0
+                                           : 0.5,
+                         &o->generate, err));
+    o->shuffle &= !dt_cli_flag(cli, "no-shuffle");
+    o->unpacked |= dt_cli_flag(cli, "unpacked");
+    o->text_only |= dt_cli_flag(cli, "text-only");
     o->sizes_only = dt_cli_flag(cli, "fast");
-    DT_TRY(dt_cli_data_frames(cli, &o->frames, err));
-    dt_cli_data_keep(cli, &o->keep_index, &o->index_folder);
+    DT_TRY(dt_cli_data_frames(cli, &frames, err));
+    o->frames.stride = frames.stride ? frames.stride : o->frames.stride;
+    o->frames.most = frames.most ? frames.most : o->frames.most;
+    if (!of_job || dt_cli_string(cli, "index", NULL))
+        dt_cli_data_keep(cli, &o->keep_index, &o->index_folder);
+    o->bad_max = 0;
     return dt_cli_data_on_bad(cli, err, &o->fatal);
 }
 
@@ -242,7 +281,8 @@ static enum dt_status scan_rows(struct dt_loader *l, bool unpacked, struct text 
 
 static enum dt_status print_scanned(const struct dt_cli *cli, const char *path,
                                     const struct dt_data_report *r, const struct totals *sum,
-                                    int64_t samples, int seq_len, struct dt_error *err)
+                                    int64_t samples, const struct dt_loader_options *o,
+                                    struct dt_error *err)
 {
     struct dt_json j;
     if (!cli->json) {
@@ -253,7 +293,7 @@ static enum dt_status print_scanned(const struct dt_cli *cli, const char *path,
                "images encoded, "
                "%lld to generate\n",
                (long long)sum->tokens, (long long)sum->text, (long long)sum->image_tokens,
-               sum->rows ? 100.0 * (double)sum->tokens / ((double)sum->rows * seq_len) : 0.0,
+               sum->rows ? 100.0 * (double)sum->tokens / ((double)sum->rows * o->seq_len) : 0.0,
                (long long)sum->encoded, (long long)sum->generated);
         if (sum->clips > 0)
             printf("  %lld clips of %.2f s of sound\n", (long long)sum->clips,
@@ -273,6 +313,7 @@ static enum dt_status print_scanned(const struct dt_cli *cli, const char *path,
     dt_json_kv_int(&j, "images_generated", sum->generated);
     dt_json_kv_int(&j, "clips", sum->clips);
     dt_json_kv_double(&j, "audio_s", (double)sum->clips_cs / 100);
+    dt_json_kv_int(&j, "patch", o->patch);
     dt_data_report_json(r, &j);
     dt_json_end_object(&j);
     return dt_cli_json_emit(&j, err);
@@ -285,8 +326,10 @@ static enum dt_status write_csv(const char *path, const struct text *rows,
     struct text t = {0};
     char line[512];
     void *p;
-    put(&t, "# disttrain data scan: %lld rows of %d tokens from %lld documents, seed %llu\n",
-        (long long)sum->rows, o->seq_len, (long long)r->documents, (unsigned long long)o->seed);
+    put(&t, DT_SAMPLES_SCANNED "%lld rows of %d tokens from %lld documents, seed %llu, patch %d",
+        (long long)sum->rows, o->seq_len, (long long)r->documents, (unsigned long long)o->seed,
+        o->patch);
+    put(&t, o->mel_bins > 0 ? ", mel_bins %d\n" : "\n", o->mel_bins);
     for (int i = 0; i < DT_BAD_COUNT; i++)
         if (r->bad[i]) { /* an example may hold anything: one printable line of it */
             snprintf(line, sizeof line, "%s", r->example[i]);
@@ -329,29 +372,59 @@ static enum dt_status scan(struct dt_cli *cli, struct dt_loader_options *o, stru
         st = write_csv(path, &t, o, &r, &sum, err);
     dt_free(t.s);
     if (st == DT_OK && strcmp(path, "-") != 0)
-        st = print_scanned(cli, path, &r, &sum, samples, o->seq_len, err);
+        st = print_scanned(cli, path, &r, &sum, samples, o, err);
+    return st;
+}
+
+/* Its samples may be what the scan is to write. */
+static enum dt_status scan_job(const char *name, struct dt_error *err, struct dt_job **out)
+{
+    const char *no_samples = "samples=text";
+    char found[4096];
+
+    DT_TRY(dt_file_find("jobs", name, ".yaml", err, found, sizeof found));
+    return dt_job_read(found, &no_samples, 1, err, out);
+}
+
+static enum dt_status scan_shards(struct dt_cli *cli, const struct dt_job *job,
+                                  const struct dt_tokenizer *t, struct dt_error *err)
+{
+    struct dt_loader_options o = {.tokenizer = t,
+                                  .seq_len = 8192,
+                                  .patch = DT_LOADER_PATCH,
+                                  .sound_cs = DT_LOADER_SOUND_CS,
+                                  .shuffle = true};
+    enum dt_status st;
+    char **shards;
+
+    if (job)
+        DT_TRY(dt_setup_loader(job, t, err, &o));
+    DT_TRY(scan_options(cli, job, &o, err));
+    DT_TRY(dt_shard_list(cli->args + 1, cli->n_args - 1, err, &shards, &o.n_shards));
+    o.shards = (const char *const *)shards;
+    st = scan(cli, &o, err);
+    dt_free(shards);
     return st;
 }
 
 static enum dt_status data_scan(struct dt_cli *cli, struct dt_error *err)
 {
-    struct dt_loader_options o = {0};
-    struct dt_tokenizer *t;
-    char **shards;
-    enum dt_status st;
+    const char *name = dt_cli_string(cli, "job", NULL);
+    struct dt_tokenizer *t = NULL;
+    struct dt_job *job = NULL;
+    enum dt_status st = DT_OK;
+
     if (cli->n_args < 2)
         return dt_error_set(err, DT_ERR_USAGE, "data scan needs shards: data scan SHARDS...");
     DT_TRY(dt_cli_one_stdout(cli, dt_cli_string(cli, "output", "-"), err));
-    DT_TRY(scan_options(cli, &o, err));
-    DT_TRY(dt_tokenizer_open(dt_cli_string(cli, "tokenizer", "bytes"), err, &t));
-    o.tokenizer = t;
-    st = dt_shard_list(cli->args + 1, cli->n_args - 1, err, &shards, &o.n_shards);
-    if (st == DT_OK) {
-        o.shards = (const char *const *)shards;
-        st = scan(cli, &o, err);
-        dt_free(shards);
-    }
+    if (name)
+        DT_TRY(scan_job(name, err, &job));
+    st = dt_tokenizer_open(dt_cli_string(cli, "tokenizer", job ? job->run.tokenizer : "bytes"), err,
+                           &t);
+    if (st == DT_OK)
+        st = scan_shards(cli, job, t, err);
     dt_tokenizer_free(t);
+    dt_job_free(job);
     return st;
 }
 

@@ -39,11 +39,11 @@ run: {data: ., precision: fp32, threads: 1, decay: constant, warmup_steps: 1, pa
   generate: 0, log_interval: 1}
 END
 # sizes as stored, which is what has to be decoded, in the orders of 40 epochs
-"$DISTTRAIN" data scan --fast --unpacked --generate 0 --fit none side*-000000.tar | cut -d, -f1-4 >epoch.csv
+"$DISTTRAIN" data scan --fast --unpacked --generate 0 --fit none side*-000000.tar | sed '/^#/d' | cut -d, -f1-4 >epoch.csv
 {
-    sed -n '1,2p' epoch.csv
+    sed -n '1p' epoch.csv
     for epoch in $(seq 40); do
-        sed '1,2d' epoch.csv | awk -v seed=$epoch 'BEGIN { srand(seed) } { print rand() "\t" $0 }' | sort -g | cut -f2-
+        sed '1d' epoch.csv | awk -v seed=$epoch 'BEGIN { srand(seed) } { print rand() "\t" $0 }' | sort -g | cut -f2-
     done | awk -F, -v OFS=, '{ $1 = NR - 1; print }'
 } >sizes.csv
 

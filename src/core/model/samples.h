@@ -55,6 +55,9 @@ enum dt_status dt_samples_read(struct dt_node node, int seq_len, int64_t count, 
 /* The keys of the map, and what those that have a default read into. */
 extern const struct dt_key dt_samples_keys[];
 extern const struct dt_samples_pairs dt_samples_pairs_defaults;
+/* How a file of packed rows begins that says, as ", patch 28", what an image's tokens were counted with (and a clip's:
+ * ", mel_bins 128"); another one than the model's is an error. */
+#define DT_SAMPLES_SCANNED "# disttrain data scan: "
 enum dt_status dt_samples_read_csv(const char *path, int seq_len,
                                    const struct dt_samples_image *image, struct dt_error *err,
                                    struct dt_samples **out);

@@ -20,6 +20,7 @@
 #include "core/model/samples_build.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum column {
@@ -179,12 +180,52 @@ static enum dt_status unknown_column(const struct parser *ps, const struct field
                        word, near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
 }
 
+/* The number behind `name` in a line of a scan. */
+static int scanned_with(const char *line, const char *name, int otherwise)
+{
+    const char *at = strstr(line, name);
+
+    return at ? (int)strtol(at + strlen(name), NULL, 10) : otherwise;
+}
+
+/* Rows that were packed with other tokens than the model makes are not those that it is trained on. */
+static enum dt_status check_scanned(const struct parser *ps)
+{
+    const struct dt_samples_image *m = &ps->image;
+    char line[200];
+    size_t n = 0;
+    int patch, bins, side;
+
+    for (; n < sizeof(line) - 1 && ps->p + n < ps->end && ps->p[n] != '\n'; n++)
+        line[n] = ps->p[n];
+    line[n] = '\0';
+    if (strncmp(line, DT_SAMPLES_SCANNED, strlen(DT_SAMPLES_SCANNED)) != 0)
+        return DT_OK;
+    patch = scanned_with(line, ", patch ", DT_SAMPLES_PATCH); /* before it was stated it was this */
+    bins = scanned_with(line, ", mel_bins ", 0);
+    side = bins > 0 ? m->sound_patch : m->patch;
+    if (side == 0 || (patch == side && (bins <= 0 || bins == m->mel_bins)))
+        return DT_OK;
+    if (bins > 0)
+        return dt_error_at(ps->err, DT_ERR_INPUT, ps->name, ps->line, 1,
+                           "these sequences were packed with patches of %d x %d of %d filters, and "
+                           "the model's encoder takes %d x %d of %d; \"disttrain data scan --job "
+                           "JOB\" packs them for a job",
+                           patch, patch, bins, side, side, m->mel_bins);
+    return dt_error_at(ps->err, DT_ERR_INPUT, ps->name, ps->line, 1,
+                       "these sequences were packed with a token for %d x %d pixels of an image, "
+                       "and the model's encoder makes one of %d x %d; \"disttrain data scan "
+                       "--patch %d\" packs them for it, or --job JOB for a job",
+                       patch, patch, side, side, side);
+}
+
 static enum dt_status read_header(struct parser *ps)
 {
     struct field f[MAX_FIELDS];
     unsigned seen = 0;
     if (ps->end - ps->p >= 3 && memcmp(ps->p, "\xef\xbb\xbf", 3) == 0)
         ps->line_begin = ps->p += 3;
+    DT_TRY(check_scanned(ps));
     if (!next_record(ps))
         return dt_error_at(ps->err, DT_ERR_INPUT, ps->name, ps->line, 1,
                            "no header line; the first line names the columns, e.g. "
@@ -365,13 +406,13 @@ enum dt_status dt_samples_parse_csv(const char *name, const char *text, size_t l
                         .err = err};
     if (image)
         ps.image = *image;
-    if (ps.image.patch == 0)
-        ps.image.patch = DT_SAMPLES_PATCH;
     if (seq_len < 1 || seq_len > DT_SAMPLES_SEQ_MAX)
         return dt_error_set(err, DT_ERR_INPUT, "samples: seq_len must be 1 to %d",
                             (int)DT_SAMPLES_SEQ_MAX);
     DT_TRY(dt_samples_builder_init(&ps.b, 0, err));
     enum dt_status st = read_header(&ps);
+    if (ps.image.patch == 0)
+        ps.image.patch = DT_SAMPLES_PATCH;
     while (st == DT_OK && next_record(&ps))
         st = read_row(&ps);
     if (st == DT_OK && ps.b.s->n == 0)

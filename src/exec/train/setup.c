@@ -104,11 +104,22 @@ static enum dt_status choose_cost(struct dt_setup *s, struct dt_error *err)
 
 /* ---- data ---- */
 
-static struct dt_image_spec spec_of(const struct dt_setup *s, int module)
+/* The last module of a role, or NULL. */
+static const struct dt_module *of_role(const struct dt_model *m, enum dt_module_role role)
 {
-    int side = module >= 0 ? s->job->model->modules[module].resize : 0;
+    const struct dt_module *found = NULL;
 
-    return (struct dt_image_spec){side > 0 ? (enum dt_image_fit)s->job->run.fit : DT_FIT_NONE, side,
+    for (int i = 0; i < m->n_modules; i++)
+        if (m->modules[i].role == role)
+            found = &m->modules[i];
+    return found;
+}
+
+static struct dt_image_spec spec_of(const struct dt_job *j, const struct dt_module *m)
+{
+    int side = m ? m->resize : 0;
+
+    return (struct dt_image_spec){side > 0 ? (enum dt_image_fit)j->run.fit : DT_FIT_NONE, side,
                                   DT_FILTER_AUTO};
 }
 
@@ -155,9 +166,8 @@ static enum dt_status list_data(struct dt_setup *s, struct dt_error *err)
 }
 
 /* Latents a side are a multiple of this: every level of the generator but the first halves them. */
-static int latent_multiple(const struct dt_setup *s)
+static int latent_multiple(const struct dt_module *m)
 {
-    const struct dt_module *m = s->generator >= 0 ? &s->job->model->modules[s->generator] : NULL;
     int level = 0;
 
     for (int b = 0; m && b < m->n_blocks; b++)
@@ -181,10 +191,9 @@ static enum dt_status check_target(const struct dt_loader_options *l, const stru
 }
 
 /* Hundredths of a second that the encoder hears of a clip: run.audio_max_s, less where it has fewer positions. */
-static int sound_limit(const struct dt_setup *s)
+static int sound_limit(const struct dt_job *j, const struct dt_module *m)
 {
-    int cs = (int)lrint(100 * s->job->run.audio_max_s), rows;
-    const struct dt_module *m = s->encoder >= 0 ? &s->job->model->modules[s->encoder] : NULL;
+    int cs = (int)lrint(100 * j->run.audio_max_s), rows;
     const struct dt_block *p = m ? &m->blocks[0] : NULL;
 
     if (!m || m->mel_bins == 0 || p->max_pos == 0)
@@ -193,6 +202,41 @@ static int sound_limit(const struct dt_setup *s)
     return dt_sample_sound_cs((int64_t)rows * p->patch) <= cs
                ? (int)dt_sample_sound_cs((int64_t)rows * p->patch) - 1
                : cs;
+}
+
+enum dt_status dt_setup_loader(const struct dt_job *j, const struct dt_tokenizer *t,
+                               struct dt_error *err, struct dt_loader_options *out)
+{
+    const struct dt_module *encoder = of_role(j->model, DT_ROLE_ENCODER);
+    const struct dt_module *generator = of_role(j->model, DT_ROLE_GENERATOR);
+    const struct dt_job_run_options *r = &j->run;
+
+    *out = (struct dt_loader_options){
+        .keep_index = strcmp(r->data_index, "none") != 0,
+        .index_folder = strcmp(r->data_index, "auto") != 0 ? r->data_index : NULL,
+        .tokenizer = t,
+        .seq_len = j->policy.seq_len,
+        .patch = encoder ? dt_module_token_pixels(encoder) : 0,
+        .mel_bins = encoder ? encoder->mel_bins : 0,
+        .sound_cs = sound_limit(j, encoder),
+        .generate = !generator ? 0
+                    : !encoder ? 1
+                               : r->generate,
+        .caption_drop = r->caption_drop,
+        .image = spec_of(j, encoder),
+        .target = spec_of(j, generator),
+        .latent_scale = generator ? generator->latent_scale : 0,
+        .latent_multiple = latent_multiple(generator),
+        .frames = {r->frame_stride, r->frames_max},
+        .text_only = r->text_only,
+        .unpacked = !r->packed,
+        .shuffle = r->shuffle,
+        .seed = r->seed,
+        .threads = r->data_threads,
+        .fatal = r->fatal || r->bad_samples == 0,
+        .bad_max = r->bad_samples > 0 ? r->bad_samples : 0,
+    };
+    return generator ? check_target(out, generator, err) : DT_OK;
 }
 
 static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_error *err)
@@ -214,34 +258,10 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
         return dt_error_at(err, DT_ERR_INPUT, s->job->name, 0, 0,
                            "run.data is missing: the shards to train on, such as run: {data: "
                            "fashion-train-000000.tar}; \"disttrain data pack\" makes them");
-    s->loader = (struct dt_loader_options){
-        .shards = (const char *const *)s->shards,
-        .n_shards = s->n_shards,
-        .keep_index = strcmp(r->data_index, "none") != 0,
-        .index_folder = strcmp(r->data_index, "auto") != 0 ? r->data_index : NULL,
-        .tokenizer = s->tokenizer,
-        .seq_len = s->plan.policy.seq_len,
-        .patch = s->encoder >= 0 ? dt_module_token_pixels(&m->modules[s->encoder]) : 0,
-        .mel_bins = s->encoder >= 0 ? m->modules[s->encoder].mel_bins : 0,
-        .sound_cs = sound_limit(s),
-        .generate = s->generator < 0 ? 0
-                    : s->encoder < 0 ? 1
-                                     : r->generate,
-        .caption_drop = r->caption_drop,
-        .image = spec_of(s, s->encoder),
-        .target = spec_of(s, s->generator),
-        .latent_scale = s->generator >= 0 ? m->modules[s->generator].latent_scale : 0,
-        .latent_multiple = latent_multiple(s),
-        .frames = {r->frame_stride, r->frames_max},
-        .text_only = r->text_only,
-        .unpacked = !r->packed,
-        .shuffle = r->shuffle,
-        .seed = r->seed,
-        .threads = r->data_threads,
-        .fatal = r->fatal || r->bad_samples == 0,
-        .bad_max = r->bad_samples > 0 ? r->bad_samples : 0,
-    };
-    return s->generator < 0 ? DT_OK : check_target(&s->loader, &m->modules[s->generator], err);
+    DT_TRY(dt_setup_loader(s->job, s->tokenizer, err, &s->loader));
+    s->loader.shards = (const char *const *)s->shards;
+    s->loader.n_shards = s->n_shards;
+    return DT_OK;
 }
 
 /* ---- opening ---- */
@@ -249,14 +269,11 @@ static enum dt_status open_data(struct dt_setup *s, bool need_data, struct dt_er
 static enum dt_status open_all(struct dt_setup *s, bool need_data, struct dt_error *err)
 {
     const struct dt_model *m = s->job->model;
+    const struct dt_module *encoder = of_role(m, DT_ROLE_ENCODER);
+    const struct dt_module *generator = of_role(m, DT_ROLE_GENERATOR);
 
-    s->encoder = s->generator = -1;
-    for (int i = 0; i < m->n_modules; i++) {
-        if (m->modules[i].role == DT_ROLE_ENCODER)
-            s->encoder = i;
-        if (m->modules[i].role == DT_ROLE_GENERATOR)
-            s->generator = i;
-    }
+    s->encoder = encoder ? (int)(encoder - m->modules) : -1;
+    s->generator = generator ? (int)(generator - m->modules) : -1;
     DT_TRY(choose_type(s, err));
     DT_TRY(choose_plan(s, err));
     if (need_data) /* it is to train */

@@ -30,6 +30,9 @@ struct dt_setup {
 enum dt_status dt_setup_open(const struct dt_job *job, const struct dt_device *device,
                              bool need_data, struct dt_error *err, struct dt_setup *out);
 void dt_setup_close(struct dt_setup *s);
+/* How the job's model and `run` map read data: everything but the shards. */
+enum dt_status dt_setup_loader(const struct dt_job *job, const struct dt_tokenizer *t,
+                               struct dt_error *err, struct dt_loader_options *out);
 /* Threads and precision of the job. */
 void dt_setup_device(const struct dt_job *job, struct dt_device_options *out);
 void dt_setup_exec_options(const struct dt_setup *s, struct dt_exec_options *out);
