@@ -58,6 +58,7 @@ check_PROGRAMS += \
 	tests/test_feed_faults \
 	tests/test_ferry \
 	tests/test_finite \
+	tests/test_formula \
 	tests/test_frames \
 	tests/test_gain \
 	tests/test_group \
