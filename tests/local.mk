@@ -58,6 +58,7 @@ check_PROGRAMS += \
 	tests/test_feed_faults \
 	tests/test_ferry \
 	tests/test_finite \
+	tests/test_formula \
 	tests/test_frames \
 	tests/test_gain \
 	tests/test_group \
@@ -103,6 +104,7 @@ check_PROGRAMS += \
 	tests/test_nccl \
 	tests/test_network \
 	tests/test_on_queue \
+	tests/test_optimizer \
 	tests/test_optimizer_host \
 	tests/test_orchestrate \
 	tests/test_outliers \
@@ -266,6 +268,8 @@ tests_test_on_queue_SOURCES = tests/test_on_queue.c tests/nccl_fixture.h
 tests_test_on_queue_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_launches_SOURCES = tests/test_launches.c tests/exec_fixture.h
 tests_test_launches_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_optimizer_SOURCES = tests/test_optimizer.c tests/exec_fixture.h
+tests_test_optimizer_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_optimizer_host_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_overlap_SOURCES = tests/test_overlap.c tests/exec_fixture.h
 tests_test_overlap_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
