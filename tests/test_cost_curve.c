@@ -4,6 +4,7 @@
  * output, made by a generator here in the layouts of several versions. */
 #include "fit/cost_curve.h"
 #include "base/mem.h"
+#include "base/quantile.h"
 #include "base/rng.h"
 #include "test_util.h"
 
@@ -146,6 +147,35 @@ START_TEST(odd_times_give_odd_curves_no_crash)
 }
 END_TEST
 
+/* Of four sizes three lie nearly on a line and one takes twice as long: the 90th percentile of the errors is 7 tenths of
+ * the way from the third to the last. */
+START_TEST(few_sizes_have_quantiles)
+{
+    static const double ns[] = {10000, 20200, 40800, 160000};
+    struct dt_profile_table t;
+    struct dt_profile_table_row row;
+    struct dt_curves c;
+    double e[4];
+
+    open_table(&t, &row);
+    row.r.family = DT_KOP_ADAMW;
+    for (int i = 0; i < 4; i++) {
+        row.r.d[0] = 1000000LL << i;
+        add(&t, &row, ns[i]);
+    }
+    dt_assert_ok(dt_curves_fit(&t, &err, &c), err);
+    ck_assert_int_eq(c.n, 1);
+    for (int i = 0; i < 4; i++)
+        e[i] = fabs(c.curve[0].point[i].fitted_ns / ns[i] - 1);
+    ck_assert(e[0] < 0.02 && e[1] < 0.02 && e[2] < 0.02 && e[3] > 0.48 && e[3] < 0.51);
+    dt_sort_numbers(e, 4);
+    ck_assert_double_eq_tol(c.curve[0].median_error, (e[1] + e[2]) / 2, 1e-12);
+    ck_assert_double_eq_tol(c.curve[0].p90_error, e[2] + 0.7 * (e[3] - e[2]), 1e-12);
+    dt_curves_free(&c);
+    dt_profile_table_free(&t);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("cost_curve");
@@ -154,5 +184,6 @@ int main(void)
     tcase_add_test(c, outliers_do_not_bend_the_curve);
     tcase_add_test(c, kinds_have_curves_of_their_own);
     tcase_add_test(c, odd_times_give_odd_curves_no_crash);
+    tcase_add_test(c, few_sizes_have_quantiles);
     return dt_test_run(s);
 }

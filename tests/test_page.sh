@@ -67,6 +67,16 @@ rows=$(sed 's/<[^>]*>/|/g' guests.html | grep -c '^.*|llm replica [12]|.*|[0-9.]
 check "rows of both replicas with guests, in memory, too" '[ "$rows" -ge 2 ]'
 check "bars of both modules" 'grep -q "(encoder)</title>" guests.html && grep -q "(generator)</title>" guests.html'
 
+# a guest that is cut as its host is: one name for the GPUs of both wherever they are named, the host first, from the runs file, too
+expect 0 "" "$DISTTRAIN" simulate --runs alike.db mllm-nano-local search.strategy=manual \
+    'plan={encoder: {with: llm, pp: 2}, llm: {pp: 2}, generator: {with: llm}}'
+expect 0 "" "$DISTTRAIN" report --runs alike.db last -o alike.html
+for stage in 0 1; do
+    check "time of stage $stage" 'grep -q "<th scope=\"col\" class=\"n\">llm + encoder stage $stage \[%\]" alike.html'
+    check "memory of stage $stage" 'grep -q "<th scope=\"row\">llm + encoder stage $stage<" alike.html'
+done
+check "no other names" '! grep -q "scope=[^>]*>\(encoder + \|encoder stage\|llm stage\)" alike.html'
+
 # optimizer steps of the host are no computation of GPUs, on the page and in the JSON
 offload="$DISTTRAIN simulate --runs offload.db --json mllm-9b-96 cluster.nodes=4 cluster.host_memory=500GB search.strategy=manual"
 offload="$offload train.global_batch=32 train.microbatch=1 train.recompute=selective train.zero=1 train.schedule=1f1b"

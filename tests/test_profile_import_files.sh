@@ -99,6 +99,18 @@ END
 expect 0 "unmapped: 0 of 25" "$DISTTRAIN" profile import --strict --rules own.yaml -o s.sql a100.sqlite
 check "own rules" 'grep -q "fp16.*gemm.*wgrad" s.sql && grep -q adamw s.sql'
 
+# --- pictures of a device whose name holds what pages and paths do not ---
+{ echo op,phase,dtype,d0,d1,d2,d3,d4,d5,n,median_ns,p10_ns,p90_ns
+  for m in 1 2 4 8; do echo "adamw,fwd,any,${m}000000,0,0,0,0,0,5,${m}0000,${m}0000,${m}0000"; done; } >sizes.csv
+expect 0 "" "$DISTTRAIN" profile import -o odd.sql --device 'x/../../outside/A<b>&100' sizes.csv
+mkdir -p pictures/001-x outside
+expect 0 "" "$DISTTRAIN" profile fit odd.sql --svg pictures
+check "it stays in its folder" '[ -z "$(ls outside)" ] && [ "$(find . -name "*adamw-fwd.svg")" = "./pictures/001-x_.._.._outside_A<b>&100-adamw-fwd.svg" ]'
+check "its name is text" 'grep -q "on x/../../outside/A&lt;b&gt;&amp;100: t0 " pictures/*.svg'
+if command -v python3 >/dev/null; then
+    check "it is XML" 'python3 -c "import glob, xml.dom.minidom; xml.dom.minidom.parse(glob.glob(\"pictures/*.svg\")[0])"'
+fi
+
 # --- nothing written ---
 head -c 20000 a100.sqlite >cut.sqlite
 head -c 16384 a100.sqlite >cut4.sqlite
@@ -123,6 +135,44 @@ refused "cannot open" none.json
 refused "not a regular file" .
 refused "does not name its GPU: use --device" unnamed.sqlite
 refused "one by one, or use --device" a100.sqlite h100.json
+# a trace of a machine with two kinds of GPUs is of the one that kernels ran on, if it is one
+two() { # DEVICE DEVICE: members of args of two kernels
+    echo '{"deviceProperties": [{"id": 0, "name": "NVIDIA T400 4GB"}, {"id": 1, "name": "NVIDIA A100-SXM4-80GB"}, {"id": 2, "name": "NVIDIA A100-SXM4-80GB"}],'
+    echo ' "traceEvents": [{"ph": "X", "cat": "user_annotation", "name": "disttrain gemm fwd 4096 4096 4096", "pid": 1, "tid": 1, "ts": 100, "dur": 50}'
+    for device; do
+        echo ', {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 110, "dur": 5, "args": {"correlation": '"7$device"'}}'
+        echo ', {"ph": "X", "cat": "kernel", "name": "gemm_bf16", "pid": 1, "tid": 7, "ts": 200, "dur": 575, "args": {'"${device:+\"device\": $device, }"'"correlation": '"7$device"'}}'
+    done
+    echo ']}'
+}
+two 1 1 >one.json; two 1 2 >alike.json; two 0 1 >mixed.json; two 1 "" >unsaid.json
+for f in one alike; do
+    expect 0 "" "$DISTTRAIN" profile import -o $f.sql $f.json
+    check "$f: of the device that ran it" 'grep -q "A100-SXM4-80GB" $f.sql && ! grep -q T400 $f.sql'
+done
+refused "mixed.json: its kernels ran on T400 4GB and on A100-SXM4-80GB" mixed.json
+refused "unsaid.json: its kernels ran on .* or it does not say on which" unsaid.json
+expect 0 "" "$DISTTRAIN" profile import --device x -o x.sql mixed.json
+if command -v sqlite3 >/dev/null; then
+    cp a100.sqlite one.sqlite
+    sqlite3 one.sqlite "DROP TABLE TARGET_INFO_GPU; CREATE TABLE TARGET_INFO_GPU(id INTEGER, name TEXT);
+        INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA T400 4GB'), (1, 'NVIDIA A100-SXM4-80GB');
+        ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN deviceId INTEGER DEFAULT 1"
+    cp one.sqlite mixed.sqlite; cp one.sqlite seen.sqlite; cp one.sqlite gone.sqlite
+    sqlite3 mixed.sqlite "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 0 WHERE rowid = 3"
+    # of two processes each sees one GPU, as its number 0; the kernels are all of the first
+    sqlite3 seen.sqlite "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 0;
+        CREATE TABLE TARGET_INFO_CUDA_DEVICE(gpuId INTEGER, cudaId INTEGER, pid INTEGER);
+        INSERT INTO TARGET_INFO_CUDA_DEVICE SELECT DISTINCT 1, 0, globalPid >> 24 FROM CUPTI_ACTIVITY_KIND_KERNEL;
+        INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (0, 0, 999)"
+    sqlite3 gone.sqlite "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 5"
+    for f in one seen; do
+        expect 0 "" "$DISTTRAIN" profile import -o $f-nsys.sql $f.sqlite
+        check "$f: of the GPU that ran it" 'grep -q "A100-SXM4-80GB" $f-nsys.sql && ! grep -q T400 $f-nsys.sql'
+    done
+    refused "mixed.sqlite: its kernels ran on .*T400 4GB.*: trace one" mixed.sqlite
+    refused "gone.sqlite: its kernels ran on T400 4GB and on A100-SXM4-80GB" gone.sqlite
+fi
 echo "  - {kernel: '(', op: gemm, dims: [1, 2, 3]}" >>own.yaml
 refused "own.yaml:6:14: kernel: not a POSIX" --rules own.yaml a100.sqlite
 refused "nor a rule preset (presets: default)" --rules nowhere a100.sqlite

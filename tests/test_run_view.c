@@ -336,14 +336,31 @@ START_TEST(rows_are_named_after_all_of_their_modules)
     dt_assert_ok(dt_run_view_seat(&v, &err), err);
     dt_assert_ok(dt_run_view_rows(&v, &err, &rows, &n, &more), err);
     ck_assert_int_eq(n, 2);
-    dt_run_view_row_modules(&v, &rows[1], text, sizeof text);
+    dt_run_view_modules_name(&v, v.lane[rows[1].lane].module, text, sizeof text);
     ck_assert_str_eq(text, "encoder + llm");
+    dt_run_view_stage_name(&v, 0, 1, text, sizeof text);
+    ck_assert_str_eq(text, "encoder + llm stage 1");
     dt_run_view_row_name(&v, &rows[1], text, sizeof text);
     ck_assert_str_eq(text, "encoder + llm stage 1");
     dt_run_view_row_note(&v, &rows[1], "GPU", text, sizeof text);
     ck_assert_str_eq(text, "2 of 4 GPUs, with generator");
     dt_run_view_row_name(&v, &rows[1], text, 12); /* as much as there is room for */
     ck_assert_str_eq(text, "encoder + l");
+    dt_free(rows);
+    /* the plan says whose GPUs they are */
+    v = (struct dt_run_view){.n_modules = 3,
+                             .n_lanes = 5,
+                             .module = {{.name = "encoder", .guest = true},
+                                        {.name = "llm"},
+                                        {.name = "generator", .guest = true}},
+                             .lane = lanes,
+                             .makespan_ns = 100};
+    dt_assert_ok(dt_run_view_seat(&v, &err), err);
+    ck_assert(v.module[0].host == 1 && v.module[1].host == 1 && v.module[2].host == 1);
+    dt_assert_ok(dt_run_view_rows(&v, &err, &rows, &n, &more), err);
+    ck_assert_int_eq(n, 2);
+    dt_run_view_row_name(&v, &rows[1], text, sizeof text);
+    ck_assert_str_eq(text, "llm + encoder stage 1");
     dt_free(rows);
 }
 END_TEST

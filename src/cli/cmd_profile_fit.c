@@ -38,6 +38,19 @@ static const char *rate_unit(const struct dt_curve *c)
                                           : "GB/s";
 }
 
+/* DIR/NNN-DEVICE-OP-PHASE.svg; a device's name may hold anything, and leads to no other folder. */
+static void picture_path(const struct dt_profile_table *t, const struct dt_curve *c,
+                         const char *dir, int number, char *buf, size_t size)
+{
+    size_t n = (size_t)snprintf(buf, size, "%s/%03d-", dir, number);
+
+    for (const char *d = t->devices[c->device]; *d && n + 1 < size; d++)
+        buf[n++] = *d == '/' || (unsigned char)*d < 0x20 || *d == 0x7f ? '_' : *d;
+    if (n < size)
+        snprintf(buf + n, size - n, "-%s-%s.svg", dt_kop_family_names[c->family],
+                 dt_profile_table_phase_names[c->phase]);
+}
+
 static enum dt_status write_pictures(const struct dt_profile_table *t, const struct dt_curves *c,
                                      const char *dir, struct dt_error *err)
 {
@@ -49,8 +62,7 @@ static enum dt_status write_pictures(const struct dt_profile_table *t, const str
         char path[4096], *text;
         enum dt_status st;
 
-        snprintf(path, sizeof(path), "%s/%03d-%s-%s-%s.svg", dir, i + 1, t->devices[k->device],
-                 dt_kop_family_names[k->family], dt_profile_table_phase_names[k->phase]);
+        picture_path(t, k, dir, i + 1, path, sizeof(path));
         DT_TRY(dt_curve_svg(t, k, err, &text));
         st = dt_file_write(path, text, strlen(text), err);
         dt_free(text);

@@ -132,6 +132,7 @@ static enum dt_status read_trace(struct dt_cli_import_run *run, struct dt_cli_im
     if (st != DT_OK)
         return st;
     memcpy(f->device, t.device, sizeof(f->device));
+    memcpy(f->other, t.other, sizeof(f->other));
     f->by_time = t.by_time;
     st = dt_import_kernels_trace(run->kernels, &t, run->rules, run->source[f->kind], err, &f->sums);
     dt_import_trace_free(&t);
@@ -235,6 +236,11 @@ static enum dt_status find_device(struct dt_cli_import_run *run, struct dt_error
 
         if (!f->device[0])
             continue;
+        if (f->other[0])
+            return dt_error_set(err, DT_ERR_USAGE,
+                                "%.200s: its kernels ran on %s and on %s, or it does not say on "
+                                "which: trace one of them, or use --device NAME",
+                                f->path, f->device, f->other);
         if (said && strcmp(said->device, f->device) != 0)
             return dt_error_set(err, DT_ERR_USAGE,
                                 "%.200s was taken on %s, %.200s on %s: import them one by one, or "

@@ -21,6 +21,7 @@ struct dt_cli_import_file {
     const char *path;
     int kind;
     char device[48]; /* as the file says; "" = it does not */
+    char other[48];  /* of another kind, in the same trace; "" = none */
     bool by_time;
     int64_t lines_left_out; /* of nccl-tests: what is not theirs */
     struct dt_import_kernels_sums sums;

@@ -139,9 +139,8 @@ static enum dt_status fit(struct dt_curve *c, struct dt_error *err)
         c->point[i].fitted_ns = t0 + slope * c->point[i].x;
         e[i] = fabs(c->point[i].fitted_ns / c->point[i].ns - 1);
     }
-    dt_sort_numbers(e, (size_t)c->n);
-    c->median_error = e[c->n / 2];
-    c->p90_error = e[(9 * (c->n - 1)) / 10];
+    c->median_error = dt_median(e, (size_t)c->n);
+    c->p90_error = dt_quantile(e, sizeof(*e), (size_t)c->n, 0.9);
     dt_free(e);
     return DT_OK;
 }

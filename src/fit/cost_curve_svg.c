@@ -4,6 +4,7 @@
 #include "fit/cost_curve.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "report/html.h"
 
 #include <math.h>
 
@@ -38,15 +39,15 @@ enum dt_status dt_curve_svg(const struct dt_profile_table *t, const struct dt_cu
     struct dt_text o = {0};
     double lo = log10(c->point[0].x), hi = log10(c->point[c->n - 1].x);
 
-    dt_text_add(
-        &o,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 350\" "
-        "font-family=\"sans-serif\" font-size=\"12\">\n"
-        "<rect width=\"640\" height=\"350\" fill=\"white\"/>\n"
-        "<text x=\"%d\" y=\"20\">%s %s on %s: t0 %.3g us, %d sizes, |error| median %.1f %%, "
-        "p90 %.1f %%</text>\n",
-        LEFT, dt_kop_family_names[c->family], dt_profile_table_phase_names[c->phase],
-        t->devices[c->device], c->t0_ns * 1e-3, c->n, 100 * c->median_error, 100 * c->p90_error);
+    dt_text_add(&o,
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 350\" "
+                "font-family=\"sans-serif\" font-size=\"12\">\n"
+                "<rect width=\"640\" height=\"350\" fill=\"white\"/>\n"
+                "<text x=\"%d\" y=\"20\">%s %s on ",
+                LEFT, dt_kop_family_names[c->family], dt_profile_table_phase_names[c->phase]);
+    dt_html_escape(&o, t->devices[c->device]); /* a name of a file */
+    dt_text_add(&o, ": t0 %.3g us, %d sizes, |error| median %.1f %%, p90 %.1f %%</text>\n",
+                c->t0_ns * 1e-3, c->n, 100 * c->median_error, 100 * c->p90_error);
     line(&o, 0, "stroke=\"#444\"");
     line(&o, 0.1, "stroke=\"#bbb\" stroke-dasharray=\"4 3\"");
     line(&o, -0.1, "stroke=\"#bbb\" stroke-dasharray=\"4 3\"");

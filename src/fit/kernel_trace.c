@@ -43,19 +43,24 @@ enum dt_status dt_import_trace_add_kernel(struct dt_import_trace *t,
     return DT_OK;
 }
 
-void dt_import_trace_set_device(struct dt_import_trace *t, const char *name)
+void dt_import_trace_add_device(struct dt_import_trace *t, const char *name)
 {
     static const char vendor[] = "NVIDIA ";
+    char device[sizeof(t->device)];
     size_t n = 0;
 
-    if (t->device[0] || !name)
+    if (!name)
         return;
     if (strncmp(name, vendor, sizeof(vendor) - 1) == 0)
         name += sizeof(vendor) - 1;
-    for (; *name && n < sizeof(t->device) - 1; name++)
+    for (; *name && n < sizeof(device) - 1; name++)
         if (*name >= ' ' && *name < 127)
-            t->device[n++] = *name;
-    t->device[n] = '\0';
+            device[n++] = *name;
+    device[n] = '\0';
+    if (!t->device[0])
+        memcpy(t->device, device, sizeof(device));
+    else if (device[0] && !t->other[0] && strcmp(t->device, device) != 0)
+        memcpy(t->other, device, sizeof(device));
 }
 
 #define ORDER(a, b)                                                                                \

@@ -27,6 +27,7 @@ struct dt_import_trace_kernel {
 };
 struct dt_import_trace { /* a zeroed struct is an empty trace */
     char device[48];     /* "A100-SXM4-80GB"; "" where the trace does not say */
+    char other[48];      /* a device of another kind that has kernels, or may have; "" = none */
     bool by_time; /* launches are not in the trace: ranges are those around the kernels' times */
     struct dt_arena arena; /* owns all text */
     struct dt_import_trace_range *ranges;
@@ -44,8 +45,8 @@ enum dt_status dt_import_trace_add_range(struct dt_import_trace *t,
 enum dt_status dt_import_trace_add_kernel(struct dt_import_trace *t,
                                           const struct dt_import_trace_kernel *k,
                                           struct dt_error *err);
-/* "NVIDIA H100 80GB HBM3" -> device "H100 80GB HBM3"; the first one counts. */
-void dt_import_trace_set_device(struct dt_import_trace *t, const char *name);
+/* "NVIDIA H100 80GB HBM3" -> device "H100 80GB HBM3"; one more of another name is the other. */
+void dt_import_trace_add_device(struct dt_import_trace *t, const char *name);
 /* Puts every kernel into the ranges around its launch; sorts both.  O(n log n). */
 enum dt_status dt_import_trace_attach(struct dt_import_trace *t, struct dt_error *err);
 

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define TIME_MAX_US                                                                                \
     INT64_C(4000000000000000) /* of an epoch or of a boot; times in ns stay in 63 bits */
@@ -37,6 +38,8 @@ struct reading {
     struct hosts ops, calls;
     struct pending *pending;
     size_t cap_pending;
+    uint64_t devices; /* that kernels say they ran on, a bit each */
+    bool unsaid;      /* some say nothing of the kind */
 };
 
 static const char *text_of(struct dt_node map, const char *key)
@@ -243,6 +246,17 @@ static bool is_one_of(const char *s, const char *const *words)
     return false;
 }
 
+/* A machine has no more devices than there are bits. */
+static void see_device(struct reading *rd, struct dt_node args)
+{
+    int64_t id;
+
+    if (id_of(args, "device", &id) && id >= 0 && id < 64)
+        rd->devices |= UINT64_C(1) << id;
+    else
+        rd->unsaid = true;
+}
+
 static enum dt_status read_event(struct reading *rd, struct dt_node event)
 {
     static const char *const gpu[] = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel",
@@ -261,6 +275,8 @@ static enum dt_status read_event(struct reading *rd, struct dt_node event)
     args = dt_map_get(event, "args");
     if (!ph || !cat || strcmp(ph, "X") != 0)
         return DT_OK;
+    if (strcasecmp(cat, "kernel") == 0)
+        see_device(rd, args);
     if (is_one_of(cat, gpu))
         return read_kernel(rd, event, args);
     if (is_one_of(cat, ops))
@@ -329,13 +345,36 @@ static void join(struct reading *rd)
     }
 }
 
+/* The names of these; returns which of them the list has. */
+static uint64_t name_devices(struct reading *rd, struct dt_node list, uint64_t which)
+{
+    uint64_t found = 0;
+
+    for (size_t i = 0; i < dt_seq_size(list); i++) {
+        struct dt_node one = dt_seq_at(list, i);
+        int64_t id = (int64_t)i;
+
+        if (!dt_node_is_map(one))
+            continue;
+        id_of(one, "id", &id);
+        if (which != UINT64_MAX && (id < 0 || id >= 64 || !(which >> id & 1)))
+            continue;
+        if (id >= 0 && id < 64)
+            found |= UINT64_C(1) << id;
+        dt_import_trace_add_device(rd->t, text_of(one, "name"));
+    }
+    return found;
+}
+
+/* Those that kernels ran on; all that are listed where a kernel's may be any of them. */
 static void read_device(struct reading *rd, struct dt_node root)
 {
     struct dt_node list = dt_node_is_map(root) ? dt_map_get(root, "deviceProperties") : root;
 
-    if (dt_node_is_map(root) && dt_node_is_seq(list) && dt_seq_size(list) > 0 &&
-        dt_node_is_map(dt_seq_at(list, 0)))
-        dt_import_trace_set_device(rd->t, text_of(dt_seq_at(list, 0), "name"));
+    if (!dt_node_is_map(root) || !dt_node_is_seq(list))
+        return;
+    if (name_devices(rd, list, rd->devices) != rd->devices || rd->unsaid || rd->devices == 0)
+        name_devices(rd, list, UINT64_MAX);
 }
 
 /* ---- the list of events, piece by piece: whole, it is more than a document may hold ---- */

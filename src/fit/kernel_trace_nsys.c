@@ -34,6 +34,7 @@ struct reading {
     size_t n_strings, cap_strings, n_launches, cap_launches;
     bool by_process;        /* launches and kernels both say of which process they are */
     const char *fixed_name; /* of what the table being read holds, if it has no names */
+    bool unnamed;           /* kernels ran on a GPU that has no name */
 };
 
 /* globalTid and globalPid hold the process above 24 bits of thread (Nsight Systems user guide,
@@ -356,17 +357,51 @@ static enum dt_status read_copies(struct reading *rd, const char *table, const c
 
 static enum dt_status gpu_row(struct reading *rd, sqlite3_stmt *st)
 {
-    dt_import_trace_set_device(rd->t, (const char *)sqlite3_column_text(st, 0));
+    const char *name = (const char *)sqlite3_column_text(st, 0);
+
+    rd->unnamed |= !name;
+    dt_import_trace_add_device(rd->t, name);
     return DT_OK;
 }
 
+/* Of the GPUs that kernels ran on.  deviceId is CUDA's number, in each process of those that it sees, and
+ * TARGET_INFO_CUDA_DEVICE says which GPU that is; NULL for one that is not listed. */
+static enum dt_status read_used_gpus(struct reading *rd)
+{
+    static const char *const kernel[] = {"deviceId", "globalPid", NULL};
+    static const char *const cuda[] = {"cudaId", "gpuId", "pid", NULL};
+    bool k[2], c[3], there;
+    char sql[512];
+
+    DT_TRY(columns(rd, "CUPTI_ACTIVITY_KIND_KERNEL", kernel, k, &there));
+    DT_TRY(columns(rd, "TARGET_INFO_CUDA_DEVICE", cuda, c, &there));
+    rd->unnamed = !k[0];
+    if (!k[0])
+        return DT_OK;
+    snprintf(sql, sizeof(sql),
+             "SELECT DISTINCT g.name FROM (SELECT DISTINCT deviceId%s FROM "
+             "CUPTI_ACTIVITY_KIND_KERNEL) k %s%s LEFT JOIN TARGET_INFO_GPU g ON g.id = %s",
+             k[1] ? ", globalPid" : "",
+             c[0] && c[1] ? "LEFT JOIN TARGET_INFO_CUDA_DEVICE c ON c.cudaId = k.deviceId" : "",
+             c[0] && c[1] && c[2] && k[1]
+                 ? " AND (c.pid IS NULL OR c.pid = 0 OR c.pid = k.globalPid >> 24 & 16777215)"
+                 : "",
+             c[0] && c[1] ? "c.gpuId" : "k.deviceId");
+    return each_row(rd, sql, gpu_row);
+}
+
+/* All that are listed where a kernel's may be any of them. */
 static enum dt_status read_gpu(struct reading *rd)
 {
-    static const char *const want[] = {"name", NULL};
-    bool has[1], there;
+    static const char *const want[] = {"name", "id", NULL};
+    bool has[2], there;
 
     DT_TRY(columns(rd, "TARGET_INFO_GPU", want, has, &there));
-    return has[0] ? each_row(rd, "SELECT name FROM TARGET_INFO_GPU", gpu_row) : DT_OK;
+    rd->unnamed = true;
+    if (has[0] && has[1])
+        DT_TRY(read_used_gpus(rd));
+    return has[0] && rd->unnamed ? each_row(rd, "SELECT name FROM TARGET_INFO_GPU", gpu_row)
+                                 : DT_OK;
 }
 
 static enum dt_status read_all(struct reading *rd)

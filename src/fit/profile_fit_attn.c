@@ -222,14 +222,12 @@ static enum dt_status fit_backward(struct dt_fit *f, struct surfaces *s)
         return dt_fit_missing(f, DT_FIT_A100_PCIE, "attention backward", "simumax-attn");
     gsl_fit_linear(x, 1, y, 1, n, &s->ratio[0], &s->ratio[1], &c00, &c01, &c11, &sum);
     s->ratio_spread = sqrt(sum / (double)(n - 2));
-    struct dt_fit_local_score score = {.n = n};
-    for (size_t k = 0; k < n; k++) {
-        double e = fabs(exp(s->ratio[0] + s->ratio[1] * x[k] - y[k]) - 1);
-        score.mean += e / (double)n;
-        score.p90 = fmax(score.p90, e);
-    }
-    score.median = score.mean;
-    dt_fit_add_score(f, "attention backward/forward ratio (in sample; p90 = max)", &score);
+    struct dt_fit_local_score score;
+    double e[MAX];
+    for (size_t k = 0; k < n; k++)
+        e[k] = fabs(exp(s->ratio[0] + s->ratio[1] * x[k] - y[k]) - 1);
+    dt_fit_local_score(e, n, &score);
+    dt_fit_add_score(f, "attention backward/forward ratio (in sample)", &score);
     return DT_OK;
 }
 

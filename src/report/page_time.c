@@ -50,17 +50,6 @@ enum dt_status dt_report_page_timeline(struct dt_text *t, const struct dt_report
 
 /* ---- where the time goes ---- */
 
-static void seat_name(const struct dt_run_view *v, const struct dt_report_seat *s, char *buf,
-                      size_t size)
-{
-    if (s->module < 0)
-        snprintf(buf, size, "all");
-    else if (v->module[s->module].stages > 1)
-        snprintf(buf, size, "%s stage %d", v->module[s->module].name, s->stage);
-    else
-        snprintf(buf, size, "%s", v->module[s->module].name);
-}
-
 struct bars { /* shares in percent, a row for each bar */
     int n;
     char (*name)[96];
@@ -214,7 +203,9 @@ static enum dt_status spent(struct dt_text *t, const struct dt_report_page_run *
              r->cpu ? "processes" : "GPUs");
     bars_set(b, 0, &r->spent.all);
     for (int i = 0; i < r->spent.n; i++) {
-        seat_name(&r->view, &r->spent.seat[i], b->name[i + 1], sizeof b->name[0]);
+        const struct dt_report_seat *s = &r->spent.seat[i];
+
+        dt_run_view_stage_name(&r->view, s->module, s->stage, b->name[i + 1], sizeof b->name[0]);
         bars_set(b, i + 1, &r->spent.seat[i]);
     }
     sums(t, r);

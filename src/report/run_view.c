@@ -63,6 +63,8 @@ enum dt_status dt_run_view_of(const struct dt_program *p, const struct dt_model 
         st = dt_error_nomem(err, "a picture of the run");
     for (int i = 0; i < m->n_modules; i++)
         snprintf(v.module[i].name, sizeof v.module[i].name, "%s", m->modules[i].name);
+    for (int i = 0; p->plan && i < p->plan->n_modules; i++)
+        v.module[i].guest = p->plan->modules[i].with != 0;
     if (p->steps_on_hosts)
         dt_run_view_offload(&v, p->plan);
     for (int k = 0; st == DT_OK && k < p->n_lanes; k++)
@@ -115,10 +117,12 @@ static void mark_shared(const struct dt_run_view *v, const struct range *r,
     }
 }
 
-/* Of modules that share GPUs, whose rows the others are drawn on: the one with more GPUs, or else with more stages, or wider
- * lanes. */
+/* Of modules that share GPUs, whose rows the others are drawn on: one that the plan does not lay on another's, with more GPUs,
+ * or else with more stages, or wider lanes. */
 static bool comes_first(const struct dt_run_view_module *a, const struct dt_run_view_module *b)
 {
+    if (a->guest != b->guest)
+        return b->guest;
     if (a->gpus != b->gpus)
         return a->gpus > b->gpus;
     return a->stages != b->stages ? a->stages > b->stages : a->replicas < b->replicas;
@@ -414,24 +418,33 @@ static bool named(const struct dt_run_view *v, const struct dt_run_view_row *r, 
     return k < guest;
 }
 
-/* Neither is a guest of the other: they are cut alike, and share all of their GPUs. */
-static bool colocated(const struct dt_run_view *v, const struct dt_run_view_row *r, int guest)
+/* Is it cut as its host is, and so shares all of its GPUs? */
+static bool alike(const struct dt_run_view *v, int host, int module)
 {
-    const struct dt_run_view_module *a = &v->module[v->lane[r->lane].module],
-                                    *b = &v->module[v->lane[r->guest[guest]].module];
+    const struct dt_run_view_module *a = &v->module[host], *b = &v->module[module];
 
-    return a->gpus == b->gpus && a->stages == b->stages && a->replicas == b->replicas;
+    return module != host && b->host == host && a->gpus == b->gpus && a->stages == b->stages &&
+           a->replicas == b->replicas;
 }
 
-void dt_run_view_row_modules(const struct dt_run_view *v, const struct dt_run_view_row *r,
-                             char *buf, size_t size)
+void dt_run_view_modules_name(const struct dt_run_view *v, int module, char *buf, size_t size)
 {
-    int n = snprintf(buf, size, "%s", v->module[v->lane[r->lane].module].name);
+    int n = snprintf(buf, size, "%s", v->module[module].name);
 
-    for (int k = 0; k < r->n_guests && n > 0 && (size_t)n < size; k++)
-        if (colocated(v, r, k) && !named(v, r, k))
-            n += snprintf(buf + n, size - (size_t)n, " + %s",
-                          v->module[v->lane[r->guest[k]].module].name);
+    for (int m = 0; m < v->n_modules && n > 0 && (size_t)n < size; m++)
+        if (alike(v, module, m))
+            n += snprintf(buf + n, size - (size_t)n, " + %s", v->module[m].name);
+}
+
+void dt_run_view_stage_name(const struct dt_run_view *v, int module, int stage, char *buf,
+                            size_t size)
+{
+    size_t n;
+
+    dt_run_view_modules_name(v, module, buf, size);
+    n = strlen(buf);
+    if (v->module[module].stages > 1)
+        snprintf(buf + n, size - n, " stage %d", stage);
 }
 
 void dt_run_view_row_name(const struct dt_run_view *v, const struct dt_run_view_row *r, char *buf,
@@ -440,11 +453,9 @@ void dt_run_view_row_name(const struct dt_run_view *v, const struct dt_run_view_
     const struct dt_run_view_lane *l = &v->lane[r->lane];
     size_t n;
 
-    dt_run_view_row_modules(v, r, buf, size);
+    dt_run_view_stage_name(v, l->module, l->stage, buf, size);
     n = strlen(buf);
-    if (v->module[l->module].stages > 1)
-        n += (size_t)snprintf(buf + n, size - n, " stage %d", l->stage);
-    if (l->replica > 0 && n < size)
+    if (l->replica > 0)
         snprintf(buf + n, size - n, " replica %d", l->replica);
 }
 
@@ -466,7 +477,7 @@ void dt_run_view_row_note(const struct dt_run_view *v, const struct dt_run_view_
         n = snprintf(buf, size, "%d of %s %s%s, replica %d of %d", l->gpus, all, unit, s,
                      l->replica, m->replicas);
     for (int k = 0; k < r->n_guests && n > 0 && (size_t)n < size; k++)
-        if (!colocated(v, r, k) && !named(v, r, k))
+        if (!alike(v, l->module, v->lane[r->guest[k]].module) && !named(v, r, k))
             n += snprintf(buf + n, size - (size_t)n, "%s%s", others++ ? ", " : ", with ",
                           v->module[v->lane[r->guest[k]].module].name);
 }

@@ -24,6 +24,7 @@ struct dt_run_view_module {
     char name[64];
     int replicas, stages; /* dp, pp */
     int64_t gpus;         /* of all its lanes */
+    bool guest;           /* the plan lays it on another's GPUs */
     int host;             /* the module on whose GPUs it lies; itself, if they are its own */
     bool steps_on_host;   /* its optimizer is offloaded: GPUs are idle during its steps */
 };
@@ -62,10 +63,12 @@ enum dt_status dt_run_view_rows(const struct dt_run_view *v, struct dt_error *er
                                 struct dt_run_view_row **out, int *n, int *more);
 /* Is an earlier guest of the row of the same stage as this one?  They do alike, on other GPUs of the row's. */
 bool dt_run_view_row_again(const struct dt_run_view *v, const struct dt_run_view_row *r, int guest);
-/* "llm"; "encoder + llm" where these share all of their GPUs. */
-void dt_run_view_row_modules(const struct dt_run_view *v, const struct dt_run_view_row *r,
-                             char *buf, size_t size);
-/* "llm stage 3", or without where there is one stage; "llm stage 3 replica 1" of another than the first. */
+/* "llm"; "llm + encoder" where these share all of their GPUs. */
+void dt_run_view_modules_name(const struct dt_run_view *v, int module, char *buf, size_t size);
+/* "llm stage 3", or without where there is one stage. */
+void dt_run_view_stage_name(const struct dt_run_view *v, int module, int stage, char *buf,
+                            size_t size);
+/* The same; "llm stage 3 replica 1" of another than the first. */
 void dt_run_view_row_name(const struct dt_run_view *v, const struct dt_run_view_row *r, char *buf,
                           size_t size);
 /* "4 of 1,280 GPUs, replica 0 of 64, with encoder"; `unit`: "GPU", "process". */

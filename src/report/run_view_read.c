@@ -57,6 +57,28 @@ static enum dt_status read_lanes(const struct dt_runs_db *r, int64_t run, struct
     return rc == SQLITE_DONE ? DT_OK : dt_runs_error(r, err);
 }
 
+/* Modules that the plan lays on another's GPUs.  A run without a plan, or with one that is no JSON, has lanes all the same. */
+static enum dt_status read_guests(const struct dt_runs_db *r, int64_t run, struct dt_error *err,
+                                  struct dt_run_view *v)
+{
+    sqlite3_stmt *s = NULL;
+    int rc;
+
+    DT_TRY(prepare(r,
+                   "SELECT json_extract(value, '$.name') FROM (SELECT CASE WHEN json_valid(plan) "
+                   "THEN plan END doc FROM run WHERE id = ?) p, json_each(p.doc, '$.modules') "
+                   "WHERE json_extract(value, '$.with') IS NOT NULL",
+                   run, err, &s));
+    while ((rc = sqlite3_step(s)) == SQLITE_ROW) {
+        const char *name = (const char *)sqlite3_column_text(s, 0);
+
+        for (int m = 0; name && m < v->n_modules; m++)
+            v->module[m].guest |= strcmp(v->module[m].name, name) == 0;
+    }
+    sqlite3_finalize(s);
+    return rc == SQLITE_DONE ? DT_OK : dt_runs_error(r, err);
+}
+
 static enum dt_op_kind kind_of(const char *name)
 {
     for (int k = 0; k < DT_OP_KIND_N; k++)
@@ -122,6 +144,7 @@ static enum dt_status read_all(struct dt_runs_db *r, const struct dt_run_ref *ru
     if (!v->lane || !v->op)
         return dt_error_nomem(err, "a picture of the run");
     DT_TRY(read_lanes(r, run->id, err, v));
+    DT_TRY(read_guests(r, run->id, err, v));
     DT_TRY(read_ops(r, run->id, err, v));
     DT_TRY(read_makespan(r, run->id, err, v));
     return dt_run_view_seat(v, err);

@@ -177,7 +177,7 @@ static void legend(const struct grid *g, const struct dt_report_timeline_text *w
         }
     dt_text_add(g->t, "numbers: microbatches\n");
     for (int i = 0; i < n; i++) {
-        dt_run_view_row_modules(g->v, &rows[i], name, sizeof name);
+        dt_run_view_modules_name(g->v, g->v->lane[rows[i].lane].module, name, sizeof name);
         dt_run_view_row_note(g->v, &rows[i], words->unit, note, sizeof note);
         snprintf(line, sizeof line, "%s: %s", name, note);
         if (strcmp(line, last) != 0) /* most stages of a module are alike */
