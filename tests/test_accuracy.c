@@ -8,6 +8,7 @@
 #include "test_util.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,6 +136,40 @@ START_TEST(test_job)
         dt_job_free(j);
     }
     dt_accuracy_measured_free(&t);
+}
+END_TEST
+
+/* Each device has its own links. */
+START_TEST(test_devices)
+{
+    static const struct {
+        const char *type, *device, *profile;
+        double nvlink;
+    } is[] = {{"A100", "A100-SXM4-80GB", "a100", 240e9},
+              {"A800", "A800-SXM4-80GB", "a800", 160e9},
+              {"H100", "H100-SXM5-80GB", "h100", 371e9},
+              {"H800", "H800-SXM5-80GB", "h100", 165e9}};
+
+    for (size_t i = 0; i < sizeof is / sizeof is[0]; i++) {
+        char row[256], text[DT_MEASURED_JOB_MAX];
+        struct dt_accuracy_measured_table t;
+        const char *profile;
+        struct dt_error err = {0};
+        struct dt_job *j;
+
+        snprintf(row, sizeof row,
+                 "layers,hidden,heads,gpus,tp,micro_batch,global_batch,gpu_type\n"
+                 "32,4096,32,8,8,1,32,%s\n",
+                 is[i].type);
+        t = parse(row);
+        dt_assert_ok(dt_accuracy_measured_job(&t.rows[0], &err, text, sizeof text, &profile), err);
+        dt_assert_ok(dt_job_parse("row", text, strlen(text), NULL, 0, true, &err, &j), err);
+        ck_assert_str_eq(j->cluster.device, is[i].device);
+        ck_assert_str_eq(profile, is[i].profile);
+        ck_assert_double_eq_tol(j->cluster.nvlink_bytes_per_s / is[i].nvlink, 1, 1e-12);
+        dt_job_free(j);
+        dt_accuracy_measured_free(&t);
+    }
 }
 END_TEST
 
@@ -266,6 +301,7 @@ int main(void)
     tcase_add_test(t, test_headers);
     tcase_add_loop_test(t, test_bad_tables, 0, (int)(sizeof bad / sizeof bad[0]));
     tcase_add_test(t, test_job);
+    tcase_add_test(t, test_devices);
     tcase_add_test(t, test_unknown_gpu);
     tcase_add_test(t, test_summary);
     tcase_add_test(t, test_constants);

@@ -155,6 +155,30 @@ expect 0 "" "$DISTTRAIN" accuracy --json --sensitivity --every 4
 for k in tables sources source all sensitivity constant mape_less mape_more time_less time_more; do
     if grep -q "\"$k\":" "$tmp/out"; then ok; else bad "accuracy --json lacks $k"; fi
 done
+# an H800 is an H100 with other links, and predicted as simulate predicts it; as many sources as there are
+echo 'layers,hidden,ffn,heads,vocab,seq,gpus,gpu_type,tp,micro_batch,global_batch,measured_iter_s,source' >"$tmp/devices.csv"
+for k in 0 1 2 3 4 5 6 7 8 9; do
+    echo "32,4096,11008,32,32000,4096,8,H$((k % 2 ? 1 : 8))00,8,1,32,2,s$k"
+done >>"$tmp/devices.csv"
+cat >"$tmp/h800.yaml" <<'J'
+model: {kind: llm, name: llm, layers: 32, hidden: 4096, ffn: 11008, heads: 32, vocab: 32000, gated: true, sequence_parallel: true}
+cluster: {preset: h800, nodes: 1}
+samples: {preset: text}
+profile: h100
+train: {global_batch: 32, microbatch: 1, seq_len: 4096, recompute: none, zero: 1, overlap: {grad: true, param: true}, stepccl: false, dispatch: 12 us}
+search: {strategy: manual}
+plan: {llm: {tp: 8, dp: 1}}
+J
+expect 0 "note: kernels of H800-SXM5-80GB are those of H100-SXM5-80GB, the same chip" "$DISTTRAIN" accuracy --rows -t "$tmp/devices.csv"
+if [ "$(grep -c "^note:" "$tmp/out")" = 1 ]; then ok; else bad "the note of the H800 does not stand there once"; fi
+if [ "$(grep -c "^accuracy: devices/s" "$tmp/out")" = 10 ]; then ok; else bad "not all ten sources"; fi
+expect 0 '"profile_notes":' "$DISTTRAIN" accuracy -t "$tmp/devices.csv" --json
+times=$(sed -n 's/^ *"predicted_s": \([^,]*\),.*/\1/p' "$tmp/out" | uniq | tr '\n' ' ')
+expect 0 "" "$DISTTRAIN" simulate --no-runs --json "$tmp/h800.yaml"
+# shellcheck disable=SC2086 # one after the other
+set -- $times
+if [ $# -eq 10 ] && [ "$1" = "$(sed -n 's/^  "iteration_s": \(.*\),/\1/p' "$tmp/out")" ] &&
+    awk -v a="$1" -v b="$2" 'BEGIN { exit !(b < 0.8 * a) }'; then ok; else bad "H800 is not as simulate says, or no slower than H100: $times"; fi
 printf 'op,phase,dtype,d0,d1,d2,d3,d4,d5,n,median_ns,p10_ns,p90_ns\ngemm,fwd,bf16,64,64,64,0,0,0,1,5000,5000,5000\n' >"$tmp/g.csv"
 expect 0 "" "$DISTTRAIN" db import generic "$tmp/g.csv" -o "$tmp/g.db" --device OneOff --source test
 expect 2 "no rows of a device that can be fitted" "$DISTTRAIN" accuracy --holdout "$tmp/g.db"

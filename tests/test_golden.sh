@@ -25,7 +25,7 @@ make_runs() {
         "$DISTTRAIN" simulate --runs "$tmp/runs.db" mllm-nano-local train.global_batch=16 -s megatron-lm >/dev/null &&
         "$DISTTRAIN" runs tag --runs "$tmp/runs.db" 2 twice &&
         sqlite3 "$tmp/runs.db" "UPDATE run SET version = '1', started = '2026-01-0' || id || 'T12:00:00Z';
-            UPDATE origin SET host = 'a-host'"
+            UPDATE origin SET host = 'a-host'; VACUUM" # pages without content: with the lengths of paths, too
 }
 runs=$tmp/runs.db
 if ! command -v sqlite3 >/dev/null; then

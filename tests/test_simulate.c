@@ -158,18 +158,25 @@ struct setup {
     struct dt_error err;
 };
 
-static void open_setup(struct setup *s, const char *simulate)
+static void open_setup_with(struct setup *s, const char *simulate, const char *const *overrides,
+                            int n)
 {
     char text[2048];
 
     memset(s, 0, sizeof *s);
     snprintf(text, sizeof text, "%ssimulate: %s\n", JOB, simulate);
-    dt_assert_ok(dt_job_parse("test.yaml", text, strlen(text), NULL, 0, false, &s->err, &s->job),
-                 s->err);
+    dt_assert_ok(
+        dt_job_parse("test.yaml", text, strlen(text), overrides, n, false, &s->err, &s->job),
+        s->err);
     dt_assert_ok(dt_plan_place(&s->job->plan, &s->job->cluster, &s->err), s->err);
     dt_assert_ok(dt_cost_new(s->job->model, &s->job->cluster, s->job->profile, &s->job->cost_opt,
                              &s->err, &s->cost),
                  s->err);
+}
+
+static void open_setup(struct setup *s, const char *simulate)
+{
+    open_setup_with(s, simulate, NULL, 0);
 }
 
 static void close_setup(struct setup *s)
@@ -288,6 +295,45 @@ START_TEST(iterations_differ_and_the_median_is_reported)
     ck_assert_double_eq_tol((double)r.timeline.makespan_ns * 1e-9, times[0], 1e-12);
     dt_sim_result_free(&r);
     close_setup(&s);
+}
+END_TEST
+
+/* What iterations of a whole training take: the mean of batches, however many are simulated and drawn, as sure as the
+ * times of kernels and links alone make it. */
+START_TEST(a_training_takes_the_mean_of_its_batches)
+{
+    static const char *const text[] = {"{iterations: 7, contention: false, seed: 1}",
+                                       "{iterations: 5, contention: false, seed: 1}",
+                                       "{iterations: 1, contention: false, seed: 1}",
+                                       "{iterations: 1, contention: false, jitter: 1e-7, seed: 1}"};
+    const char *const more[] = {"samples.count=448"}; /* than one iteration's */
+    double mean[4];
+
+    for (int k = 0; k < 4; k++) {
+        struct setup s;
+        double sum = 0, p10, p90;
+
+        open_setup_with(&s, text[k], more, 1);
+        struct dt_sim_result r = simulate(&s);
+        const struct dt_report *rep = &r.report;
+
+        mean[k] = rep->iteration_s_mean;
+        for (int i = 0; i < r.iterations; i++)
+            sum += r.iteration_s[i];
+        if (k < 2)
+            ck_assert_double_eq_tol(mean[k], sum / r.iterations, 1e-9);
+        ck_assert_double_eq(rep->tokens_mean, 64 * 8192);
+        dt_assert_ok(dt_report_error_interval(&mean[k], 1, r.explanation.share, r.explanation.sigma,
+                                              1, DT_SIM_DRAWS, &s.err, &p10, &p90),
+                     s.err);
+        ck_assert_double_eq(rep->iteration_s_mean_p10, p10);
+        ck_assert_double_eq(rep->iteration_s_mean_p90, p90);
+        dt_sim_result_free(&r);
+        close_setup(&s);
+    }
+    ck_assert_double_eq_tol(mean[2], mean[1], 1e-8);
+    ck_assert_double_eq_tol(mean[3], mean[1], 1e-4 * mean[1]);
+    ck_assert_double_gt(fabs(mean[0] / mean[1] - 1), 1e-6);
 }
 END_TEST
 
@@ -473,6 +519,7 @@ int main(void)
     tcase_add_test(tc, one_quiet_iteration);
     tcase_add_test(tc, without_contention_equals_the_topological_evaluation);
     tcase_add_test(tc, iterations_differ_and_the_median_is_reported);
+    tcase_add_test(tc, a_training_takes_the_mean_of_its_batches);
     tcase_add_test(tc, same_seed_same_bytes);
     tcase_add_test(tc, noise_only_slows_this_job_and_widens_it);
     tcase_add_test(tc, memory_is_the_most_of_all_iterations);

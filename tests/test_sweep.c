@@ -23,6 +23,7 @@ static struct dt_sweep_result result(int i)
     dt_rng_init(&rng, dt_test_seed(), (uint64_t)i);
 #define X(name) r.name = dt_rng_uniform(&rng) * 1e12;
     DT_SWEEP_NUMBERS(X)
+    DT_SWEEP_LATER(X)
 #undef X
     snprintf(r.effort, sizeof r.effort, "quick");
     snprintf(r.plan, sizeof r.plan, "llm tp8 pp%d dp1 = %d", i + 1, 8 * i + 8);
@@ -113,6 +114,46 @@ START_TEST(results_come_back_to_the_last_bit)
 }
 END_TEST
 
+/* A file of before has no means of batches: its points have the iteration's, new ones their own. */
+START_TEST(older_files_lack_columns)
+{
+    static const char *const older[] = {"iteration_s_mean", "iteration_s_mean_p10",
+                                        "iteration_s_mean_p90"};
+    char sql[128];
+    sqlite3 *db;
+
+    unlink(file);
+    write_some("one", 0, 2);
+    ck_assert_int_eq(sqlite3_open(file, &db), SQLITE_OK);
+    for (size_t i = 0; i < sizeof older / sizeof older[0]; i++) {
+        snprintf(sql, sizeof sql, "ALTER TABLE sweep_point DROP COLUMN %s", older[i]);
+        ck_assert_int_eq(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    }
+    sqlite3_close(db);
+    for (int written = 0; written < 2; written++) {
+        struct dt_error err = {0};
+        struct dt_sweep_data d;
+
+        if (written)
+            write_some("one", 3, 5);
+        dt_assert_ok(dt_sweep_read(file, 1, &err, &d), err);
+        ck_assert_int_eq(d.n, written ? 4 : 2);
+        for (int i = 0; i < d.n; i++) {
+            struct dt_sweep_result r = result(i < 2 ? i : i + 1);
+
+            if (i < 2) {
+                r.iteration_s_mean = r.iteration_s;
+                r.iteration_s_mean_p10 = r.iteration_s_p10;
+                r.iteration_s_mean_p90 = r.iteration_s_p90;
+            }
+            ck_assert_mem_eq(&d.points[i].r, &r, sizeof r);
+        }
+        dt_sweep_data_free(&d);
+    }
+    unlink(file);
+}
+END_TEST
+
 START_TEST(damaged_files_are_refused)
 {
     static const char *const damage[] = {
@@ -192,6 +233,7 @@ int main(void)
     TCase *c = dt_test_case(s, "sweep", 60);
 
     tcase_add_test(c, results_come_back_to_the_last_bit);
+    tcase_add_test(c, older_files_lack_columns);
     tcase_add_test(c, damaged_files_are_refused);
     tcase_add_test(c, fronts_are_by_the_definition);
     return dt_test_run(s);

@@ -22,7 +22,7 @@ for nodes in 1 3 6; do
         grep "^$nodes,$batch," grid.csv >row
         if grep -q '^[0-9]*,[0-9]*,true,' row; then
             want=
-            for m in iteration_s iteration_s_p10 iteration_s_p90 mfu mfu_cluster tokens_per_s samples_per_s \
+            for m in iteration_s iteration_s_p10 iteration_s_p90 iteration_s_mean mfu mfu_cluster tokens_per_s samples_per_s \
                 bubble_fraction exposed_comm_s goodput; do want="$want,$(member $m)"; done
             want="$want,$(printf '%.9g' "$(member memory_max_bytes)"),"
             check "nodes $nodes, batch $batch: $want is in $(cat row)" 'grep -qF -- "$want" row'

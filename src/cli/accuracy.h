@@ -23,7 +23,10 @@ struct dt_cli_acc_variant {              /* constants other than the shipped one
 struct dt_cli_acc_run {
     struct dt_accuracy_measured_table table;
     struct dt_accuracy_row *rows;
-    int *order; /* worst first */
+    int *order;  /* worst first */
+    char **note; /* [n_notes] what cost models say of their profiles, each once */
+    size_t notes_cap;
+    int n_notes;
     struct dt_accuracy a;
 };
 /* Predicts every `every`-th row of a table; `v` may be NULL. */

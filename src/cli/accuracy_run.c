@@ -34,8 +34,11 @@ static enum dt_status profile_of(struct dt_cli_acc_profiles *p, const char *name
     return DT_OK;
 }
 
+enum { NOTE_SIZE = 512 };
+
 static enum dt_status predict(struct dt_job *job, const struct dt_cli_acc_variant *v,
-                              struct dt_error *err, struct dt_accuracy_row *out)
+                              struct dt_error *err, struct dt_accuracy_row *out,
+                              char note[NOTE_SIZE])
 {
     struct dt_plan plan = job->plan;
     struct dt_sim_result res;
@@ -49,6 +52,7 @@ static enum dt_status predict(struct dt_job *job, const struct dt_cli_acc_varian
     DT_TRY(dt_plan_place(&plan, &job->cluster, err));
     DT_TRY(dt_plan_validate(&plan, job->model, &job->cluster, err));
     DT_TRY(dt_cost_new(job->model, &job->cluster, job->profile, &job->cost_opt, err, &cost));
+    dt_cost_note(cost, note, NOTE_SIZE);
     st = dt_sim_run(job, &plan, cost, NULL, NULL, err, &res);
     if (st == DT_OK) {
         out->predicted_s = res.report.iteration_s;
@@ -62,7 +66,8 @@ static enum dt_status predict(struct dt_job *job, const struct dt_cli_acc_varian
 
 static enum dt_status predict_row(const struct dt_accuracy_measured_row *r,
                                   const struct dt_cli_acc_variant *v, struct dt_cli_acc_profiles *p,
-                                  struct dt_error *err, struct dt_accuracy_row *out)
+                                  struct dt_error *err, struct dt_accuracy_row *out,
+                                  char note[NOTE_SIZE])
 {
     char text[DT_MEASURED_JOB_MAX], name[96];
     const char *profile;
@@ -78,7 +83,7 @@ static enum dt_status predict_row(const struct dt_accuracy_measured_row *r,
                              1, NULL, err, &job->samples);
     out->measured_s = r->measured_s;
     if (st == DT_OK)
-        st = predict(job, v, err, out);
+        st = predict(job, v, err, out, note);
     job->profile = NULL; /* borrowed */
     dt_job_free(job);
     return st;
@@ -89,6 +94,28 @@ void dt_cli_acc_run_free(struct dt_cli_acc_run *r)
     dt_accuracy_measured_free(&r->table);
     dt_free(r->rows);
     dt_free(r->order);
+    for (int i = 0; i < r->n_notes; i++)
+        dt_free(r->note[i]);
+    dt_free(r->note);
+}
+
+static enum dt_status add_note(struct dt_cli_acc_run *r, const char *note, struct dt_error *err)
+{
+    void *grown = r->note;
+    int k = 0;
+
+    while (k < r->n_notes && strcmp(r->note[k], note) != 0)
+        k++;
+    if (k < r->n_notes || !note[0])
+        return DT_OK;
+    if (dt_grow(&grown, &r->notes_cap, (size_t)k + 1, sizeof *r->note) != 0)
+        return dt_error_nomem(err, "notes of a table");
+    r->note = grown;
+    r->note[k] = dt_strdup(note);
+    if (!r->note[k])
+        return dt_error_nomem(err, "notes of a table");
+    r->n_notes++;
+    return DT_OK;
 }
 
 static void sort_worst(struct dt_cli_acc_run *r)
@@ -119,8 +146,11 @@ enum dt_status dt_cli_acc_run_table(const char *path, int every, const struct dt
     if (!r->rows || !r->order)
         return dt_error_nomem(err, "rows of a table");
     for (int i = 0; i < n; i++) {
-        enum dt_status st = predict_row(&r->table.rows[i], v, p, err, &r->rows[i]);
+        char note[NOTE_SIZE] = "";
+        enum dt_status st = predict_row(&r->table.rows[i], v, p, err, &r->rows[i], note);
 
+        if (st == DT_OK)
+            st = add_note(r, note, err);
         dt_cli_progress(r->table.name, i + 1, n);
         if (st != DT_OK) {
             dt_cli_progress_end();

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { WORST = 5, SOURCES = 8 };
+enum { WORST = 5 };
 
 static const struct dt_cli_option options[] = {
     {"table", 't', DT_OPT_LIST, "FILE.csv", "a table of measured runs (may be repeated)"},
@@ -79,24 +79,33 @@ struct source { /* rows that rest on one word */
     struct dt_accuracy a;
 };
 
-/* Errors per source, in order of appearance; none when the table names no source. */
-static enum dt_status by_source(const struct dt_cli_acc_run *r, struct dt_error *err,
-                                struct source *out, int *n)
+/* Those of all rows, in order of appearance; none when the table names no source. */
+static int find_sources(const struct dt_cli_acc_run *r, struct source *out)
 {
-    struct dt_accuracy_row *rows = dt_calloc((size_t)r->table.n, sizeof *rows);
-    enum dt_status st = rows ? DT_OK : dt_error_nomem(err, "rows of a source");
     bool named = false;
+    int n = 0;
 
-    *n = 0;
-    for (int i = 0; i < r->table.n && rows; i++) {
+    for (int i = 0; i < r->table.n; i++) {
         int k = 0;
 
         named |= r->table.rows[i].source[0] != '\0';
-        while (k < *n && strcmp(out[k].name, r->table.rows[i].source) != 0)
+        while (k < n && strcmp(out[k].name, r->table.rows[i].source) != 0)
             k++;
-        if (k == *n && *n < SOURCES)
-            out[(*n)++].name = r->table.rows[i].source;
+        if (k == n)
+            out[n++].name = r->table.rows[i].source;
     }
+    return named ? n : 0;
+}
+
+/* Errors per source, for dt_free(). */
+static enum dt_status by_source(const struct dt_cli_acc_run *r, struct dt_error *err,
+                                struct source **sources, int *n)
+{
+    struct dt_accuracy_row *rows = dt_calloc((size_t)r->table.n, sizeof *rows);
+    struct source *out = dt_calloc((size_t)r->table.n, sizeof *out);
+    enum dt_status st = rows && out ? DT_OK : dt_error_nomem(err, "rows of a source");
+
+    *n = st == DT_OK ? find_sources(r, out) : 0;
     for (int k = 0; k < *n && st == DT_OK; k++) {
         int found = 0;
 
@@ -105,23 +114,28 @@ static enum dt_status by_source(const struct dt_cli_acc_run *r, struct dt_error 
                 rows[found++] = r->rows[i];
         st = dt_accuracy_summary(rows, found, err, &out[k].a);
     }
-    if (!named)
-        *n = 0;
     dt_free(rows);
+    if (st == DT_OK)
+        *sources = out;
+    else
+        dt_free(out);
     return st;
 }
 
 static enum dt_status print_run(const struct dt_cli_acc_run *r, bool all, struct dt_error *err)
 {
-    struct source s[SOURCES];
+    struct source *s;
     int n;
 
-    DT_TRY(by_source(r, err, s, &n));
+    DT_TRY(by_source(r, err, &s, &n));
     if (n == 0)
         print_line(r->table.name, "", &r->a);
     for (int k = 0; k < n; k++)
         print_line(r->table.name, s[k].name[0] ? s[k].name : "unnamed", &s[k].a);
+    dt_free(s);
     printf("assumed: %s\n", r->table.assumed);
+    for (int i = 0; i < r->n_notes; i++)
+        printf("note: %s\n", r->note[i]);
     if (r->table.peers)
         printf("peers: %s\n", r->table.peers);
     print_rows(r, all);
@@ -142,15 +156,22 @@ static void json_rows(struct dt_json *j, const struct dt_cli_acc_run *r)
 static enum dt_status json_run(struct dt_json *j, const struct dt_cli_acc_run *r,
                                struct dt_error *err)
 {
-    struct source s[SOURCES];
+    struct source *s;
     int n;
 
-    DT_TRY(by_source(r, err, s, &n));
+    DT_TRY(by_source(r, err, &s, &n));
     dt_json_begin_object(j);
     dt_json_kv_string(j, "table", r->table.name);
     dt_json_kv_string(j, "assumed", r->table.assumed);
     if (r->table.peers)
         dt_json_kv_string(j, "peers", r->table.peers);
+    if (r->n_notes > 0) {
+        dt_json_key(j, "profile_notes");
+        dt_json_begin_array(j);
+        for (int i = 0; i < r->n_notes; i++)
+            dt_json_string(j, r->note[i]);
+        dt_json_end_array(j);
+    }
     errors(j, &r->a);
     dt_json_key(j, "sources");
     dt_json_begin_array(j);
@@ -161,6 +182,7 @@ static enum dt_status json_run(struct dt_json *j, const struct dt_cli_acc_run *r
         dt_json_end_object(j);
     }
     dt_json_end_array(j);
+    dt_free(s);
     json_rows(j, r);
     dt_json_end_object(j);
     return DT_OK;

@@ -290,6 +290,9 @@ static void fill(const struct dt_session *s, const struct dt_report *rep, double
     out->iteration_s = rep->iteration_s;
     out->iteration_s_p10 = rep->iteration_s_p10;
     out->iteration_s_p90 = rep->iteration_s_p90;
+    out->iteration_s_mean = rep->iteration_s_mean;
+    out->iteration_s_mean_p10 = rep->iteration_s_mean_p10;
+    out->iteration_s_mean_p90 = rep->iteration_s_mean_p90;
     out->mfu = rep->mfu;
     out->mfu_cluster = rep->mfu_cluster;
     out->tokens_per_s = rep->tokens_per_s;
@@ -298,8 +301,8 @@ static void fill(const struct dt_session *s, const struct dt_report *rep, double
     out->exposed_comm_s = rep->exposed_comm_s;
     out->goodput = goodput;
     out->mem_bytes_max = rep->memory.fullest;
-    out->tokens = rep->tokens > 0 ? rep->tokens /* else there is no LLM */
-                                  : (double)plan->policy.global_batch * plan->policy.seq_len;
+    out->tokens = rep->tokens_mean > 0 ? rep->tokens_mean /* else there is no LLM */
+                                       : (double)plan->policy.global_batch * plan->policy.seq_len;
     out->cluster = s->job->cluster;
     out->failures = s->job->sim.failures;
     out->searched = s->job->strategy != DT_STRATEGY_MANUAL;

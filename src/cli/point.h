@@ -23,10 +23,12 @@ struct dt_point {
     /* of a feasible one */
     int gpus, gpus_used; /* of the cluster; by the plan */
     double iteration_s, iteration_s_p10, iteration_s_p90;
+    double iteration_s_mean, iteration_s_mean_p10,
+        iteration_s_mean_p90; /* as in struct dt_report */
     double mfu, mfu_cluster, tokens_per_s, samples_per_s, bubble_fraction, exposed_comm_s;
     double goodput;       /* share of wall time that trains; 1 where failures are not simulated */
     double mem_bytes_max; /* of the fullest GPU */
-    double tokens;        /* of an iteration: padding counts where sequences are padded */
+    double tokens; /* of an iteration, in the mean: padding counts where sequences are padded */
     struct dt_cluster cluster;
     bool failures; /* they are simulated */
     bool searched; /* for the plan, which is not a stated one */

@@ -125,6 +125,7 @@ void dt_cli_report_facts(const struct dt_cli_facts *f, const struct dt_session *
     dt_cli_fact_number(f, "iteration_s", "iteration", "%10.3f s", 1, r->iteration_s);
     dt_cli_fact_number(f, "iteration_s_p10", "", "   (80 %% interval %.3f", 1, r->iteration_s_p10);
     dt_cli_fact_number(f, "iteration_s_p90", "", " to %.3f s)\n", 1, r->iteration_s_p90);
+    dt_cli_fact_number(f, "iteration_s_mean", NULL, NULL, 1, r->iteration_s_mean);
     dt_cli_fact_number(f, "samples_s_p10", spread ? "  samples and jitter only" : NULL,
                        "      p10 %.3f s", 1, r->samples_s_p10);
     dt_cli_fact_number(f, "samples_s_p90", spread ? "" : NULL, ", p90 %.3f s", 1, r->samples_s_p90);

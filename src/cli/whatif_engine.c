@@ -31,6 +31,9 @@ static void fill(const struct dt_point *p, struct dt_sweep_result *r)
     r->iteration_s = p->iteration_s;
     r->iteration_s_p10 = p->iteration_s_p10;
     r->iteration_s_p90 = p->iteration_s_p90;
+    r->iteration_s_mean = p->iteration_s_mean;
+    r->iteration_s_mean_p10 = p->iteration_s_mean_p10;
+    r->iteration_s_mean_p90 = p->iteration_s_mean_p90;
     r->mfu = p->mfu;
     r->mfu_cluster = p->mfu_cluster;
     r->tokens_per_s = p->tokens_per_s;

@@ -12,6 +12,7 @@ static bool alike(const struct dt_sweep_result *x, const struct dt_sweep_result 
     if (x->name != y->name)                                                                        \
         return false;
     DT_SWEEP_NUMBERS(X)
+    DT_SWEEP_LATER(X)
 #undef X
     return x->gpus == y->gpus && x->gpus_used == y->gpus_used && strcmp(x->plan, y->plan) == 0;
 }

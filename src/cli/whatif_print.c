@@ -116,6 +116,7 @@ static void speed_fields(struct dt_cli_rows *o, const struct dt_sweep_result *r,
     dt_cli_row_number(o, "iteration_s", "iteration [s]", "%.3f", 1, known(r, r->iteration_s));
     dt_cli_row_number(o, "iteration_s_p10", NULL, NULL, 1, known(r, r->iteration_s_p10));
     dt_cli_row_number(o, "iteration_s_p90", NULL, NULL, 1, known(r, r->iteration_s_p90));
+    dt_cli_row_number(o, "iteration_s_mean", NULL, NULL, 1, known(r, r->iteration_s_mean));
     cell_interval(o, "80 % interval [s]", "%.3f", 1, known(r, r->iteration_s_p10),
                   known(r, r->iteration_s_p90));
     dt_cli_row_number(o, "mfu", "MFU [%]", "%.2f", 100, known(r, r->mfu));

@@ -381,7 +381,7 @@ static enum dt_status digest_values(struct dt_whatif *w, const struct dt_job_axi
 }
 
 /* Another number where points that were kept would be others now, within a version. */
-enum { ANSWERS = 3 };
+enum { ANSWERS = 4 };
 
 static enum dt_status identity(struct dt_whatif *w, struct dt_error *err, char *out, size_t size)
 {

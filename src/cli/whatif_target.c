@@ -22,11 +22,11 @@ enum { CHUNK = 16, SIZES_MAX = 512, WIDER = 4, GPUS_MAX = 1 << 21 };
 
 /* ---- derived numbers ---- */
 
-/* Factor on the predicted time at the upper end of the asked interval: the two ends of the 80 % one are known, and the
- * upper half is taken for log-normal where another is asked for. */
+/* Factor on the predicted time of all iterations at the upper end of the asked interval: the two ends of the 80 % one are
+ * known, and the upper half is taken for log-normal where another is asked for. */
 static double upper(const struct dt_whatif *w, const struct dt_sweep_result *r)
 {
-    double ratio = r->iteration_s_p90 / r->iteration_s;
+    double ratio = r->iteration_s_mean_p90 / r->iteration_s_mean;
 
     if (fabs(w->goal.confidence - 0.8) < 1e-9)
         return ratio;
@@ -52,14 +52,14 @@ void dt_whatif_derive(const struct dt_whatif *w, struct dt_whatif_point *p)
         return;
     /* the whole of a run that no goodput ends is never done */
     double iterations = g->tokens > 0 ? ceil(g->tokens / r->tokens) : NAN;
-    double sure_s = r->iteration_s * upper(w, r);
+    double sure_s = r->iteration_s_mean * upper(w, r);
 
     if (g->tokens > 0) {
         double days_per_s = iterations / r->goodput / DAY;
 
-        p->days = r->iteration_s * days_per_s;
-        p->days_low = r->iteration_s_p10 * days_per_s;
-        p->days_high = r->iteration_s_p90 * days_per_s;
+        p->days = r->iteration_s_mean * days_per_s;
+        p->days_low = r->iteration_s_mean_p10 * days_per_s;
+        p->days_high = r->iteration_s_mean_p90 * days_per_s;
         p->days_sure = sure_s * days_per_s;
     } else {
         double days = g->days > 0 ? g->days : INFINITY;
@@ -99,9 +99,9 @@ static enum dt_status mark_front(struct dt_whatif *w, struct dt_error *err)
     for (int i = 0; i < w->n; i++) {
         const struct dt_sweep_result *r = &w->point[i].r;
         bool counts = r->feasible && !w->point[i].passed_over;
-        double s = counts ? r->iteration_s / r->goodput / r->tokens : NAN;
+        double s = counts ? dt_sweep_token_s(r) : NAN;
 
-        goal[i * GOALS] = s; /* of a token */
+        goal[i * GOALS] = s;
         goal[i * GOALS + 1] = counts ? r->gpus : NAN;
         goal[i * GOALS + 2] = priced ? s * per_day(r) : 0;
     }
@@ -407,7 +407,8 @@ static enum dt_status refine(struct dt_whatif *w, int group_, struct dt_error *e
     for (int i = 0; i < n; i++)
         if (w->point[i].group == group_ && w->point[i].again > 0) {
             struct dt_whatif_point *quick = &w->point[i], *longer = &w->point[quick->again];
-            bool slower = longer->r.feasible && longer->r.tokens_per_s < quick->r.tokens_per_s;
+            bool slower =
+                longer->r.feasible && dt_sweep_token_s(&longer->r) > dt_sweep_token_s(&quick->r);
 
             longer->passed_over = slower || !longer->r.feasible;
             quick->passed_over = !longer->passed_over;

@@ -86,17 +86,11 @@ static int by_group(const void *va, const void *vb)
     return strcmp(a->label, b->label);
 }
 
-static double seconds_of_token(const struct dt_sweep_result *r)
-{
-    return r->feasible && r->tokens_per_s > 0 && r->goodput > 0 ? 1 / (r->tokens_per_s * r->goodput)
-                                                                : NAN;
-}
-
 /* For 10^9 tokens, of all GPUs of the cluster; NaN without a price. */
 static double money(const struct dt_sweep_result *r)
 {
     return r->price_per_gpu_hour > 0
-               ? 1e9 * seconds_of_token(r) / 3600 * r->gpus * r->price_per_gpu_hour
+               ? 1e9 * dt_sweep_token_s(r) / 3600 * r->gpus * r->price_per_gpu_hour
                : NAN;
 }
 
@@ -116,7 +110,7 @@ static enum dt_status mark_front(struct sweep *s, struct dt_error *err)
         const struct dt_sweep_result *r = s->p[i].r;
 
         goal[GOALS * i] = r->feasible ? gpus_of(s, r) : NAN;
-        goal[GOALS * i + 1] = seconds_of_token(r);
+        goal[GOALS * i + 1] = dt_sweep_token_s(r);
         goal[GOALS * i + 2] = s->priced ? money(r) : 0;
     }
     dt_sweep_front(goal, s->n, GOALS, front);

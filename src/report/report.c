@@ -186,6 +186,15 @@ void dt_report_set_gpus(struct dt_report *r, int gpus)
     r->mfu_cluster = r->mfu * r->gpus_used / gpus;
 }
 
+double dt_report_tokens(const struct dt_model *m, const struct dt_assignment *a)
+{
+    struct dt_work llm = {0};
+
+    if (m->llm >= 0)
+        total_work(a, m->llm, &llm);
+    return (double)llm.tokens;
+}
+
 enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_model *m,
                               const struct dt_cluster *c, const struct dt_durations *dur,
                               const struct dt_timeline *t, struct dt_error *err,
@@ -193,8 +202,7 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
 {
     const struct dt_assignment *a = prog->assignment;
     struct dt_report r = {0};
-    double model = 0, tokens = 0, peak;
-    struct dt_work llm = {0};
+    double model = 0, peak;
 
     if (t->n_ops != prog->n_ops || t->makespan_ns <= 0)
         return dt_error_set(err, DT_ERR_INTERNAL,
@@ -202,6 +210,7 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
     DT_TRY(dt_timeline_summarise(prog, t, err, &r.timeline));
     r.iteration_s = r.iteration_s_p10 = r.iteration_s_p90 = r.timeline.iteration_s;
     r.samples_s_p10 = r.samples_s_p90 = r.iteration_s;
+    r.iteration_s_mean = r.iteration_s_mean_p10 = r.iteration_s_mean_p90 = r.iteration_s;
     r.bubble_fraction = r.timeline.bubble_fraction;
     r.exposed_comm_s = r.timeline.exposed_comm_s;
     r.gpus_used = dt_plan_gpus(prog->plan);
@@ -218,12 +227,8 @@ enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_mod
         r.hfu = r.hardware_flops / peak;
     }
     dt_report_set_gpus(&r, dt_cluster_gpus(c));
-    if (m->llm >= 0) {
-        total_work(a, m->llm, &llm);
-        tokens = (double)llm.tokens;
-    }
-    r.tokens = tokens;
-    r.tokens_per_s = tokens / r.iteration_s;
+    r.tokens = r.tokens_mean = dt_report_tokens(m, a);
+    r.tokens_per_s = r.tokens / r.iteration_s;
     r.samples_per_s = (double)a->n_samples / r.iteration_s;
     if (dur->prov.ns > 0)
         for (int k = 0; k < DT_PROV_N; k++)

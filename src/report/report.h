@@ -14,12 +14,15 @@ struct dt_report_memory {
 };
 struct dt_report {
     double iteration_s, iteration_s_p10,
-        iteration_s_p90;                 /* with the errors of the times, and other samples */
+        iteration_s_p90; /* with the errors of the times, and other samples */
+    double iteration_s_mean, iteration_s_mean_p10,
+        iteration_s_mean_p90; /* over batches, as those of a long run take; with the errors of the times alone */
     double samples_s_p10, samples_s_p90; /* over the simulated iterations and noise draws alone */
     double mfu, hfu;                     /* of gpus_used * peak */
     double mfu_cluster;                  /* of all the cluster's GPUs */
     double tokens_per_s, samples_per_s;
     double tokens; /* of an iteration, that the LLM reads: padding counts where samples have it */
+    double tokens_mean; /* over the same batches as iteration_s_mean */
     int gpus, gpus_used;
     double bubble_fraction, exposed_comm_s;
     double model_flops[DT_MAX_MODULES]; /* per iteration, training multiplier of freezing applied */
@@ -36,6 +39,8 @@ struct dt_report {
 void dt_report_flops(const struct dt_plan *p, const struct dt_model *m,
                      const struct dt_assignment *a, double *model_flops /*[modules]*/,
                      double *hardware_flops);
+/* That the LLM reads in an iteration; 0 without one. */
+double dt_report_tokens(const struct dt_model *m, const struct dt_assignment *a);
 enum dt_status dt_report_fill(const struct dt_program *prog, const struct dt_model *m,
                               const struct dt_cluster *c, const struct dt_durations *dur,
                               const struct dt_timeline *t, struct dt_error *err,

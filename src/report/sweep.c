@@ -20,9 +20,11 @@ static const struct column {
     const char *name;
     enum type type;
     size_t at, size;
+    bool later; /* older files lack it */
 } columns[] = {
-#define INTO(member)                                                                               \
+#define AT(member)                                                                                 \
     offsetof(struct dt_sweep_result, member), sizeof(((struct dt_sweep_result *)0)->member)
+#define INTO(member) AT(member), false
     {"feasible", INTEGER, INTO(feasible)},
     {"status", INTEGER, INTO(status)},
     {"gpus", INTEGER, INTO(gpus)},
@@ -31,10 +33,14 @@ static const struct column {
 #define X(name) {#name, REAL, INTO(name)},
     DT_SWEEP_NUMBERS(X)
 #undef X
-        {"effort", TEXT, INTO(effort)},
+#define X(name) {#name, REAL, AT(name), true},
+        DT_SWEEP_LATER(X)
+#undef X
+            {"effort", TEXT, INTO(effort)},
     {"plan", TEXT, INTO(plan)},
     {"reason", TEXT, INTO(reason)},
 #undef INTO
+#undef AT
 };
 enum { COLUMNS = sizeof columns / sizeof columns[0] };
 
@@ -81,6 +87,25 @@ static void append(char *sql, size_t size, const char *text)
     snprintf(sql + n, size - n, "%s", text);
 }
 
+static bool has_column(const struct dt_runs_db *r, const struct column *c)
+{
+    return sqlite3_table_column_metadata(r->db, "main", "sweep_point", c->name, NULL, NULL, NULL,
+                                         NULL, NULL) == SQLITE_OK;
+}
+
+static enum dt_status add_later_columns(const struct dt_runs_db *r, struct dt_error *err)
+{
+    char sql[160];
+
+    for (int i = 0; i < COLUMNS; i++) {
+        snprintf(sql, sizeof sql, "ALTER TABLE sweep_point ADD COLUMN %s REAL NOT NULL DEFAULT 0",
+                 columns[i].name);
+        if (columns[i].later && !has_column(r, &columns[i]))
+            DT_TRY(exec(r, sql, err));
+    }
+    return DT_OK;
+}
+
 static enum dt_status make_tables(const struct dt_runs_db *r, struct dt_error *err)
 {
     char sql[2048] = "CREATE TABLE IF NOT EXISTS sweep(id INTEGER PRIMARY KEY, identity TEXT NOT "
@@ -92,7 +117,8 @@ static enum dt_status make_tables(const struct dt_runs_db *r, struct dt_error *e
     DT_TRY(dt_runs_make_tables(r, err));
     list_columns(sql, sizeof sql, true, false);
     append(sql, sizeof sql, ", PRIMARY KEY(sweep, point)) WITHOUT ROWID");
-    return exec(r, sql, err);
+    DT_TRY(exec(r, sql, err));
+    return add_later_columns(r, err);
 }
 
 /* ---- reading ---- */
@@ -168,6 +194,11 @@ static enum dt_status read_row(const struct dt_runs_db *r, sqlite3_stmt *s, stru
     if (p->r.feasible ? p->r.feasible != 1 || !(p->r.iteration_s > 0) || p->r.gpus < 1
                       : !p->r.reason[0])
         return damaged(r, err, "a point contradicts itself");
+    if (p->r.iteration_s_mean == 0) { /* of an older file, or not feasible */
+        p->r.iteration_s_mean = p->r.iteration_s;
+        p->r.iteration_s_mean_p10 = p->r.iteration_s_p10;
+        p->r.iteration_s_mean_p90 = p->r.iteration_s_p90;
+    }
     p->set = dt_strdup(set);
     return p->set ? DT_OK : dt_error_nomem(err, "points of a sweep");
 }
@@ -183,7 +214,11 @@ static enum dt_status read_points(const struct dt_runs_db *r, int64_t id, struct
     sqlite3_stmt *s;
     int rc = SQLITE_DONE;
 
-    list_columns(sql, sizeof sql, false, false);
+    for (int i = 0; i < COLUMNS; i++) {
+        append(sql, sizeof sql, ",");
+        append(sql, sizeof sql,
+               columns[i].later && !has_column(r, &columns[i]) ? "0" : columns[i].name);
+    }
     append(sql, sizeof sql, " FROM sweep_point WHERE sweep = ? ORDER BY point");
     DT_TRY(prepare(r, sql, err, &s));
     sqlite3_bind_int64(s, 1, id);
@@ -406,6 +441,13 @@ void dt_sweep_close(struct dt_sweep *s)
 }
 
 /* ---- the front ---- */
+
+double dt_sweep_token_s(const struct dt_sweep_result *r)
+{
+    return r->feasible && r->tokens > 0 && r->goodput > 0
+               ? r->iteration_s_mean / r->tokens / r->goodput
+               : NAN;
+}
 
 static bool beats(const double *a, const double *b, int n)
 {

@@ -31,6 +31,11 @@
     X(watts_per_gpu)                                                                               \
     X(pue)                                                                                         \
     X(grams_co2_per_kwh)
+/* The same; older files lack these columns, and their points have the iteration's. */
+#define DT_SWEEP_LATER(X)                                                                          \
+    X(iteration_s_mean)                                                                            \
+    X(iteration_s_mean_p10)                                                                        \
+    X(iteration_s_mean_p90)
 
 /* Plain data: sent between processes as it is. */
 struct dt_sweep_result {
@@ -41,6 +46,7 @@ struct dt_sweep_result {
     int32_t pad;
 #define X(name) double name;
     DT_SWEEP_NUMBERS(X)
+    DT_SWEEP_LATER(X)
 #undef X
     char effort[16]; /* of the search; "kept" where the plan was */
     char plan[512];  /* the layouts on one line; "" of what is not feasible */
@@ -81,6 +87,8 @@ enum dt_status dt_sweep_read(const char *file, int64_t id, struct dt_error *err,
 void dt_sweep_data_free(struct dt_sweep_data *d);
 void dt_sweep_points_free(struct dt_sweep_point *points, int n);
 
+/* Of a long training, failures and checkpoints included; NaN where nothing is trained. */
+double dt_sweep_token_s(const struct dt_sweep_result *r);
 /* front[i]: no other point is at least as good in all of the n_goals numbers and better in one; less is better.
  * goal[i * n_goals + g]; a point with a NaN is on no front. */
 void dt_sweep_front(const double *goal, int n, int n_goals, bool *front);

@@ -44,7 +44,8 @@ struct sim {
     struct dt_report_memory memory;           /* the most of those that ran */
     int memory_iteration, unfit_first, unfit; /* as in struct dt_report */
     uint64_t events;
-    double fed_ns, exposed_ns, core_s; /* sums over iterations, where input is preprocessed */
+    double tokens;                     /* sum over iterations */
+    double fed_ns, exposed_ns, core_s; /* the same, where input is preprocessed */
     bool settled;                      /* the stream of input has, before the first one */
 };
 struct timed {
@@ -270,6 +271,7 @@ static enum dt_status run_iteration(struct sim *s, const struct batch *b, int it
                                     struct dt_timeline *first, struct dt_error *err)
 {
     DT_TRY(note_memory(s, b, iteration, err));
+    s->tokens += dt_report_tokens(s->job->model, b->assignment);
     for (int d = 0; d < s->draws; d++) {
         int number = iteration * s->draws + d;
         struct dt_timeline *t = number == 0 ? first : &s->timeline;
@@ -354,8 +356,16 @@ static enum dt_status report_median(struct sim *s, const struct batch *first,
 
 enum { SAMPLED_OPS_MAX = 1 << 18 }; /* beyond, one batch stands for all: its replicas are many */
 
+/* Global batches that are known of. */
+struct batches {
+    double *time_s; /* [n] timelines: all draws of those simulated, one of each further one */
+    int n, further;
+    double tokens; /* of all batches */
+};
+
 /* Of a further global batch, without contention. */
-static enum dt_status quiet_ns(struct sim *s, int iteration, struct dt_error *err, int64_t *ns)
+static enum dt_status quiet_ns(struct sim *s, int iteration, struct dt_error *err, int64_t *ns,
+                               double *tokens)
 {
     const struct dt_job *j = s->job;
     int64_t first = iteration * s->plan->policy.global_batch;
@@ -364,6 +374,7 @@ static enum dt_status quiet_ns(struct sim *s, int iteration, struct dt_error *er
     DT_TRY(dt_assign_choose(s->plan, j->model, &j->cluster, s->cost, j->samples, first, err, &a,
                             NULL));
     enum dt_status st = dt_sched_makespan(s->plan, j->model, &j->cluster, a, s->cost, err, ns);
+    *tokens = dt_report_tokens(j->model, a);
     dt_assign_free(a);
     return st;
 }
@@ -371,10 +382,10 @@ static enum dt_status quiet_ns(struct sim *s, int iteration, struct dt_error *er
 /* Times of further batches, as the first one's timeline in proportion to the evaluation without
  * contention; none when the next batch takes as long, as batches of equal samples do. */
 static enum dt_status further_batches(struct sim *s, const struct batch *first,
-                                      const struct dt_timeline *t, double *times_s, int *n,
+                                      const struct dt_timeline *t, struct batches *known,
                                       struct dt_error *err)
 {
-    double first_s = (double)t->makespan_ns * 1e-9;
+    double first_s = (double)t->makespan_ns * 1e-9, tokens;
     int64_t base = t->makespan_ns, ns;
 
     struct dt_program fed = *first->program;
@@ -383,35 +394,57 @@ static enum dt_status further_batches(struct sim *s, const struct batch *first,
     if (!is_quiet(s) || first->program->release_ns)
         DT_TRY(dt_timeline_makespan(&fed, NULL, first->durations.ns, err, &base));
     for (int i = s->iterations; i < DT_SIM_BATCHES; i++) {
-        DT_TRY(quiet_ns(s, i, err, &ns));
+        DT_TRY(quiet_ns(s, i, err, &ns, &tokens));
         if (ns == base)
             break;
-        times_s[(*n)++] = first_s * (double)ns / (double)base;
+        known->time_s[known->n++] = first_s * (double)ns / (double)base;
+        known->further++;
+        known->tokens += tokens;
     }
     return DT_OK;
+}
+
+/* Of the many iterations of a whole training: each takes its own batch's time, so that their sum is as far off as the
+ * times of kernels and links are, and no further.  Batches count alike, however many draws there are of one. */
+static enum dt_status mean_interval(const struct sim *s, const struct batches *known,
+                                    const struct dt_explanation *e, struct dt_error *err,
+                                    struct dt_report *r)
+{
+    int batches = s->iterations + known->further, simulated = known->n - known->further;
+    double sum_s = 0;
+
+    for (int i = 0; i < known->n; i++)
+        sum_s += i < simulated ? known->time_s[i] / s->draws : known->time_s[i];
+    r->iteration_s_mean = sum_s / batches;
+    r->tokens_mean = known->tokens / batches;
+    return dt_report_error_interval(&r->iteration_s_mean, 1, e->share, e->sigma, s->job->sim.seed,
+                                    DT_SIM_DRAWS, err, &r->iteration_s_mean_p10,
+                                    &r->iteration_s_mean_p90);
 }
 
 static enum dt_status interval(struct sim *s, const struct batch *first,
                                const struct dt_timeline *t, struct dt_error *err,
                                struct dt_sim_result *r)
 {
-    int n = s->iterations * s->draws;
-    double *times_s;
+    struct batches known = {.n = s->iterations * s->draws, .tokens = s->tokens};
+    const struct dt_explanation *e = &r->explanation;
 
     DT_TRY(dt_explain(first->program, s->job->model, s->cost, t, err, &r->explanation));
-    times_s = dt_malloc(((size_t)n + DT_SIM_BATCHES) * sizeof *times_s);
-    if (!times_s)
+    known.time_s = dt_malloc(((size_t)known.n + DT_SIM_BATCHES) * sizeof *known.time_s);
+    if (!known.time_s)
         return dt_error_nomem(err, "iteration times");
-    for (int i = 0; i < n; i++)
-        times_s[i] = s->times[i].makespan_ns * 1e-9;
+    for (int i = 0; i < known.n; i++)
+        known.time_s[i] = s->times[i].makespan_ns * 1e-9;
     enum dt_status st = DT_OK;
     if (first->program->n_ops <= SAMPLED_OPS_MAX)
-        st = further_batches(s, first, t, times_s, &n, err);
+        st = further_batches(s, first, t, &known, err);
     if (st == DT_OK)
-        st = dt_report_error_interval(times_s, n, r->explanation.share, r->explanation.sigma,
-                                      s->job->sim.seed, DT_SIM_DRAWS, err,
-                                      &r->report.iteration_s_p10, &r->report.iteration_s_p90);
-    dt_free(times_s);
+        st = dt_report_error_interval(known.time_s, known.n, e->share, e->sigma, s->job->sim.seed,
+                                      DT_SIM_DRAWS, err, &r->report.iteration_s_p10,
+                                      &r->report.iteration_s_p90);
+    if (st == DT_OK)
+        st = mean_interval(s, &known, e, err, &r->report);
+    dt_free(known.time_s);
     return st;
 }
 
