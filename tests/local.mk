@@ -103,6 +103,7 @@ check_PROGRAMS += \
 	tests/test_nccl \
 	tests/test_network \
 	tests/test_on_queue \
+	tests/test_optimizer \
 	tests/test_optimizer_host \
 	tests/test_orchestrate \
 	tests/test_outliers \
@@ -267,6 +268,7 @@ tests_test_on_queue_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_launches_SOURCES = tests/test_launches.c tests/exec_fixture.h
 tests_test_launches_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_optimizer_host_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
+tests_test_optimizer_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_overlap_SOURCES = tests/test_overlap.c tests/exec_fixture.h
 tests_test_overlap_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_profiler_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
