@@ -64,6 +64,7 @@ check_PROGRAMS += \
 	tests/test_guard \
 	tests/test_guests \
 	tests/test_hashtable \
+	tests/test_hf_defaults \
 	tests/test_hf_keys \
 	tests/test_hf_models \
 	tests/test_hf_numbers \
