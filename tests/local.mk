@@ -42,6 +42,7 @@ check_PROGRAMS += \
 	tests/test_data_shard \
 	tests/test_data_tokenizer \
 	tests/test_data_upright \
+	tests/test_decay \
 	tests/test_device_calls \
 	tests/test_doc \
 	tests/test_drift \
@@ -65,6 +66,7 @@ check_PROGRAMS += \
 	tests/test_guard \
 	tests/test_guests \
 	tests/test_hashtable \
+	tests/test_hf_defaults \
 	tests/test_hf_keys \
 	tests/test_hf_models \
 	tests/test_hf_numbers \
@@ -267,6 +269,7 @@ tests_test_nccl_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_on_queue_SOURCES = tests/test_on_queue.c tests/nccl_fixture.h
 tests_test_on_queue_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_launches_SOURCES = tests/test_launches.c tests/exec_fixture.h
+tests_test_decay_LDADD = $(DT_KERNEL_LIBS) $(LDADD)
 tests_test_launches_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)
 tests_test_optimizer_SOURCES = tests/test_optimizer.c tests/exec_fixture.h
 tests_test_optimizer_LDADD = $(TEST_DEVICE_LIBS) $(LDADD)

@@ -215,8 +215,7 @@ enum dt_status dt_batch_documents(struct dt_batch *b, const int32_t *doc_of, int
     return DT_OK;
 }
 
-/* Side of the square grid of learned positions. */
-static int grid_side(const struct dt_block *p)
+int dt_nn_grid_side(const struct dt_block *p)
 {
     int side = (int)sqrt((double)(p->max_pos - p->class_tokens));
 
@@ -361,7 +360,7 @@ enum dt_status dt_batch_patches(struct dt_batch *b, const uint8_t *px, int w, in
     if (b->host.turn && (rows > b->max.max_len || cols > b->max.max_len))
         return too_many(err, b, "patches of a side", rows > cols ? rows : cols, b->max.max_len);
     width = (int64_t)p->channels * p->patch * p->patch;
-    side = grid_side(p);
+    side = dt_nn_grid_side(p);
     shades(shade);
     b->host.cu[b->n_seq] = (int32_t)at;
     if (b->n_seq == 0)

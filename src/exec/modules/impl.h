@@ -36,6 +36,8 @@ struct dt_nn_weight {
 /* Roles of weights, per kind of block; node->weight[role] is an index of stage->weights, -1 = absent. */
 enum { EMB_TOKEN, EMB_POS, EMB_N };
 enum { PATCH_W, PATCH_B, PATCH_POS, PATCH_CLASS, PATCH_N };
+/* Side of the square grid of learned positions, which lie behind those of class tokens. */
+int dt_nn_grid_side(const struct dt_block *p);
 enum { NORM_G, NORM_B, NORM_N };
 enum { PROJ_G, PROJ_GB, PROJ_W1, PROJ_B1, PROJ_W2, PROJ_B2, PROJ_N };
 enum { HEAD_G, HEAD_B, HEAD_W, HEAD_N };

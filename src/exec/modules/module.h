@@ -224,8 +224,10 @@ struct dt_param {
     bool replicated;
     size_t at, n;
     bool transpose;
-    bool decay;   /* matrices and tables; not norms, not biases */
-    bool rounded; /* kernels read it rounded to the stage's type alone: matrices and filters of
+    bool decay; /* matrices and tables; not norms, not biases */
+    size_t idle_first,
+        idle_last; /* floats at either end that nothing reads: class tokens, positions of no patch */
+    bool rounded;  /* kernels read it rounded to the stage's type alone: matrices and filters of
                      products, the token table.  Rounding it beforehand changes nothing */
     bool
         looked_up; /* by rows, in the master, where products have its rounded copy: the token table */

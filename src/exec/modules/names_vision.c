@@ -67,14 +67,30 @@ static const struct tower *tower_of(const struct dt_nn_namer *m)
     return &towers[m->s->module->tower_names];
 }
 
-/* n rows of the block's width; the shape in files depends on who wrote them. */
-static enum dt_status table(struct dt_nn_namer *m, int role, int64_t n, int n_dims,
-                            const int64_t *shape, const char *name)
+/* n rows of the block's width, of which nothing reads those before `first` and those from `end` on; the shape in files
+ * depends on who wrote them. */
+static enum dt_status table(struct dt_nn_namer *m, int role, int64_t n, int64_t first, int64_t end,
+                            int n_dims, const int64_t *shape, const char *name)
 {
-    int weight = dt_nn_weight_add(m->s, m->n, role, n, m->n->b->hidden, 0, false, NULL);
+    const int64_t width = m->n->b->hidden;
+    int weight = dt_nn_weight_add(m->s, m->n, role, n, width, 0, false, NULL);
+    struct dt_param *p;
 
-    return dt_param_add(m->s, weight, 0, n, n_dims, shape, DT_INIT_NORMAL, DT_INIT_STD, false,
-                        m->err, "%s%s", m->prefix, name);
+    DT_TRY(dt_param_add(m->s, weight, 0, n, n_dims, shape, DT_INIT_NORMAL, DT_INIT_STD, false,
+                        m->err, "%s%s", m->prefix, name));
+    p = &m->s->params[m->s->n_params - 1];
+    p->idle_first = (size_t)((first < n ? first : n) * width);
+    p->idle_last = (size_t)((end < n ? n - end : 0) * width);
+    return DT_OK;
+}
+
+/* Patches of an image have positions of a square grid, those of sound all behind the class tokens'. */
+static int64_t patch_positions_end(const struct dt_nn_namer *m)
+{
+    const struct dt_block *b = m->n->b;
+    int side = b->class_tokens < b->max_pos ? dt_nn_grid_side(b) : 0;
+
+    return m->s->module->modality == DT_MODALITY_AUDIO ? b->max_pos : b->class_tokens + side * side;
 }
 
 enum dt_status dt_nn_names_patch(struct dt_nn_namer *m)
@@ -95,12 +111,12 @@ enum dt_status dt_nn_names_patch(struct dt_nn_namer *m)
     if (b->bias)
         DT_TRY(dt_nn_name_bias(m, PATCH_B, b->hidden, NULL, t->patch));
     if (b->max_pos > 0)
-        DT_TRY(table(m, PATCH_POS, b->max_pos, clip ? 2 : 3,
-                     clip ? (int64_t[]){b->max_pos, b->hidden, 0}
-                          : (int64_t[]){1, b->max_pos, b->hidden},
-                     t->position));
+        DT_TRY(table(
+            m, PATCH_POS, b->max_pos, b->class_tokens, patch_positions_end(m), clip ? 2 : 3,
+            clip ? (int64_t[]){b->max_pos, b->hidden, 0} : (int64_t[]){1, b->max_pos, b->hidden},
+            t->position));
     if (b->class_tokens > 0) /* loaded and kept; patches do not attend to them (doc/modules.md) */
-        DT_TRY(table(m, PATCH_CLASS, b->class_tokens, clip && b->class_tokens == 1 ? 1 : 3,
+        DT_TRY(table(m, PATCH_CLASS, b->class_tokens, 0, 0, clip && b->class_tokens == 1 ? 1 : 3,
                      clip && b->class_tokens == 1 ? (int64_t[]){b->hidden, 0, 0}
                                                   : (int64_t[]){1, b->class_tokens, b->hidden},
                      t->class_token));

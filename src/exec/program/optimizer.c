@@ -49,8 +49,8 @@ static void add_segment(struct dt_optimizer *o, struct dt_optimizer_segment s)
 {
     struct dt_optimizer_segment *last = o->n_segments > 0 ? &o->segments[o->n_segments - 1] : NULL;
 
-    if (last && last->at + last->n == s.at && last->decay == s.decay && last->tied == s.tied &&
-        last->counted == s.counted)
+    if (last && last->at + last->n == s.at && last->decay == s.decay && last->idle == s.idle &&
+        last->tied == s.tied && last->counted == s.counted)
         last->n += s.n;
     else
         o->segments[o->n_segments++] = s;
@@ -74,6 +74,23 @@ static void cut_segment(struct dt_optimizer *o, struct dt_optimizer_segment s,
     }
 }
 
+/* Up to three: what is idle at either end of a parameter, and what lies between. */
+static int add_param(struct dt_optimizer_segment *all, const struct dt_param *p,
+                     struct dt_optimizer_segment s)
+{
+    const size_t n[] = {p->idle_first, p->n - p->idle_first - p->idle_last, p->idle_last};
+    int k = 0;
+
+    s.at = p->at;
+    for (int i = 0; i < 3; i++, s.at += s.n) {
+        s.n = n[i];
+        s.idle = i != 1;
+        if (s.n > 0) /* of fewer heads than members some have none */
+            all[k++] = s;
+    }
+    return k;
+}
+
 static enum dt_status find_segments(struct dt_optimizer *o, const struct dt_optimizer_spec *spec,
                                     struct dt_error *err)
 {
@@ -85,8 +102,9 @@ static enum dt_status find_segments(struct dt_optimizer *o, const struct dt_opti
 
     p = dt_stage_params(o->stage, &n);
     o->trained = dt_calloc((size_t)n + 1, 1);
-    o->segments = dt_malloc(((size_t)n * (size_t)(owned ? spec->n_owned : 1) + 1) * sizeof(*all));
-    all = dt_malloc(((size_t)n + 1) * sizeof(*all));
+    o->segments =
+        dt_malloc((3 * (size_t)n * (size_t)(owned ? spec->n_owned : 1) + 1) * sizeof(*all));
+    all = dt_malloc((3 * (size_t)n + 1) * sizeof(*all));
     if (!o->trained || !o->segments || !all) {
         dt_free(all);
         return dt_error_nomem(err, "an optimizer");
@@ -95,13 +113,12 @@ static enum dt_status find_segments(struct dt_optimizer *o, const struct dt_opti
         bool table = module->blocks[p[i].block].kind == DT_BLOCK_EMBEDDING || p[i].tied;
 
         o->trained[i] = dt_stage_trained(o->stage, p[i].block);
-        if (o->trained[i] && p[i].n > 0) /* of fewer heads than members some have none */
-            all[k++] =
-                (struct dt_optimizer_segment){.at = p[i].at,
-                                              .n = p[i].n,
-                                              .decay = p[i].decay && !table,
+        if (o->trained[i])
+            k += add_param(
+                all + k, &p[i],
+                (struct dt_optimizer_segment){.decay = p[i].decay && !table,
                                               .tied = p[i].tied,
-                                              .counted = spec->member == 0 || !p[i].replicated};
+                                              .counted = spec->member == 0 || !p[i].replicated});
     }
     qsort(all, (size_t)k, sizeof(*all), by_place);
     for (int i = 0; i < k; i++)
@@ -144,6 +161,13 @@ static enum dt_status place_kept(struct dt_optimizer *o, struct dt_error *err)
     return DT_OK;
 }
 
+/* Idle floats are no border of what is summed. */
+static bool goes_on(const struct dt_optimizer_segment *last, const struct dt_optimizer_segment *s)
+{
+    return last->at + last->n == s->at && last->decay == s->decay && last->counted && !last->tied &&
+           last->idle != s->idle;
+}
+
 /* What kernels are given: all segments at once. */
 static enum dt_status make_tables(struct dt_optimizer *o, struct dt_error *err)
 {
@@ -165,8 +189,10 @@ static enum dt_status make_tables(struct dt_optimizer *o, struct dt_error *err)
                                                           o->exp_avg + s->moment,
                                                           o->exp_avg_sq + s->moment,
                                                           copy ? copy + s->at : NULL,
-                                                          s->decay};
-        if (!s->tied && s->counted)
+                                                          s->decay && !s->idle};
+        if (!s->tied && s->counted && i > 0 && goes_on(s - 1, s))
+            o->counted[o->n_counted - 1].n += (int64_t)s->n;
+        else if (!s->tied && s->counted)
             o->counted[o->n_counted++] = (struct dt_kernel_span){(int64_t)s->n, g + s->at};
     }
     return DT_OK;

@@ -30,6 +30,7 @@ struct dt_optimizer_segment { /* consecutive floats that are treated alike */
     size_t at, n;
     size_t moment; /* where its moments begin */
     bool decay, tied;
+    bool idle;    /* nothing reads them: without a gradient, they would only decay */
     bool counted; /* in the gradient norm, on this rank */
 };
 /* Floats of the flat buffers that a rank steps. */

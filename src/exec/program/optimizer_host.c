@@ -311,7 +311,7 @@ static void make_table(const struct dt_optimizer_chunk *c)
                                           .m = o->exp_avg + m,
                                           .v = o->exp_avg_sq + m,
                                           .copy = rounded ? rounded + (lo - c->at) : NULL,
-                                          .decay = s->decay};
+                                          .decay = s->decay && !s->idle};
         if (rounded) /* padding */
             memset(rounded + (behind - c->at), 0, (lo - behind) * sizeof(*rounded));
         behind = lo + n;
