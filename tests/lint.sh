@@ -139,6 +139,11 @@ else
     echo "no object files: what the check of programs calls is not checked"
 fi
 
+# ---- files that can be read in one go ----
+find src -name '*.[ch]' -o -name '*.cu' | xargs wc -l | awk '$2 != "total" && $1 >= 700' >"$tmp/out"
+cat "$tmp/out"
+check "files of src/ have fewer than 700 lines" '[ ! -s "$tmp/out" ]'
+
 # ---- names: what a room shows begins with one of its prefixes ----
 awk '/^### Prefixes/ { on = 1; next } /^##/ { on = 0 } !on || /^```/ { next }
     /^src\// { room = $1; first = 2 } /^ / { first = 1 }
@@ -195,7 +200,7 @@ for f in $switches; do sed -i "\\|^$f:|d" "$tmp/out"; done
 cat "$tmp/out"
 check "no switch has a silent default" '[ ! -s "$tmp/out" ]'
 # make runs them as they are
-find tests -name '*.sh' ! -name shell.sh ! -name small_job.sh ! -name loop_job.sh ! -name mpirun.sh ! -perm -u+x >"$tmp/out"
+find tests -name '*.sh' ! -name console.sh ! -name shell.sh ! -name small_job.sh ! -name loop_job.sh ! -name mpirun.sh ! -perm -u+x >"$tmp/out"
 check "tests may be run" '[ ! -s "$tmp/out" ]'
 # the log of test_x.sh and that of test_x are one file: one of them would not be run
 ls tests/*.c tests/*.sh | sed 's/\.[a-z]*$//' | sort | uniq -d >"$tmp/out"

@@ -403,6 +403,7 @@ SHELL_TESTS = \
 	tests/test_nonfinite.sh \
 	tests/test_page.sh \
 	tests/test_page_browser.sh \
+	tests/test_pages.sh \
 	tests/test_plan_file.sh \
 	tests/test_plan_memory.sh \
 	tests/test_planning.sh \
@@ -422,7 +423,6 @@ SHELL_TESTS = \
 	tests/test_runs_keep.sh \
 	tests/test_serve_page.sh \
 	tests/test_stated.sh \
-	tests/test_strategies.sh \
 	tests/test_tables.sh \
 	tests/test_tcp.sh \
 	tests/test_trace.sh \
@@ -671,7 +671,7 @@ check-full: all $(check_PROGRAMS)
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 $(SHELL) $(srcdir)/tests/test_execute_mpi.sh || test $$? -eq 77
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1; export DT_CHECK_FULL; \
 	    DT_MUTATIONS=$${DT_MUTATIONS:-3200}; export DT_MUTATIONS; \
-	    for t in advice checkpoint_kills checkpoint_ranks device_delays faults hosts loop loop_orders mutants preprocess_kills reproduction_runs strategies; do \
+	    for t in advice checkpoint_kills checkpoint_ranks device_delays faults hosts loop loop_orders mutants pages preprocess_kills reproduction_runs; do \
 	        $(SHELL) $(srcdir)/tests/test_$$t.sh || test $$? -eq 77 || exit 1; \
 	    done
 	@$(AM_TESTS_ENVIRONMENT) DT_CHECK_FULL=1 ./tests/test_search$(EXEEXT)

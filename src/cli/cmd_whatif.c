@@ -27,7 +27,7 @@ static const struct dt_cli_option options[] = {
     {"jobs", 'j', DT_OPT_INT, "N", "processes (default: one for each core)"},
     {"csv", 0, DT_OPT_STRING, "FILE", "write the points as comma-separated values ('-' = stdout)"},
     {"svg", 0, DT_OPT_STRING, "FILE", "draw them"},
-    {"again", 0, DT_OPT_FLAG, NULL, "evaluate points anew that the runs file has"},
+    {"again", 0, DT_OPT_FLAG, NULL, "re-evaluate points already in the runs file"},
     {"runs", 0, DT_OPT_STRING, "FILE",
      "keep results in this SQLite file, and go on with what is there (default $DISTTRAIN_RUNS or "
      "./disttrain-runs.db)"},

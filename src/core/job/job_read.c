@@ -612,7 +612,7 @@ const struct dt_key dt_job_search_keys[] = {
      DT_KEY_INTO(struct dt_job, search.confidence),
      .min = 0.5,
      .max = 0.999,
-     .help = "entrain: that another draw of as many samples seldom sizes modules otherwise"},
+     .help = "entrain: confidence that another draw of the same size would divide the GPUs alike"},
     {.name = "p_error",
      .type = DT_KEY_NUMBER,
      DT_KEY_INTO(struct dt_job, search.p_error),

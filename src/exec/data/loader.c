@@ -490,8 +490,8 @@ static enum dt_status place_cursor(struct dt_loader *l, struct dt_error *err)
             return dt_error_set(
                 err, DT_ERR_INPUT,
                 "the checkpoint's cursor belongs to other data, or to other options "
-                "of the loader (lengths, image sizes, order ...); use those of then, "
-                "or say --changed-data to read the data from its beginning");
+                "of the loader (lengths, image sizes, order ...); restore the original "
+                "ones, or pass --changed-data to read the data from its beginning");
         if (!l->o.changed)
             DT_TRY(same_reader(c, l->o.tokenizer, err));
         if (c->epoch < 0 || c->position < 0 || c->position >= l->per_epoch || c->sequences < 0 ||
