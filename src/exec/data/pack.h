@@ -14,6 +14,7 @@ struct dt_pack_options {
     const char *prefix;    /* PREFIX-000000.tar, ... */
     int64_t shard_samples; /* at most, per shard; 0 = 10,000 */
     int64_t limit;         /* stop after so many samples; 0 = all */
+    bool replace;          /* shards of this prefix; else they are an error */
     /* of folders */
     struct dt_pack_captions *captions; /* NULL = those beside the images; what is used is marked */
     bool videos;                       /* each folder with images in it is a video */
