@@ -64,6 +64,21 @@ rm -f old-000001.tar && mkdir old-000001.tar
 expect 2 "old-000001.tar: this is a folder" "$DISTTRAIN" data pack --replace -o old $three --shard-samples 1
 rm -rf old-*
 
+# --- names that are equal, or become so ---
+mkdir -p cats dogs alike
+for dir in cats dogs; do cp in/00000000.png $dir/img.png; printf "$dir" >$dir/img.txt; done
+expect 0 "2 samples in 1 shard" "$DISTTRAIN" data pack -o names cats dogs/
+check "of several folders" '[ "$(tar tf names-000000.tar | tr "\n" " ")" = "1/img.png 1/img.txt 2/img.png 2/img.txt " ] && [ "$(tar xOf names-000000.tar 2/img.txt)" = dogs ]'
+check "none is bad" '[ "$(wc -l <out)" = 1 ]'
+for name in a.b a.b2 a_b a_b_3; do cp in/00000000.png alike/$name.png; printf "$name" >alike/$name.txt; done
+cp alike/a_b.png alike/a_b.webp
+expect 0 "4 samples in 1 shard" "$DISTTRAIN" data pack -o alike alike
+check "of one" '[ "$(tar tf alike-000000.tar | grep txt | tr "\n" " ")" = "a_b.txt a_b2.txt a_b_2.txt a_b_3.txt " ] && [ "$(tar xOf alike-000000.tar a_b_2.txt)" = a_b ]'
+check "of one that has the same caption" 'grep -q "1 samples damaged.*alike/a_b.webp: another file has this name but for its extension" out'
+printf 'file_name,text\na.b.png,1\na_b.png,2\na_b.webp,3\n' >alike.csv
+expect 0 "3 samples in 1 shard" "$DISTTRAIN" data pack --replace -o alike --captions alike.csv alike
+check "each has the caption that is listed for it" '[ "$(for k in a_b a_b_2 a_b_3; do tar xOf alike-000000.tar $k.txt; done)" = 123 ]'
+
 # --- captions in one file ---
 mkdir -p pics/sub
 cp in/00000000.png pics/a.b.png; cp in/00000000.png pics/sub/c.png; cp in/00000000.png pics/none.png
