@@ -107,7 +107,7 @@ static inline int fixture_shards(const char *dir, int n, int per)
     int shards;
 
     snprintf(prefix, sizeof prefix, "%s/s", dir);
-    dt_assert_ok(dt_shard_writer_open(prefix, per, INT64_MAX, &err, &w), err);
+    dt_assert_ok(dt_shard_writer_open(prefix, per, INT64_MAX, true, &err, &w), err);
     for (int i = 0; i < n; i++) {
         struct dt_image img = fixture_picture(8 + i % 40, 20, i);
         struct dt_shard_member m[3] = {{"png", NULL, 0}, {"txt", NULL, 0}, {"cls", NULL, 0}};

@@ -357,7 +357,7 @@ static void write_clips(const char *dir, const struct clip *c, int n)
     int shards;
 
     snprintf(prefix, sizeof prefix, "%s/s", dir);
-    dt_assert_ok(dt_shard_writer_open(prefix, 100, INT64_MAX, &err, &w), err);
+    dt_assert_ok(dt_shard_writer_open(prefix, 100, INT64_MAX, false, &err, &w), err);
     for (int i = 0; i < n; i++) {
         struct dt_shard_member m[2] = {
             {c[i].ext, c[i].bytes, c[i].len},
@@ -528,7 +528,7 @@ START_TEST(sounds_are_read_and_pictures_drawn)
     all[1].data = png;
     fixture_folder(dir, sizeof dir);
     snprintf(prefix, sizeof prefix, "%s/s", dir);
-    dt_assert_ok(dt_shard_writer_open(prefix, 100, INT64_MAX, &err, &w), err);
+    dt_assert_ok(dt_shard_writer_open(prefix, 100, INT64_MAX, false, &err, &w), err);
     for (int i = 0; i < N; i++) {
         const struct dt_shard_member some[2] = {all[0], all[2]};
         const struct dt_shard_member *m = i % 3 == 0 ? some : i % 3 == 1 ? all + 1 : all;

@@ -20,7 +20,7 @@ static void bad_shard(char *path, size_t size)
     memcpy(huge + 16, "\0\1\0\0\0\1\0\0\x08\x02\0\0\0", 13); /* 65,536 squared; its checksum */
     memcpy(huge + 29, "\xe3\xe6\xa7\xb4", 4);
     snprintf(prefix, sizeof prefix, "%s/bad", data.dir);
-    dt_assert_ok(dt_shard_writer_open(prefix, 1000, INT64_MAX, &err, &w), err);
+    dt_assert_ok(dt_shard_writer_open(prefix, 1000, INT64_MAX, false, &err, &w), err);
     const struct {
         const char *key;
         struct dt_shard_member m[2];
@@ -119,7 +119,7 @@ START_TEST(targets_that_cannot_be_halved)
     int n, drawn = 0;
 
     snprintf(prefix, sizeof prefix, "%s/sides", data.dir);
-    dt_assert_ok(dt_shard_writer_open(prefix, 1000, INT64_MAX, &err, &w), err);
+    dt_assert_ok(dt_shard_writer_open(prefix, 1000, INT64_MAX, false, &err, &w), err);
     for (size_t i = 0; i < sizeof image / sizeof image[0]; i++) {
         struct dt_image img = fixture_picture(image[i].w, image[i].h, 0);
         size_t len;

@@ -31,8 +31,8 @@ gzip -k images labels
 expect 0 "" "$DISTTRAIN" data pack -o y --idx images.gz --labels labels.gz --label-names cat,dog,emu --shard-samples 2
 check "gzip makes no difference" 'cmp -s x-000000.tar y-000000.tar && cmp -s x-000001.tar y-000001.tar'
 expect 0 "1 captions that are not" "$DISTTRAIN" data pack -o z --idx images --labels labels --label-names cat,dog
-expect 2 "label 2" "$DISTTRAIN" data pack -o z --idx images --labels labels --label-names cat,dog --on-bad fail
-expect 0 '"samples": 2' "$DISTTRAIN" data pack -o z --json --limit 2 --idx images --labels labels --label-names cat,dog,emu
+expect 2 "label 2" "$DISTTRAIN" data pack --replace -o z --idx images --labels labels --label-names cat,dog --on-bad fail
+expect 0 '"samples": 2' "$DISTTRAIN" data pack --replace -o z --json --limit 2 --idx images --labels labels --label-names cat,dog,emu
 head -c 60 images >short
 expect 2 "truncated" "$DISTTRAIN" data pack -o z --idx short --labels labels --label-names cat,dog,emu
 
@@ -46,7 +46,38 @@ expect 0 "f-\*.tar: 2 samples in 1 shard" "$DISTTRAIN" data pack -o f in
 check "reports the missing caption" 'grep -q "without a caption.*lonely.png" out'
 check "reports the corrupt image" 'grep -q "truncated, corrupt.*cut.png" out'
 expect 2 "in/" "$DISTTRAIN" data pack -o g in --on-bad fail
-check "no half shard is left" '[ ! -e g-000000.tar ] && [ ! -e g-000000.tar.tmp ]'
+check "no half shard is left" '[ -z "$(ls g-* 2>/dev/null)" ]'
+
+# --- under a prefix that has shards ---
+three="--idx images --labels labels --label-names cat,dog,emu"
+expect 0 "3 samples in 3 shards" "$DISTTRAIN" data pack -o old $three --shard-samples 1
+cp old-000000.tar old-000000.was
+cp old-000000.tar old-1-000000.tar && cp old-000000.tar old-00000.tar
+expect 2 "old-00000[012].tar: there are shards of this prefix, .*(--replace)" "$DISTTRAIN" data pack -o old $three
+check "they are as they were" 'cmp -s old-000000.tar old-000000.was && [ "$(ls old-00000?.tar | wc -l)" = 3 ]'
+expect 2 "in/" "$DISTTRAIN" data pack --replace -o old in --shard-samples 1 --on-bad fail
+expect 2 "label 2" "$DISTTRAIN" data pack --replace -o old --idx images --labels labels --label-names cat,dog --shard-samples 1 --on-bad fail
+check "a pack that fails midway changes nothing" 'cmp -s old-000000.tar old-000000.was && [ "$(ls old-00000?.tar* | wc -l)" = 3 ]'
+expect 0 "3 samples in 2 shards" "$DISTTRAIN" data pack --replace -o "$tmp/old" $three --shard-samples 2
+check "what there are no new ones for is gone" '[ "$(echo old-*.tar)" = "old-00000.tar old-000000.tar old-000001.tar old-1-000000.tar" ] && cmp -s old-000001.tar x-000001.tar'
+rm -f old-000001.tar && mkdir old-000001.tar
+expect 2 "old-000001.tar: this is a folder" "$DISTTRAIN" data pack --replace -o old $three --shard-samples 1
+rm -rf old-*
+
+# --- names that are equal, or become so ---
+mkdir -p cats dogs alike
+for dir in cats dogs; do cp in/00000000.png $dir/img.png; printf "$dir" >$dir/img.txt; done
+expect 0 "2 samples in 1 shard" "$DISTTRAIN" data pack -o names cats dogs/
+check "of several folders" '[ "$(tar tf names-000000.tar | tr "\n" " ")" = "1/img.png 1/img.txt 2/img.png 2/img.txt " ] && [ "$(tar xOf names-000000.tar 2/img.txt)" = dogs ]'
+check "none is bad" '[ "$(wc -l <out)" = 1 ]'
+for name in a.b a.b2 a_b a_b_3; do cp in/00000000.png alike/$name.png; printf "$name" >alike/$name.txt; done
+cp alike/a_b.png alike/a_b.webp
+expect 0 "4 samples in 1 shard" "$DISTTRAIN" data pack -o alike alike
+check "of one" '[ "$(tar tf alike-000000.tar | grep txt | tr "\n" " ")" = "a_b.txt a_b2.txt a_b_2.txt a_b_3.txt " ] && [ "$(tar xOf alike-000000.tar a_b_2.txt)" = a_b ]'
+check "of one that has the same caption" 'grep -q "1 samples damaged.*alike/a_b.webp: another file has this name but for its extension" out'
+printf 'file_name,text\na.b.png,1\na_b.png,2\na_b.webp,3\n' >alike.csv
+expect 0 "3 samples in 1 shard" "$DISTTRAIN" data pack --replace -o alike --captions alike.csv alike
+check "each has the caption that is listed for it" '[ "$(for k in a_b a_b_2 a_b_3; do tar xOf alike-000000.tar $k.txt; done)" = 123 ]'
 
 # --- captions in one file ---
 mkdir -p pics/sub
@@ -61,12 +92,12 @@ printf '{"img": "a.b.png", "cap": "a cat"}\n{"img": "none.png", "cap": "n"}\n' >
 expect 0 '"no_caption": 1' "$DISTTRAIN" data pack --json -o d --captions c.jsonl --name-key img --caption-key cap pics
 check "an image without a caption is named" 'grep -q "pics/sub/c.png: c.jsonl has no caption for it" out'
 check "JSON lines" '[ "$(tar xOf d-000000.tar a_b.txt)" = "a cat" ]'
-expect 2 "the caption of none.png is empty" "$DISTTRAIN" data pack -o d --captions c.csv --on-bad fail pics
+expect 2 "the caption of none.png is empty" "$DISTTRAIN" data pack --replace -o d --captions c.csv --on-bad fail pics
 expect 2 "c.jsonl:1:1: no text \"file_name\" in this line (--name-key" "$DISTTRAIN" data pack -o d --captions c.jsonl pics
 expect 2 "c.csv:1:1: no column \"caption\"; the first line names id, file_name, text" "$DISTTRAIN" data pack -o d --captions c.csv --caption-key caption pics
 expect 2 "caption-key needs --captions" "$DISTTRAIN" data pack -o d --caption-key x pics
 expect 2 "captions is for folders" "$DISTTRAIN" data pack -o d --captions c.csv --idx images --labels labels --label-names a,b,c
-expect 0 "" "$DISTTRAIN" data pack -o d --captions c.csv --limit 1 pics
+expect 0 "" "$DISTTRAIN" data pack --replace -o d --captions c.csv --limit 1 pics
 check "what the limit leaves out is not missing" '! grep -q "without an image" out'
 
 # --- videos ---
@@ -80,11 +111,11 @@ check "frames in the order of their numbers" '[ "$(tar tf v-000000.tar | tr "\n"
 expect 0 "" "$DISTTRAIN" data pack --videos -o w --frame-stride 2 --frames-max 1 vids
 check "fewer of them" '[ "$(tar tf w-000000.tar | tr "\n" " ")" = "run.000001.png run.txt walk/no_1.000000.png walk/no_1.txt " ]'
 printf 'file_name,text\nrun,they run\n' >v.csv
-expect 0 "vids/walk/no.1: v.csv has no caption for it" "$DISTTRAIN" data pack --videos -o w --captions v.csv vids
+expect 0 "vids/walk/no.1: v.csv has no caption for it" "$DISTTRAIN" data pack --replace --videos -o w --captions v.csv vids
 check "the caption of a folder" '[ "$(tar xOf w-000000.tar run.txt)" = "they run" ]'
 cp in/00000000.png vids/run/y-3.png
 cp in/00000000.png vids/stray.png
-expect 0 "1 sample in 1 shard" "$DISTTRAIN" data pack --videos -o w vids
+expect 0 "1 sample in 1 shard" "$DISTTRAIN" data pack --replace --videos -o w vids
 check "two frames of a number" 'grep -q "2 samples damaged.*vids/run/[xy]-3.png: a second frame of this number" out'
 expect 2 "frames-max needs --videos" "$DISTTRAIN" data pack --frames-max 3 -o w vids
 rm vids/run/y-3.png vids/stray.png
@@ -162,7 +193,7 @@ mkdir big && for i in 0 1 2 3 4 5 6 7 8 9; do
     w=$((70 + 8 * i))
     { printf '\000\000\010\003\000\000\000\001\000\000\000\160\000\000\000'; printf "\\$(printf %03o $w)"; head -c $((112 * w)) /dev/zero; } >images
     printf '\000\000\010\001\000\000\000\001\000' >labels
-    "$DISTTRAIN" data pack -o one --idx images --labels labels --label-names cat >out 2>err && tar xf one-000000.tar -C big
+    "$DISTTRAIN" data pack --replace -o one --idx images --labels labels --label-names cat >out 2>err && tar xf one-000000.tar -C big
     mv big/00000000.png big/$i.png; rm big/00000000.*; printf 'picture number %d' $i >big/$i.txt
 done
 expect 0 "10 samples" "$DISTTRAIN" data pack -o big big

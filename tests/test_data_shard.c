@@ -285,13 +285,13 @@ START_TEST(bad_keys)
     struct dt_shard_writer *w;
     int shards;
 
-    dt_assert_ok(dt_shard_writer_open(in_dir("k"), 5, 100, &err, &w), err);
+    dt_assert_ok(dt_shard_writer_open(in_dir("k"), 5, 100, false, &err, &w), err);
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(dt_shard_write(w, keys[i], &m, 1, &err), DT_ERR_INPUT);
     dt_assert_ok(dt_shard_write(w, "a.b/c", &m, 1, &err), err);
     dt_assert_ok(dt_shard_writer_close(w, &err, &shards), err);
     ck_assert_int_eq(shards, 1);
-    dt_assert_ok(dt_shard_writer_open(in_dir("no/such/folder"), 5, 100, &err, &w), err);
+    dt_assert_ok(dt_shard_writer_open(in_dir("no/such/folder"), 5, 100, false, &err, &w), err);
     ck_assert_int_eq(dt_shard_write(w, "a", &m, 1, &err), DT_ERR_IO);
     dt_shard_writer_abort(w);
 }
@@ -446,7 +446,10 @@ START_TEST(folders)
 
     r = (struct dt_data_report){.fatal = true};
     ck_assert_int_eq(dt_pack_folders(&from, 1, &o, &r, &err, &res), DT_ERR_INPUT);
-    ck_assert_int_ne(access(in_dir("out-000000.tar.tmp"), F_OK), 0);
+    dt_assert_has(err.message, "there are shards of this prefix");
+    o.replace = true;
+    ck_assert_int_eq(dt_pack_folders(&from, 1, &o, &r, &err, &res), DT_ERR_INPUT);
+    dt_assert_has(err.message, "PNG: cut short");
     dt_free(png);
     dt_image_free(&img);
 }

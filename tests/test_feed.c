@@ -102,7 +102,7 @@ START_TEST(videos)
 
     snprintf(prefix, sizeof prefix, "%s/video", data.dir);
     snprintf(path, sizeof path, "%s-000000.tar", prefix);
-    dt_assert_ok(dt_shard_writer_open(prefix, 100, INT64_MAX, &err, &w), err);
+    dt_assert_ok(dt_shard_writer_open(prefix, 100, INT64_MAX, false, &err, &w), err);
     for (int i = 0; i < 31; i++) {
         struct dt_shard_member m[6];
         int n = i % 5;

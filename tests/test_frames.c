@@ -57,7 +57,7 @@ static struct dt_shard_writer *new_shard(void)
 
     snprintf(prefix, sizeof prefix, "%s/v", dir);
     snprintf(path, sizeof path, "%s-000000.tar", prefix);
-    dt_assert_ok(dt_shard_writer_open(prefix, 1000, INT64_MAX, &err, &w), err);
+    dt_assert_ok(dt_shard_writer_open(prefix, 1000, INT64_MAX, false, &err, &w), err);
     return w;
 }
 

@@ -101,10 +101,10 @@ tar two-000000.tar m.tar j $DISTTRAIN data scan --json -o s.csv --seq-len 64 m.t
 tar-fail two-000000.tar m.tar j $DISTTRAIN data scan --json -o s.csv --seq-len 64 --on-bad fail m.tar
 tar-pax pax.tar m.tar j $DISTTRAIN data scan --json -o s.csv --seq-len 64 --text-only m.tar
 shard-index .disttrain-index/two-000000.tar.index .disttrain-index/two-000000.tar.index jr $DISTTRAIN data scan --json -o s.csv --seq-len 64 two-000000.tar
-captions captions.csv m.csv - $DISTTRAIN data pack --captions m.csv -o new pictures
-captions-jsonl captions.jsonl m.jsonl - $DISTTRAIN data pack --captions m.jsonl -o new pictures
-idx images m.idx - $DISTTRAIN data pack --idx m.idx --labels labels --label-names dark,light -o new
-idx-labels labels m.idx - $DISTTRAIN data pack --idx images --labels m.idx --label-names dark,light -o new
+captions captions.csv m.csv - $DISTTRAIN data pack --replace --captions m.csv -o new pictures
+captions-jsonl captions.jsonl m.jsonl - $DISTTRAIN data pack --replace --captions m.jsonl -o new pictures
+idx images m.idx - $DISTTRAIN data pack --replace --idx m.idx --labels labels --label-names dark,light -o new
+idx-labels labels m.idx - $DISTTRAIN data pack --replace --idx images --labels m.idx --label-names dark,light -o new
 jpeg base.jpg m.jpg j $DISTTRAIN sample --json --image m.jpg job.yaml
 png rgb.png m.png j $DISTTRAIN sample --json --image m.png job.yaml
 webp lossy.webp m.webp j $DISTTRAIN sample --json --image m.webp job.yaml

@@ -32,7 +32,7 @@ static void make_pictures(const char *name, int n, int odd)
 
     snprintf(prefix, sizeof(prefix), "%s/%s", dir, name);
     dt_rng_init(&r, 1, 1);
-    dt_assert_ok(dt_shard_writer_open(prefix, 1000, 1 << 20, &err, &w), err);
+    dt_assert_ok(dt_shard_writer_open(prefix, 1000, 1 << 20, false, &err, &w), err);
     for (int i = 0; i < n; i++) {
         bool light = odd < 0 && i % 2;
         const char *word = i >= odd && i < odd + 4 && odd >= 0 ? "QXZW" : light ? "light" : "dark";

@@ -23,7 +23,7 @@ check "members of a folder" '[ "$(tar tf folder-000000.tar | head -n 2 | tr "\n"
 head -c 2000 in/00000001.wav >in/cut.wav && echo cut >in/cut.txt
 head -c 44 in/00000001.wav | sed 's/fmt /fnt /' >in/odd.wav && echo odd >in/odd.txt
 printf 'a sound' >in/lonely.flac
-expect 0 "200 samples" "$DISTTRAIN" data pack -o folder in
+expect 0 "200 samples" "$DISTTRAIN" data pack --replace -o folder in
 check "reports damaged sounds" 'grep -q "2 sounds truncated, corrupt" out && grep -q "cut.wav: WAV: shorter" out && grep -q "without a caption.*lonely" out'
 expect 2 "cut.wav" "$DISTTRAIN" data pack -o no in --on-bad fail
 expect 2 "or --tones N" "$DISTTRAIN" data pack --tones 3 in -o no

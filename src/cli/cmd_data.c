@@ -38,6 +38,7 @@ static const struct dt_cli_option options[] = {
     {"frames-max", 0, DT_OPT_INT, "N", "pack --videos, scan: at most N of them, evenly spread"},
     {"shard-samples", 0, DT_OPT_INT, "N", "pack: samples per shard (default 10000)"},
     {"limit", 0, DT_OPT_INT, "N", "pack: stop after N samples"},
+    {"replace", 0, DT_OPT_FLAG, NULL, "pack: instead of all shards that PREFIX has"},
     {"on-bad", 0, DT_OPT_STRING, "WHAT", "bad data: skip (and count; the default) or fail"},
     {"index", 0, DT_OPT_STRING, "WHERE",
      "index, scan: a folder for indexes of shards; auto (the default): beside them; none"},

@@ -137,7 +137,8 @@ static enum dt_status folders_only(const struct dt_cli *cli, struct dt_error *er
 
 enum dt_status dt_cli_data_pack(struct dt_cli *cli, struct dt_error *err)
 {
-    struct dt_pack_options o = {.prefix = dt_cli_string(cli, "output", NULL)};
+    struct dt_pack_options o = {.prefix = dt_cli_string(cli, "output", NULL),
+                                .replace = dt_cli_flag(cli, "replace")};
     const char *fashion = dt_cli_string(cli, "fashion-mnist", NULL);
     const char *idx = dt_cli_string(cli, "idx", NULL);
     struct dt_data_report r = {0};

@@ -146,7 +146,7 @@ static void write_shard(const char *prefix)
     struct dt_shard_writer *w;
     struct bench_file png;
     must(dt_image_encode_png(&img, 1, &err, &png.bytes, &png.len));
-    must(dt_shard_writer_open(prefix, DOCS, INT64_MAX, &err, &w));
+    must(dt_shard_writer_open(prefix, DOCS, INT64_MAX, false, &err, &w));
     for (int i = 0; i < DOCS; i++)
         bench_put_sample(w, i, "png", &png);
     must(dt_shard_writer_close(w, &err, NULL));

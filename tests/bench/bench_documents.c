@@ -168,7 +168,7 @@ int main(void)
 
         snprintf(prefix, sizeof prefix, "%s/%s", dir, names[format]);
         snprintf(path, sizeof path, "%s-000000.tar", prefix);
-        must(dt_shard_writer_open(prefix, DOCS, INT64_MAX, &err, &w));
+        must(dt_shard_writer_open(prefix, DOCS, INT64_MAX, false, &err, &w));
         for (int k = 0; k < DOCS; k++) {
             struct dt_image img = picture(k);
 

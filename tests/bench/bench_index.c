@@ -37,7 +37,7 @@ static void write_shards(void)
     if (!image || !mkdtemp(dir))
         exit(1);
     snprintf(prefix, sizeof prefix, "%s/b", dir);
-    must(dt_shard_writer_open(prefix, PER_SHARD, INT64_MAX, &err, &w));
+    must(dt_shard_writer_open(prefix, PER_SHARD, INT64_MAX, false, &err, &w));
     for (int i = 0; i < PER_SHARD; i++) {
         struct dt_shard_member m[2] = {{"jpg", image, IMAGE_BYTES},
                                        {"txt", (const uint8_t *)text, sizeof text - 1}};

@@ -22,7 +22,7 @@ bool dt_pack_full(const struct dt_pack_state *p)
 enum dt_status dt_pack_start(struct dt_pack_state *p)
 {
     int64_t n = p->o->shard_samples ? p->o->shard_samples : SHARD_SAMPLES;
-    return dt_shard_writer_open(p->o->prefix, n, SHARD_BYTES, p->err, &p->w);
+    return dt_shard_writer_open(p->o->prefix, n, SHARD_BYTES, p->o->replace, p->err, &p->w);
 }
 
 enum dt_status dt_pack_finish(struct dt_pack_state *p, enum dt_status st,

@@ -14,6 +14,7 @@ struct dt_pack_options {
     const char *prefix;    /* PREFIX-000000.tar, ... */
     int64_t shard_samples; /* at most, per shard; 0 = 10,000 */
     int64_t limit;         /* stop after so many samples; 0 = all */
+    bool replace;          /* shards of this prefix; else they are an error */
     /* of folders */
     struct dt_pack_captions *captions; /* NULL = those beside the images; what is used is marked */
     bool videos;                       /* each folder with images in it is a video */
@@ -28,7 +29,8 @@ struct dt_pack_result {
  * symbolic links to folders not followed) with NAME.txt or NAME.json beside it, or with a caption in o->captions, by the path
  * below the folder; of a video these are FOLDER.txt and so on.  Frames are the images with a number in
  * their names, whose last is taken; they become KEY.NUMBER.jpg.  The key is the path below the folder without
- * its extension, dots in the file's name made underscores.  Images and sounds are decoded to see that they can
+ * its extension, dots in the file's name made underscores; a name that has become another's gets a number behind it, and with
+ * several folders the folder's number is before it.  Images and sounds are decoded to see that they can
  * be; what is bad, and captions without an image or a sound, is counted in `report`. */
 enum dt_status dt_pack_folders(const char *const *dirs, int n, const struct dt_pack_options *o,
                                struct dt_data_report *report, struct dt_error *err,

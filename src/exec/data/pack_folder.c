@@ -4,6 +4,7 @@
 #include "exec/data/pack_impl.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "exec/data/audio.h"
 #include "exec/data/frames.h"
@@ -201,34 +202,96 @@ static enum dt_status read_item(struct dt_pack_state *p, const char *path, const
     return st;
 }
 
-/* The path below the folder; no dot in its last part. */
+/* ---- keys ---- */
+
+static uint64_t *seen_at(uint64_t *seen, size_t size, uint64_t hash)
+{
+    size_t i = (size_t)hash & (size - 1);
+
+    while (seen[i] && seen[i] != hash)
+        i = (i + 1) & (size - 1);
+    return &seen[i];
+}
+
+static uint64_t hash_of(int kind, const char *text, size_t len)
+{
+    uint64_t h = dt_hash_number(DT_HASH_START, (uint64_t)kind);
+
+    h = dt_hash_spread(dt_hash_bytes(h, text, len));
+    return h ? h : 1;
+}
+
+static uint64_t hash_of_key(const char *key)
+{
+    return hash_of(-1, key, strlen(key));
+}
+
+static bool was_seen(const struct dt_pack_state *p, uint64_t hash)
+{
+    return p->seen_size > 0 && *seen_at(p->seen, p->seen_size, hash) == hash;
+}
+
+static enum dt_status see(struct dt_pack_state *p, uint64_t hash)
+{
+    if (2 * (p->n_seen + 1) > p->seen_size) {
+        size_t size = p->seen_size ? 2 * p->seen_size : 1024;
+        uint64_t *seen = dt_calloc(size, sizeof *seen);
+
+        if (!seen)
+            return dt_error_nomem(p->err, "the keys of samples");
+        for (size_t i = 0; i < p->seen_size; i++)
+            if (p->seen[i])
+                *seen_at(seen, size, p->seen[i]) = p->seen[i];
+        dt_free(p->seen);
+        p->seen = seen;
+        p->seen_size = size;
+    }
+    *seen_at(p->seen, p->seen_size, hash) = hash;
+    p->n_seen++;
+    return DT_OK;
+}
+
+/* The path below the folder, behind the folder's number where there are several; no dot in its last part, and a number
+ * behind it where another name has become the same. */
 static void key_of(const struct dt_pack_state *p, const char *path, size_t stem, char *key,
                    size_t size)
 {
+    size_t n = 0;
     char *base;
 
-    snprintf(key, size, "%.*s", (int)(stem - p->root), path + p->root);
+    if (p->folder > 0)
+        n = (size_t)snprintf(key, size, "%d/", p->folder);
+    snprintf(key + n, size - n, "%.*s", (int)(stem - p->root), path + p->root);
     base = strrchr(key, '/');
     for (base = base ? base + 1 : key; *base; base++)
         if (*base == '.')
             *base = '_';
+    n = strlen(key);
+    for (int i = 2; was_seen(p, hash_of_key(key)); i++)
+        snprintf(key + n, size - n, "_%d", i);
 }
 
-/* Samples of one key that follow each other would be read as one. */
-static enum dt_status write_once(struct dt_pack_state *p, const char *path, const char *key,
+/* Of images and sounds of one name one has the caption that is beside them. */
+static enum dt_status write_once(struct dt_pack_state *p, const char *path, size_t stem,
                                  const struct dt_shard_member *m, int n)
 {
-    if (strcmp(key, p->last) == 0)
+    uint64_t name = hash_of(p->folder, path, stem);
+    char key[PATH_MAX + 64];
+
+    if (!p->o->captions && was_seen(p, name))
         return dt_pack_bad(p, DT_BAD_SAMPLE, path, 0, 0,
                            "another file has this name but for its extension, and was packed");
-    snprintf(p->last, sizeof p->last, "%s", key);
+    key_of(p, path, stem, key, sizeof key);
+    if (!p->o->captions)
+        DT_TRY(see(p, name));
+    DT_TRY(see(p, hash_of_key(key)));
     return dt_pack_write(p, key, m, n);
 }
 
 static enum dt_status pack_file(struct dt_pack_state *p, const char *path, const char *ext)
 {
     size_t len = 0, dot = (size_t)(strrchr(path, '.') - path);
-    char key[PATH_MAX], *image = NULL;
+    char *image = NULL;
     struct dt_error why;
     struct caption c;
     enum dt_status st;
@@ -243,8 +306,7 @@ static enum dt_status pack_file(struct dt_pack_state *p, const char *path, const
         struct dt_shard_member m[2] = {{ext, (const uint8_t *)image, len},
                                        {c.ext, (const uint8_t *)c.text, c.len}};
 
-        key_of(p, path, dot, key, sizeof key);
-        st = write_once(p, path, key, m, 2);
+        st = write_once(p, path, dot, m, 2);
     }
     dt_free(image);
     dt_free(c.own);
@@ -373,7 +435,6 @@ static enum dt_status pack_video(struct dt_pack_state *p, const char *dir, struc
 {
     struct dt_shard_member m[DT_SHARD_MEMBERS_MAX];
     size_t stem = strlen(dir);
-    char key[PATH_MAX];
     struct caption c;
     bool ok = false;
     int n = 0;
@@ -389,8 +450,7 @@ static enum dt_status pack_video(struct dt_pack_state *p, const char *dir, struc
         st = read_frames(p, dir, v, c.len, m, &n, &ok);
     if (st == DT_OK && ok) {
         m[n++] = (struct dt_shard_member){c.ext, (const uint8_t *)c.text, c.len};
-        key_of(p, dir, stem, key, sizeof key);
-        st = write_once(p, dir, key, m, n);
+        st = write_once(p, dir, stem, m, n);
     }
     dt_free(c.own);
     return st;
@@ -460,8 +520,10 @@ enum dt_status dt_pack_folders(const char *const *dirs, int n, const struct dt_p
             break;
         snprintf(dir, sizeof dir, "%.*s", (int)len, dirs[i]);
         p.root = len + 1;
+        p.folder = n > 1 ? i + 1 : 0;
         st = pack_dir(&p, dir, 0);
     }
+    dt_free(p.seen);
     if (st == DT_OK)
         st = report_unused(&p);
     return dt_pack_finish(&p, st, out);

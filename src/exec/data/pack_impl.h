@@ -13,8 +13,11 @@ struct dt_pack_state {
     struct dt_data_report *report;
     struct dt_error *err;
     int64_t samples;
-    size_t root;                  /* length of the folder's path, and of the '/' behind it */
-    char last[DT_SHARD_NAME_MAX]; /* key of the last sample */
+    size_t root; /* length of the folder's path, and of the '/' behind it */
+    int folder;  /* its number among several, from 1; 0: it is the only one */
+    uint64_t *
+        seen; /* [seen_size], a power of two: hashes of keys and of paths that were packed; 0 = empty */
+    size_t n_seen, seen_size;
 };
 
 /* As many samples as were asked for. */

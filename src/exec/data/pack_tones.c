@@ -103,7 +103,7 @@ enum dt_status dt_pack_tones(int64_t n, uint64_t seed, const struct dt_pack_opti
     if (st == DT_OK)
         st =
             dt_shard_writer_open(o->prefix, o->shard_samples > 0 ? o->shard_samples : SHARD_SAMPLES,
-                                 SHARD_BYTES, err, &w);
+                                 SHARD_BYTES, o->replace, err, &w);
     for (int64_t i = 0; i < n && st == DT_OK; i++)
         st = write_tone(w, i, seed, wav, err);
     if (st == DT_OK)

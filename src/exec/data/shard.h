@@ -77,17 +77,19 @@ enum dt_status dt_shard_parse(const uint8_t *bytes, size_t len, dt_shard_fn fn, 
 void dt_shard_sample_free(struct dt_shard_sample *s);
 
 /* Writing: PREFIX-000000.tar, PREFIX-000001.tar, ... of at most `samples_max` samples and about
- * `bytes_max` bytes each.  The same input gives the same bytes (ustar, no dates, no owners).  A
- * shard gets its name when it is complete. */
+ * `bytes_max` bytes each.  The same input gives the same bytes (ustar, no dates, no owners).
+ * Shards get their names when all are complete.  Shards of the prefix that are there already are an
+ * error, unless the new ones are to `replace` them all. */
 struct dt_shard_writer;
 enum dt_status dt_shard_writer_open(const char *prefix, int64_t samples_max, int64_t bytes_max,
-                                    struct dt_error *err, struct dt_shard_writer **out);
+                                    bool replace, struct dt_error *err,
+                                    struct dt_shard_writer **out);
 enum dt_status dt_shard_write(struct dt_shard_writer *w, const char *key,
                               const struct dt_shard_member *members, int n, struct dt_error *err);
-/* Completes the last shard.  *n_shards (may be NULL) is how many were written. */
+/* Completes the last shard and names them.  *n_shards (may be NULL) is how many were written. */
 enum dt_status dt_shard_writer_close(struct dt_shard_writer *w, struct dt_error *err,
                                      int *n_shards);
-/* Drops the incomplete shard. */
+/* Nothing was written. */
 void dt_shard_writer_abort(struct dt_shard_writer *w);
 
 #endif

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * Writing shards.  A shard is written under a temporary name, synced and renamed. */
+ * Writing shards.  All are written under temporary names and synced; at the end they are renamed. */
 #include "exec/data/shard_impl.h"
 
 #include "base/file.h"
 #include "base/mem.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct dt_shard_writer {
@@ -18,20 +22,89 @@ struct dt_shard_writer {
     int64_t samples_max, bytes_max;
     struct archive *a; /* NULL = no shard open */
     int fd;
-    char temp[PATH_MAX];    /* its name until it is complete */
+    char **temp; /* [shards]: names until all are complete; the last may be open */
+    size_t cap_temp;
     int64_t samples, bytes; /* in this shard */
     int shards;
 };
 
-static void final_name(const struct dt_shard_writer *w, char *final)
+static void final_name(const struct dt_shard_writer *w, int shard, char final[PATH_MAX])
 {
-    snprintf(final, PATH_MAX, "%s-%06d.tar", w->prefix, w->shards);
+    snprintf(final, PATH_MAX, "%s-%06d.tar", w->prefix, shard);
 }
 
+/* ---- shards that are there already ---- */
+
+/* The number of the shard of this prefix that a file of this name is; -1: none. */
+static long number_of(const char *name, const char *base)
+{
+    size_t n = strlen(base), digits = 0;
+
+    if (strncmp(name, base, n) != 0 || name[n] != '-')
+        return -1;
+    name += n + 1;
+    while (isdigit((unsigned char)name[digits]))
+        digits++;
+    return digits >= 6 && digits <= 9 && strcmp(name + digits, ".tar") == 0 ? strtol(name, NULL, 10)
+                                                                            : -1;
+}
+
+/* Calls `fn` for each shard of the prefix from number `first` on. */
+static enum dt_status each_old(const struct dt_shard_writer *w, int first,
+                               enum dt_status (*fn)(const char *path, struct dt_error *err),
+                               struct dt_error *err)
+{
+    const char *slash = strrchr(w->prefix, '/'), *base = slash ? slash + 1 : w->prefix;
+    char dir[PATH_MAX], path[PATH_MAX + 256];
+    enum dt_status st = DT_OK;
+    struct dirent *e;
+    DIR *d;
+
+    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(base - w->prefix) : 1, slash ? w->prefix : ".");
+    d = opendir(dir);
+    while (d && st == DT_OK && (e = readdir(d)))
+        if (number_of(e->d_name, base) >= first) {
+            snprintf(path, sizeof path, "%.*s%s", (int)(base - w->prefix), w->prefix, e->d_name);
+            st = fn(path, err);
+        }
+    if (d)
+        closedir(d);
+    return st;
+}
+
+static enum dt_status refuse_old(const char *path, struct dt_error *err)
+{
+    return dt_error_at(err, DT_ERR_INPUT, path, 0, 0,
+                       "there are shards of this prefix, which would be read with the new ones; "
+                       "take another prefix, or replace them (--replace)");
+}
+
+static enum dt_status refuse_folder(const char *path, struct dt_error *err)
+{
+    struct stat sb;
+
+    if (lstat(path, &sb) == 0 && S_ISDIR(sb.st_mode))
+        return dt_error_at(err, DT_ERR_INPUT, path, 0, 0, "this is a folder, not a shard");
+    return DT_OK;
+}
+
+static enum dt_status remove_old(const char *path, struct dt_error *err)
+{
+    if (unlink(path) != 0)
+        return dt_error_at(err, DT_ERR_IO, path, 0, 0,
+                           "cannot remove this shard, which the new ones have no place for: %s",
+                           strerror(errno));
+    return DT_OK;
+}
+
+/* ---- writing ---- */
+
 enum dt_status dt_shard_writer_open(const char *prefix, int64_t samples_max, int64_t bytes_max,
-                                    struct dt_error *err, struct dt_shard_writer **out)
+                                    bool replace, struct dt_error *err,
+                                    struct dt_shard_writer **out)
 {
     struct dt_shard_writer *w;
+    enum dt_status st;
     if (strlen(prefix) >= sizeof w->prefix)
         return dt_error_set(err, DT_ERR_INPUT, "file name too long: %s", prefix);
     w = dt_calloc(1, sizeof *w);
@@ -41,6 +114,11 @@ enum dt_status dt_shard_writer_open(const char *prefix, int64_t samples_max, int
     w->samples_max = samples_max;
     w->bytes_max = bytes_max;
     w->fd = -1;
+    st = each_old(w, 0, replace ? refuse_folder : refuse_old, err);
+    if (st != DT_OK) {
+        dt_free(w);
+        return st;
+    }
     *out = w;
     return DT_OK;
 }
@@ -49,28 +127,41 @@ static enum dt_status failed(struct dt_shard_writer *w, struct dt_error *err)
 {
     char final[PATH_MAX];
     const char *why = w->a ? archive_error_string(w->a) : NULL;
-    final_name(w, final);
+    final_name(w, w->shards - 1, final);
     return dt_error_at(err, DT_ERR_IO, final, 0, 0, "cannot write: %s",
                        why ? why : strerror(errno));
 }
 
+/* With what has no final name yet. */
 static void drop(struct dt_shard_writer *w)
 {
     if (w->a)
         archive_write_free(w->a);
-    w->a = NULL;
-    if (w->fd >= 0) {
+    if (w->fd >= 0)
         close(w->fd);
-        unlink(w->temp);
+    for (int i = 0; i < w->shards; i++) {
+        if (w->temp[i])
+            unlink(w->temp[i]);
+        dt_free(w->temp[i]);
     }
-    w->fd = -1;
+    dt_free(w->temp);
+    dt_free(w);
 }
 
 static enum dt_status begin(struct dt_shard_writer *w, struct dt_error *err)
 {
-    char final[PATH_MAX];
-    final_name(w, final);
-    DT_TRY(dt_file_temp(final, err, w->temp, sizeof w->temp, &w->fd));
+    char final[PATH_MAX], temp[PATH_MAX];
+    void *grown = w->temp;
+    if (dt_grow(&grown, &w->cap_temp, (size_t)w->shards + 1, sizeof *w->temp))
+        return dt_error_nomem(err, "names of shards");
+    w->temp = grown;
+    final_name(w, w->shards, final);
+    DT_TRY(dt_file_temp(final, err, temp, sizeof temp, &w->fd));
+    w->temp[w->shards] = dt_strdup(temp);
+    if (!w->temp[w->shards++]) {
+        unlink(temp);
+        return dt_error_nomem(err, "the name of a shard");
+    }
     w->a = archive_write_new();
     if (!w->a)
         return dt_error_nomem(err, "a tar writer");
@@ -83,17 +174,14 @@ static enum dt_status begin(struct dt_shard_writer *w, struct dt_error *err)
 
 static enum dt_status finish(struct dt_shard_writer *w, struct dt_error *err)
 {
-    char final[PATH_MAX];
-    final_name(w, final);
     if (archive_write_close(w->a) != ARCHIVE_OK)
         return failed(w, err);
     archive_write_free(w->a);
     w->a = NULL;
-    if (fsync(w->fd) != 0 || rename(w->temp, final) != 0)
+    if (fsync(w->fd) != 0)
         return failed(w, err);
     close(w->fd);
     w->fd = -1;
-    w->shards++;
     return DT_OK;
 }
 
@@ -137,20 +225,34 @@ enum dt_status dt_shard_write(struct dt_shard_writer *w, const char *key,
     return DT_OK;
 }
 
+/* All are complete. */
+static enum dt_status rename_all(struct dt_shard_writer *w, struct dt_error *err)
+{
+    char final[PATH_MAX];
+
+    for (int i = 0; i < w->shards; i++) {
+        final_name(w, i, final);
+        if (rename(w->temp[i], final) != 0)
+            return dt_error_at(err, DT_ERR_IO, final, 0, 0, "cannot write: %s", strerror(errno));
+        dt_free(w->temp[i]);
+        w->temp[i] = NULL;
+    }
+    return each_old(w, w->shards, remove_old, err);
+}
+
 enum dt_status dt_shard_writer_close(struct dt_shard_writer *w, struct dt_error *err, int *n_shards)
 {
     enum dt_status st = w->a ? finish(w, err) : DT_OK;
+    if (st == DT_OK)
+        st = rename_all(w, err);
     if (st == DT_OK && n_shards)
         *n_shards = w->shards;
     drop(w);
-    dt_free(w);
     return st;
 }
 
 void dt_shard_writer_abort(struct dt_shard_writer *w)
 {
-    if (!w)
-        return;
-    drop(w);
-    dt_free(w);
+    if (w)
+        drop(w);
 }
