@@ -26,6 +26,13 @@ expect() {
     if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
     ok
 }
+# fits COMMAND...: does it find a plan?  What it says is in out.  Exit status 3 is that nothing fits; any other is a failure.
+fits() {
+    timeout -k 5 "${limit_s:-300}" "$@" >out 2>err </dev/null
+    got=$?
+    [ $got -eq 0 ] || [ $got -eq 3 ] || bad "'$*' exits $got"
+    return $got
+}
 # field NAME [FILE]: the first such member of the JSON in FILE (out); a text without its quotes
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "${2:-out}" | head -n 1; }
 # speed_holds LOG DB: `out` is what `train --json` said of a run from its first step on that wrote LOG/metrics.jsonl and is DB's
