@@ -26,8 +26,30 @@ expect() {
     if [ -n "$text" ] && ! cat out err | grep -q -- "$text"; then bad "'$*' does not say '$text'"; return; fi
     ok
 }
+# fits COMMAND...: does it find a plan?  What it says is in out.  Exit status 3 is that nothing fits; any other is a failure.
+fits() {
+    timeout -k 5 "${limit_s:-300}" "$@" >out 2>err </dev/null
+    got=$?
+    [ $got -eq 0 ] || [ $got -eq 3 ] || bad "'$*' exits $got"
+    return $got
+}
 # field NAME [FILE]: the first such member of the JSON in FILE (out); a text without its quotes
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "${2:-out}" | head -n 1; }
+# speed_holds LOG DB: `out` is what `train --json` said of a run from its first step on that wrote LOG/metrics.jsonl and is DB's
+# last.  Rates times seconds are what was computed: of every line the tokens, of the last one the FLOPs that the run's three
+# modules have, and of all lines together those of the summary.
+speed_holds() {
+    flops=$("$DISTTRAIN" runs show --json last --runs "$2" | grep -A 3 '"name": "[a-z]*\.model_flops"' |
+        awk '$1 ~ /^[0-9]/ { n++; sum += $1 } END { print (n == 3 ? sum : 0) }')
+    awk -v flops="$flops" -v peak="$(field gemm_peak_flops)" -v mfu="$(field mfu)" -v mean="$(field iteration_s)" \
+        -v tokens="$(field tokens)" -v steps="$(field steps)" '
+        function of(name) { return match($0, "\"" name "\":[0-9.e+-]+") ? substr($0, RSTART + length(name) + 3) + 0 : 0 }
+        function is(a, b) { return b > 0 && a / b < 1 + 1e-6 && a / b > 1 - 1e-6 }
+        { last = of("mfu") * peak * of("step_s"); done += last; all += of("tokens") }
+        !is(of("tokens_per_s") * (of("step_s") + of("data_s")), of("tokens")) { bad++ }
+        END { exit bad || NR != steps || !is(all, tokens) || !is(last, flops) || !is(mfu * peak * mean * steps, done) }
+        ' "$1/metrics.jsonl"
+}
 # Does the CPU multiply in bf16?  Only with AVX-512, whose products also give a row the same bits whatever others there are.
 has_bf16() { "$DISTTRAIN" devices --json | grep -m 1 '"bf16":' | grep -q true; }
 totals() { echo "$passed passed, $failed failed"; [ $failed -eq 0 ] && [ $passed -gt 0 ]; }

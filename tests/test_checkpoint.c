@@ -123,7 +123,7 @@ static void world_equal(const struct world *a, const struct world *b)
     ck_assert_int_eq(a->state.samples, b->state.samples);
     ck_assert_int_eq(a->state.tokens, b->state.tokens);
     ck_assert_double_eq(a->state.train_s, b->state.train_s);
-    ck_assert_mem_eq(&a->state.cursor, &b->state.cursor, sizeof(a->state.cursor));
+    dt_assert_cursor_eq(a->state.cursor, b->state.cursor);
     ck_assert_str_eq(a->state.job_digest, b->state.job_digest);
 }
 

@@ -191,6 +191,109 @@ START_TEST(test_stepccl_bounds)
 }
 END_TEST
 
+/* ---- StepCCL's pipeline by hand ---- */
+
+/* A layer whose MLP multiplies TOKENS rows by square matrices on every member: sizes of the profile's own rows, so that times
+ * are those of the made-up device. */
+enum { TOKENS = 8192 };
+struct pair {
+    int tp, width, stated;
+    bool cpu;
+};
+
+static double gemm_of(const struct pair *p, enum dt_kop_phase phase, int chunks)
+{
+    return fx_gemm_ns((double)TOKENS / chunks, p->width, p->width) *
+           (phase == DT_PHASE_DGRAD ? 1.031 : 1);
+}
+
+/* What a collective beside its product adds to it (cost_block.c, the picture at the top): g + (c - 1) max(g, G + r) + G + r
+ * less the product in one piece, for the best number of chunks, or for the stated one.  On a CPU nothing is beside anything. */
+static double exposed_of(const struct fixture *f, const struct pair *p, int family,
+                         enum dt_kop_phase phase)
+{
+    double whole = fx_coll_ns(family, p->tp, 2.0 * TOKENS * p->width),
+           latency = fx_coll_ns(family, p->tp, 1024), best = whole;
+    bool remapped = phase == DT_PHASE_FWD || p->stated;
+
+    for (int c = 2; c <= 8; c *= 2) {
+        double g = latency + (whole - latency) / c, r = 4.0 * TOKENS * p->width / c,
+               step = gemm_of(p, phase, c) +
+                      (remapped ? 1e9 * r / (0.8 * f->cluster.hbm_bytes_per_s) : 0),
+               total = p->cpu ? c * (g + step) : g + (c - 1) * fmax(g, step) + step;
+
+        if (p->stated ? p->stated == c : total - gemm_of(p, phase, 1) < best)
+            best = total - gemm_of(p, phase, 1);
+    }
+    return best;
+}
+
+/* Of the layer the all-gather before the first product and the reduce-scatter behind the second. */
+static int pairs_of(struct rig *r, const struct pair *p, struct dt_cost_time got[2][2])
+{
+    struct dt_cost_options o = {.stepccl = true, .stepccl_chunks = p->stated};
+    struct dt_cost_block_times part[DT_MAX_KOPS];
+    struct dt_block_shard shard = fx_shard(p->tp);
+    struct dt_work w = fx_text(1, TOKENS);
+    struct dt_kop k[DT_MAX_KOPS];
+    struct dt_error err = {0};
+    int n, found = 0;
+
+    fx_init(&r->f);
+    if (p->cpu)
+        strcpy(r->f.cluster.device, "cpu");
+    r->llm = fx_llm(&r->f, 1, p->width, p->width * p->tp, 16, 16, 32000);
+    r->f.model.modules[r->llm].blocks[1].gated = false;
+    fx_profile(&r->f, true);
+    dt_assert_ok(dt_cost_new(&r->f.model, &r->f.cluster, &r->f.profile, &o, &err, &r->c), err);
+    n = dt_cost_block_parts(r->c, r->llm, 1, &shard, &w, k, part);
+    for (int i = 1; i + 1 < n; i++) {
+        const struct dt_kop *gemm = &k[k[i].family == DT_KOP_ALL_GATHER ? i + 1 : i - 1];
+        int at = k[i].family == DT_KOP_REDUCE_SCATTER;
+
+        if ((at || k[i].family == DT_KOP_ALL_GATHER) && gemm->d[1] == p->width &&
+            gemm->d[2] == p->width) {
+            got[at][0] = part[i].fwd;
+            got[at][1] = part[i].dgrad;
+            found++;
+        }
+    }
+    return found;
+}
+
+START_TEST(test_stepccl_by_hand)
+{
+    static const struct pair pairs[] = {
+        {2, 4096, 0, false}, {4, 4096, 0, false}, {8, 4096, 0, false}, /* the product is longer */
+        {2, 1024, 0, false}, {4, 1024, 0, false}, {8, 1024, 0, false}, /* the collective is */
+        {4, 4096, 2, false}, {8, 1024, 4, false}, {4, 1024, 8, false},
+        {4, 4096, 2, true},  {2, 1024, 8, true},  {4, 1024, 0, true},
+    };
+
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+        static const int families[] = {DT_KOP_ALL_GATHER, DT_KOP_REDUCE_SCATTER};
+        const struct pair *p = &pairs[i];
+        struct dt_cost_time got[2][2];
+        struct rig r;
+
+        ck_assert_int_eq(pairs_of(&r, p, got), 2);
+        for (int k = 0; k < 2; k++)
+            for (int back = 0; back < 2; back++) {
+                enum dt_kop_phase phase = back ? DT_PHASE_DGRAD : DT_PHASE_FWD;
+                double want = p->cpu && !p->stated ? fx_coll_ns(0, p->tp, 2.0 * TOKENS * p->width)
+                                                   : exposed_of(&r.f, p, families[k ^ back], phase);
+
+                ck_assert_msg(fabs(got[k][back].ns - want) <= 1e-9 * gemm_of(p, phase, 1),
+                              "tp %d, width %d, %d chunks stated%s: %s, %s: %.9g ns, not %.9g",
+                              p->tp, p->width, p->stated, p->cpu ? ", CPU" : "",
+                              dt_kop_family_names[families[k]], back ? "backward" : "forward",
+                              got[k][back].ns, want);
+            }
+        rig_close(&r);
+    }
+}
+END_TEST
+
 /* Unfused blocks add up weights' gradients between a product and its reduce-scatter, which overlap all the same: as much
  * of the forward as those behind all-gathers. */
 START_TEST(test_stepccl_of_unfused_blocks)
@@ -454,6 +557,7 @@ int main(void)
     tcase_add_test(t, test_fp32_collectives_are_twice_as_long);
     tcase_add_test(t, test_keys_are_gathered_twice);
     tcase_add_test(t, test_stepccl_bounds);
+    tcase_add_test(t, test_stepccl_by_hand);
     tcase_add_test(t, test_stepccl_of_unfused_blocks);
     tcase_add_test(t, test_stated_chunks);
     tcase_add_test(t, test_freezing);

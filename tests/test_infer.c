@@ -322,6 +322,66 @@ START_TEST(guidance)
 }
 END_TEST
 
+/* From what is drawn without the text through what is drawn with it, and on: u + w (c - u), of a generator to which texts
+ * make much of a difference. */
+START_TEST(guidance_goes_to_the_text)
+{
+    static const char *const nothing[] = {""};
+    const double strength[] = {1, 5, 9};
+    struct dt_infer_draw_options o = {.w = SIDE, .h = SIDE, .steps = 1, .seed = 8, .guidance = 1};
+    struct dt_image none, with[3];
+    double along = 0, square = 0;
+    struct exec_fixture f;
+    struct dt_infer *x;
+    const struct dt_param *p;
+    int n, inside = 0;
+
+    setup(&f);
+    for (int64_t step = 1; step <= 5; step++)
+        ef_step(&f, step);
+    f.diffusion.alpha_bar[f.diffusion.steps - 1] = 0.8;
+    x = infer(&f, 1);
+    for (int m = 0; m < 3; m++) {
+        struct dt_stage *to = dt_infer_stage(x, m), *from = dt_exec_stage(f.x, m, 0, 0);
+
+        memcpy(dt_test_host(dt_stage_master(to)), dt_test_host(dt_stage_master(from)),
+               dt_stage_param_floats(to) * sizeof(float));
+    }
+    p = dt_stage_params(dt_infer_stage(x, 2), &n);
+    for (int k = 0; k < n; k++)
+        if (strncmp(p[k].name, "context_projector.linear_2", 20) == 0) {
+            float *v = dt_test_host(dt_stage_master(dt_infer_stage(x, 2)));
+
+            for (size_t i = 0; i < p[k].n; i++)
+                v[p[k].at + i] *= 200;
+        }
+    dt_assert_ok(dt_infer_draw(x, nothing, 1, &o, &f.err, &none), f.err);
+    for (int k = 0; k < 3; k++) {
+        o.guidance = strength[k];
+        dt_assert_ok(dt_infer_draw(x, truth, 1, &o, &f.err, &with[k]), f.err);
+    }
+    for (int i = 0; i < SIDE * SIDE * 3; i += 3) {
+        int u = none.px[i], c = with[0].px[i], a = with[1].px[i], b = with[2].px[i];
+        double slope = (b - a) / 4.0; /* c - u */
+
+        if (u == 0 || u == 255 || c == 0 || c == 255 || a == 0 || a == 255 || b == 0 || b == 255)
+            continue;
+        ck_assert_double_le(fabs(a - 5 * slope - u), 2.5); /* halves of u, 9/4 a and 5/4 b */
+        along += slope * (c - u);
+        square += (c - u) * (c - u);
+        inside++;
+    }
+    ck_assert_int_ge(inside, 20);
+    ck_assert_double_ge(square, 200);
+    ck_assert_double_eq_tol(along / square, 1, 0.2);
+    for (int k = 0; k < 3; k++)
+        dt_image_free(&with[k]);
+    dt_image_free(&none);
+    dt_infer_free(x);
+    done(&f);
+}
+END_TEST
+
 START_TEST(refuses_what_the_model_cannot)
 {
     struct dt_infer_draw_options o = {.w = SIDE, .h = SIDE};
@@ -499,12 +559,14 @@ int main(void)
 
     tcase_add_test(c, losses_are_the_executors);
     tcase_add_loop_test(c, says_what_it_learnt_by_heart, 0, 2);
-    tcase_add_test(c, a_model_of_zeros_draws_its_noise);
-    tcase_add_test(c, drawing_does_not_depend_on_the_batch);
-    tcase_add_test(c, guidance);
     tcase_add_test(c, refuses_what_the_model_cannot);
     tcase_add_test(c, learned_positions_end);
     tcase_add_test(c, what_is_not_finite_is_an_error);
     tcase_add_test(c, trivial_predictor_by_chance);
+    c = dt_test_case(s, "drawing", 300);
+    tcase_add_test(c, a_model_of_zeros_draws_its_noise);
+    tcase_add_test(c, drawing_does_not_depend_on_the_batch);
+    tcase_add_test(c, guidance);
+    tcase_add_test(c, guidance_goes_to_the_text);
     return dt_test_run_here(s, CK_ENV); /* OpenMP's threads do not survive a fork */
 }

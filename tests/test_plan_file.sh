@@ -60,7 +60,8 @@ while read -r job keys; do
     set --
     for k in $keys; do set -- "$@" "$(echo "$k" | tr @ ' ')"; done
     # a policy that nothing fits is no case
-    "$DISTTRAIN" simulate --no-runs "$job" "$@" >a 2>err </dev/null || continue
+    fits "$DISTTRAIN" simulate --no-runs "$job" "$@" || continue
+    cp out a
     run=$((run + 1))
     expect 0 "" "$DISTTRAIN" plan -o q.json --json "$job" "$@"
     said out >a.said
@@ -86,7 +87,7 @@ stated=$(said out | cut -d' ' -f2)
 expect 0 "" "$DISTTRAIN" simulate --no-runs -p q.json --json mllm-72b-1296 simulate.contention=false
 simulated=$(sed -n 's/^ *"iteration_s": \([^,]*\).*/\1/p' out | head -1)
 check "the stated plan is said to take $stated s, and takes $simulated s" '[ "$stated" = "$simulated" ]'
-check "at least a third of the cases can be planned: $run" '[ $((3 * run)) -ge "$(wc -l <cases)" ]'
+check "at least two in three of the cases can be planned: $run" '[ $((3 * run)) -ge $((2 * $(wc -l <cases))) ]'
 
 # --- a key beside the plan: applied everywhere, and told ---
 job=mllm-15b-96

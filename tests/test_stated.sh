@@ -8,7 +8,12 @@
 # Environment: DISTTRAIN (the program), srcdir (the source directory), DT_SEED, DT_CASES, DT_VALUES (of a random job; 4).
 set -u
 . "${srcdir:=.}/tests/shell.sh"
-timeline() { "$DISTTRAIN" plan --json "$@" 2>err </dev/null | sed -n 's/^ *"timeline_s": \(.*\),$/\1/p' | head -1; }
+timeline() { # in $s; "": nothing fits
+    s=
+    fits "$DISTTRAIN" plan --json "$@" || return
+    s=$(field timeline_s)
+    [ "$s" ] || bad "'$*' says no timeline_s"
+}
 
 seed=${DT_SEED:-3}
 echo "seed $seed"
@@ -31,7 +36,8 @@ tried=0 faster=0 job=0
 while IFS='|' read -r both stated; do
     job=$((job + 1)) value_n=0
     # shellcheck disable=SC2086 # one word each
-    free=$(timeline $both)
+    timeline $both
+    free=$s
     IFS='|'
     # shellcheck disable=SC2086 # a value each
     set -- $stated
@@ -40,8 +46,12 @@ while IFS='|' read -r both stated; do
         value_n=$((value_n + 1))
         [ $value_n -le "${DT_VALUES:-4}" ] || break
         # shellcheck disable=SC2086 # one word each
-        other=$(timeline $both "$value")
-        [ "$other" ] || continue # nothing fits
+        timeline $both "$value"
+        other=$s
+        if [ ! "$other" ]; then # nothing fits
+            [ $job -gt "$fixed" ] || bad "$both with $value: nothing fits"
+            continue
+        fi
         tried=$((tried + 1)) most=1.05
         [ $job -gt "$fixed" ] || most=1.001
         told="$both: ${free:-nothing fits} s free, $other s with $value"

@@ -537,7 +537,7 @@ START_TEST(batches_are_made_beside_the_steps)
 
         dt_assert_ok(dt_prefetch_take(a, &err, &b), err);
         ck_assert_uint_eq(dt_program_digest(b->program), digest_here(&here.setup, own, &behind));
-        ck_assert_mem_eq(&b->cursor, &behind, sizeof(behind));
+        dt_assert_cursor_eq(b->cursor, behind);
         step_until(a, k + DT_PREFETCH_BATCHES < STEPS ? k + DT_PREFETCH_BATCHES : STEPS);
         dt_prefetch_batch_free(b);
     }
@@ -595,7 +595,7 @@ START_TEST(orders_take_turns)
             dt_assert_ok(dt_prefetch_take(a, &err, &b), err);
         }
         ck_assert_uint_eq(dt_program_digest(b->program), digest[now.batch][now.order]);
-        ck_assert_mem_eq(&b->cursor, &behind[now.batch], sizeof(b->cursor));
+        dt_assert_cursor_eq(b->cursor, behind[now.batch]);
         ck_assert(b->how.by_batch && b->how.way == t.way[now.order]);
         dt_prefetch_batch_free(b);
     }

@@ -46,6 +46,10 @@ check "what was made beside the steps" 'grep -A 7 "\"loading\"" out | grep -q "\
 check "it went on" 'grep -q "\"first_step\": 4" out && grep -q "\"last_step\": 6" out'
 expect 2 "from-scratch" "$DISTTRAIN" train --no-runs job.yaml run.seed=3
 
+# --- how fast it was ---
+expect 0 "" "$DISTTRAIN" train --json --runs fast.db job.yaml run.steps=3 run.log_dir=fast run.checkpoint.dir=fast
+check "rates are tokens and FLOPs per second" "speed_holds fast fast.db"
+
 # --- what was made beside the last step is in the trace: steps of 0.2 s, so that the thread has its turn in them ---
 expect 0 "" "$DISTTRAIN" train --runs beside.db job.yaml run.steps=2 run.checkpoint.dir=beside train.global_batch=64 \
     model.modules.llm.layers=4 model.modules.llm.hidden=128 model.modules.llm.ffn=512

@@ -55,7 +55,8 @@ for try in 1 2 3 4 5; do
     loaded_beside && beside=0 && break
 done
 check "what each rank loaded beside the last step" '[ $beside -eq 0 ]'
-expect 0 "" "$DISTTRAIN" train --ranks 2 --no-runs --json job.yaml run.checkpoint.dir=dp "$colocated"
+expect 0 "" "$DISTTRAIN" train --ranks 2 --runs fast.db --json job.yaml run.checkpoint.dir=dp run.log_dir=fast "$colocated"
+check "rates of both ranks are tokens and FLOPs per second" "speed_holds fast fast.db"
 check "replicas, about the same loss" \
     'awk -v a="$(field loss)" -v b="$loss" "BEGIN { exit !(a - b < 1e-3 * b && b - a < 1e-3 * b) }"'
 
