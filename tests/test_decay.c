@@ -1,13 +1,62 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later WITH an additional permission, see COPYING.
  *
- * The optimizer: which floats decay. */
+ * The optimizer: rates, and which floats decay. */
 #include "core/model/shape.h"
 #include "exec/program/optimizer.h"
 #include "test_util.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- rates ---- */
+
+/* Of cosines from 1: half of 1 + cos(pi t), t the share of the steps behind warm-up. */
+static const struct {
+    int64_t steps, warmup;
+    double min_lr, rates[10];
+} runs[] = {
+    {1, 0, 0, {1}},
+    {1, 0, 0.25, {1}},
+    {1, 1, 0, {1}},
+    {1, 2, 0, {0.5}},
+    {2, 0, 0, {0.5, 0}},
+    {2, 1, 0, {1, 0}},
+    {3, 0, 0, {0.75, 0.25, 0}},
+    {3, 1, 0.5, {1, 0.75, 0.5}},
+    {10,
+     0,
+     0,
+     {0.9755282581, 0.9045084972, 0.7938926261, 0.6545084972, 0.5, 0.3454915028, 0.2061073739,
+      0.0954915028, 0.0244717419, 0}},
+    {10,
+     2,
+     0,
+     {0.5, 1, 0.9619397663, 0.8535533906, 0.6913417162, 0.5, 0.3086582838, 0.1464466094,
+      0.0380602337, 0}},
+};
+
+START_TEST(rates_of_short_runs)
+{
+    struct dt_optimizer_options o;
+    double most = 0;
+
+    dt_optimizer_defaults(&o);
+    o.lr = 1;
+    o.min_lr = runs[_i].min_lr;
+    o.steps = runs[_i].steps;
+    o.warmup_steps = runs[_i].warmup;
+    for (int64_t step = 1; step <= o.steps; step++) {
+        double rate = dt_optimizer_lr(&o, step);
+
+        ck_assert_msg(fabs(rate - runs[_i].rates[step - 1]) < 1e-9, "step %d of %d: %g", (int)step,
+                      (int)o.steps, rate);
+        most = rate > most ? rate : most;
+    }
+    ck_assert_msg(most > 0, "a run that trains nothing");
+}
+END_TEST
 
 /* ---- what takes no part ---- */
 
@@ -153,6 +202,7 @@ int main(void)
     Suite *s = suite_create("optimizer");
     TCase *c = dt_test_case(s, "steps", 60);
 
+    tcase_add_loop_test(c, rates_of_short_runs, 0, sizeof(runs) / sizeof(runs[0]));
     tcase_add_loop_test(c, what_takes_no_part_does_not_decay, 0,
                         sizeof(towers) / sizeof(towers[0]));
     return dt_test_run(s);

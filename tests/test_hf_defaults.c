@@ -4,6 +4,7 @@
 #include "core/model/hf.h"
 #include "test_util.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -187,6 +188,46 @@ START_TEST(whole_layers_of_qwen_vision)
 }
 END_TEST
 
+/* The factor of the loss for even routing: DeepSeekMoE's by sequence is ours, and of others a line says that it is not taken. */
+START_TEST(balance_is_taken_or_told)
+{
+#define MOE ", \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 16"
+#define ROUTED MOE ", \"n_routed_experts\": 4"
+#define NOT "router_aux_loss_coef: 0.5 not taken, it is of another loss; balance_loss is 0.01"
+    static const struct {
+        const char *type, *keys;
+        double balance;
+        const char *told; /* NULL: nothing of the kind */
+    } of[] = {
+        {"mixtral", "", 0.01, NULL},
+        {"mixtral", ", \"router_aux_loss_coef\": null", 0.01, NULL},
+        {"mixtral", ", \"router_aux_loss_coef\": 0.5", 0.01, NOT},
+        {"qwen2_moe", MOE ", \"router_aux_loss_coef\": 0.5", 0.01, NOT},
+        {"qwen3_moe", MOE ", \"router_aux_loss_coef\": 0.5", 0.01, NOT},
+        {"olmoe", ", \"router_aux_loss_coef\": 0.5", 0.01, NOT},
+        {"deepseek", ROUTED, 0.001, "aux_loss_alpha: 0.001\n"},
+        {"deepseek", ROUTED ", \"aux_loss_alpha\": 0.25, \"seq_aux\": true", 0.25, NULL},
+        {"deepseek", ROUTED ", \"aux_loss_alpha\": 0", 0, NULL},
+        {"deepseek", ROUTED ", \"aux_loss_alpha\": 0.25, \"seq_aux\": false", 0.01,
+         "aux_loss_alpha: 0.25 not taken, it is of another loss; balance_loss is 0.01"},
+    };
+
+    for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++) {
+        struct dt_error err = {0};
+        struct dt_shape s;
+        char keys[1024], assumed[1024] = "";
+
+        snprintf(keys, sizeof(keys), SMALL ", \"num_key_value_heads\": 4%s", of[i].keys);
+        dt_assert_ok(parse_all(of[i].type, keys, assumed, sizeof(assumed), &s, &err), err);
+        ck_assert_msg(fabs(s.arith.balance_loss - of[i].balance) < 1e-12, "%s%s: %g", of[i].type,
+                      of[i].keys, s.arith.balance_loss);
+        ck_assert(!strstr(assumed, "aux_loss_") == !of[i].told);
+        if (of[i].told)
+            dt_assert_has(assumed, of[i].told);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("hf_defaults");
@@ -197,5 +238,6 @@ int main(void)
     tcase_add_test(t, biases_of_internlm2_must_be_denied);
     tcase_add_test(t, norms_of_falcon);
     tcase_add_test(t, whole_layers_of_qwen_vision);
+    tcase_add_test(t, balance_is_taken_or_told);
     return dt_test_run(s);
 }

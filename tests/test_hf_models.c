@@ -243,6 +243,70 @@ START_TEST(towers_are_joined)
 }
 END_TEST
 
+/* Presets compute as the published configs of the same models do. */
+static const struct {
+    const char *preset, *file;
+} same[] = {
+    {"llama3-1b", "llama-3.2-1b"},      {"llama3-3b", "llama-3.2-3b"},
+    {"llama-70b", "llama-2-70b"},       {"mixtral-8x7b", "mixtral-8x7b"},
+    {"qwen3-30b-a3b", "qwen3-30b-a3b"},
+};
+
+static void same_layer(const struct dt_module *m, const struct dt_module *n, int i)
+{
+    const struct dt_block *a = &m->blocks[i], *b = &n->blocks[i];
+
+    ck_assert_int_eq(a->kind, b->kind);
+    ck_assert_int_eq(a->hidden, b->hidden);
+    ck_assert_int_eq(a->ffn, b->ffn);
+    ck_assert_int_eq(a->heads, b->heads);
+    ck_assert_int_eq(a->kv_heads, b->kv_heads);
+    ck_assert_int_eq(a->head_dim, b->head_dim);
+    ck_assert_int_eq(a->max_pos, b->max_pos);
+    ck_assert_int_eq(a->n_experts, b->n_experts);
+    ck_assert_int_eq(a->top_k, b->top_k);
+    ck_assert_int_eq(a->window, b->window);
+    ck_assert_int_eq(a->tied, b->tied);
+    ck_assert_int_eq(a->layernorm, b->layernorm);
+    ck_assert_int_eq(a->bias, b->bias);
+    ck_assert_int_eq(a->qkv_bias, b->qkv_bias);
+    ck_assert_int_eq(a->qk_norm, b->qk_norm);
+    if (a->kind != DT_BLOCK_TRANSFORMER)
+        return;
+    ck_assert_int_eq(dt_block_activation(&m->arith, a), dt_block_activation(&n->arith, b));
+    ck_assert_double_eq(dt_block_attention_scale(&m->arith, a),
+                        dt_block_attention_scale(&n->arith, b));
+    for (int k = 0; k < a->head_dim / 2; k++)
+        ck_assert_double_eq(dt_rope_frequency(&m->arith.rope, k, a->head_dim),
+                            dt_rope_frequency(&n->arith.rope, k, b->head_dim));
+}
+
+START_TEST(presets_are_the_published_models)
+{
+    struct dt_error err = {0};
+    struct dt_model *m = NULL, *n = NULL;
+    const struct dt_module *a, *b;
+    char yaml[4096 + 64];
+
+    snprintf(yaml, sizeof(yaml), "{modules: {llm: {preset: %s}}}", same[_i].preset);
+    dt_assert_ok(read_yaml(yaml, &err, &m), err);
+    snprintf(yaml, sizeof(yaml), "{modules: {llm: {hf: \"%s\"}}}", path_of(same[_i].file));
+    dt_assert_ok(read_yaml(yaml, &err, &n), err);
+    a = &m->modules[0];
+    b = &n->modules[0];
+    ck_assert_double_eq(dt_module_norm_eps(a), dt_module_norm_eps(b));
+    ck_assert_int_eq(a->arith.scale_by_layer, b->arith.scale_by_layer);
+    ck_assert_int_eq(a->arith.top_k_raw, b->arith.top_k_raw);
+    ck_assert_double_eq(a->arith.balance_loss, b->arith.balance_loss);
+    ck_assert_int_eq(a->mixtral_names, b->mixtral_names);
+    ck_assert_int_eq(a->n_blocks, b->n_blocks);
+    for (int i = 0; i < a->n_blocks; i++)
+        same_layer(a, b, i);
+    dt_model_free(m);
+    dt_model_free(n);
+}
+END_TEST
+
 /* What blocks cannot express is named. */
 static const struct {
     const char *type, *message;
@@ -355,6 +419,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(c, published_parameters, 0, N_MODELS);
     tcase_add_loop_test(c, published_active_parameters, 0, sizeof(active) / sizeof(active[0]));
     tcase_add_loop_test(c, towers_are_joined, 0, sizeof(joined) / sizeof(joined[0]));
+    tcase_add_loop_test(c, presets_are_the_published_models, 0, sizeof(same) / sizeof(same[0]));
     tcase_add_loop_test(c, missing_features_are_named, 0, sizeof(missing) / sizeof(missing[0]));
     tcase_add_loop_test(c, features_pass_no_norm, 0, 2);
     tcase_add_loop_test(c, other_joints_are_refused, 0, sizeof(edits) / sizeof(edits[0]));

@@ -7,6 +7,18 @@
 
 #include <string.h>
 
+/* transformers takes the shares of choices and the mean probabilities of all layers and the whole batch together, and choices
+ * add up to experts per token there; ours is of each layer and sample (doc/modules.md), so that no factor makes one the other. */
+static void other_balance(const struct dt_hf *hf, const char *key, const struct dt_shape *s)
+{
+    const char *text = dt_node_text(dt_hf_get(hf, key));
+
+    if (text)
+        dt_hf_assume(hf,
+                     "%s: %.40s not taken, it is of another loss; balance_loss is %g unless stated",
+                     key, text, s->arith.balance_loss);
+}
+
 enum dt_status dt_hf_mixtral(const struct dt_hf *hf, struct dt_shape *s)
 {
     const struct dt_hf_habits habits = {.norm_eps = 1e-5, .theta = 1e6, .kv_heads = 8};
@@ -15,6 +27,7 @@ enum dt_status dt_hf_mixtral(const struct dt_hf *hf, struct dt_shape *s)
     DT_TRY(dt_hf_int(hf, "num_local_experts", DT_LIM_EXPERTS, 8, &s->n_experts));
     DT_TRY(dt_hf_int(hf, "num_experts_per_tok", DT_LIM_EXPERTS, 2, &s->top_k));
     s->mixtral_names = true;
+    other_balance(hf, "router_aux_loss_coef", s);
     return dt_hf_whole_window(hf, 4096 * 32);
 }
 
@@ -55,6 +68,7 @@ static enum dt_status qwen_experts(const struct dt_hf *hf, int experts, int top_
     DT_TRY(dt_hf_int(hf, "moe_intermediate_size", DT_LIM_FFN, width, &s->expert_ffn));
     DT_TRY(dt_hf_int(hf, "decoder_sparse_step", DT_LIM_LAYERS, 1, &s->moe_every));
     DT_TRY(dense_layers(hf, s));
+    other_balance(hf, "router_aux_loss_coef", s);
     DT_TRY(weights(hf, false, s));
     return dt_hf_qwen_window(hf, 32768);
 }
@@ -142,9 +156,24 @@ static enum dt_status deepseek_experts(const struct dt_hf *hf, const struct deep
     return weights(hf, absent->normed, s);
 }
 
+/* With seq_aux the loss is that of each layer and sequence, experts times the sum of share of choices times mean probability:
+ * ours.  Without, it is of the whole batch.  (modeling_deepseek.py beside DeepSeekMoE's weights, and its defaults.) */
+static enum dt_status deepseek_balance(const struct dt_hf *hf, struct dt_shape *s)
+{
+    bool by_sequence = true;
+
+    other_balance(hf, "router_aux_loss_coef", s);
+    DT_TRY(dt_hf_bool(hf, "seq_aux", true, &by_sequence));
+    if (by_sequence)
+        return dt_hf_double(hf, "aux_loss_alpha", 0, 100, 0.001, &s->arith.balance_loss);
+    other_balance(hf, "aux_loss_alpha", s);
+    return DT_OK;
+}
+
 enum dt_status dt_hf_deepseek(const struct dt_hf *hf, struct dt_shape *s)
 {
     DT_TRY(dt_hf_llama_like(hf, &(struct dt_hf_habits){.norm_eps = 1e-6, .theta = 10000}, s));
+    DT_TRY(deepseek_balance(hf, s));
     return deepseek_experts(hf, &first, s);
 }
 
@@ -184,5 +213,6 @@ enum dt_status dt_hf_olmoe(const struct dt_hf *hf, struct dt_shape *s)
     DT_TRY(dt_hf_int(hf, "num_experts", DT_LIM_EXPERTS, 64, &s->n_experts));
     DT_TRY(dt_hf_int(hf, "num_experts_per_tok", DT_LIM_EXPERTS, 8, &s->top_k));
     s->qk_norm_whole = true;
+    other_balance(hf, "router_aux_loss_coef", s);
     return weights(hf, false, s);
 }

@@ -30,7 +30,7 @@ double dt_optimizer_lr(const struct dt_optimizer_options *o, int64_t step)
 
     if (step <= o->warmup_steps)
         return o->lr * (double)step / (double)o->warmup_steps;
-    if (o->decay == DT_LR_CONSTANT || left <= 0)
+    if (o->decay == DT_LR_CONSTANT || left <= 0 || o->steps == 1) /* one step falls nowhere */
         return o->lr;
     t = (double)(step - o->warmup_steps) / left;
     t = t > 1 ? 1 : t;

@@ -23,7 +23,7 @@ struct dt_optimizer_options {
     double clip; /* of the global gradient norm; 0 = none */
 };
 void dt_optimizer_defaults(struct dt_optimizer_options *o);
-/* Learning rate of a step, counted from 1. */
+/* Learning rate of a step, counted from 1: of the last one min_lr, but of a run of one step lr. */
 double dt_optimizer_lr(const struct dt_optimizer_options *o, int64_t step);
 
 struct dt_optimizer_segment { /* consecutive floats that are treated alike */
