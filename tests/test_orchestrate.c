@@ -819,6 +819,42 @@ START_TEST(sharding_where_memory_is_short)
 }
 END_TEST
 
+/* Modules that take turns on the same GPUs work one after the other there, as guests do. */
+START_TEST(turns_add_up)
+{
+    struct dt_plan_prediction in_turn, as_guests;
+    struct dt_orch_binding a, b;
+    struct dt_error err;
+    struct dt_plan p;
+    struct world w;
+
+    build_world(&w, 1, 1, 12);
+    dt_search_plan_init(&w.in, &p);
+    for (int m = 0; m < p.n_modules; m++) {
+        p.modules[m].layout.dp = 2;
+        p.modules[m].split[1] = (uint16_t)w.in.model->modules[m].n_blocks;
+    }
+    p.colocated = true;
+    dt_assert_ok(dt_plan_place(&p, w.in.cluster, &err), err);
+    dt_orch_formula(&w.in, &p, &in_turn);
+    dt_assert_ok(dt_orch_plan_binding(&w.in, &p, &err, &a), err);
+    p.colocated = false;
+    for (int m = 0; m < p.n_modules; m++)
+        p.modules[m].with = m == w.in.model->llm ? 0 : (uint8_t)(w.in.model->llm + 1);
+    dt_assert_ok(dt_plan_place(&p, w.in.cluster, &err), err);
+    dt_orch_formula(&w.in, &p, &as_guests);
+    dt_assert_ok(dt_orch_plan_binding(&w.in, &p, &err, &b), err);
+    ck_assert_double_eq(in_turn.total_s, as_guests.total_s);
+    ck_assert_double_eq(in_turn.staged_s, as_guests.staged_s);
+    ck_assert_int_eq(a.module, w.in.model->llm);
+    ck_assert_int_eq(b.module, w.in.model->llm);
+    ck_assert_double_eq(a.interval_s[a.module], b.interval_s[b.module]);
+    ck_assert_double_eq_tol(a.ideal_s[a.module], b.ideal_s[b.module], 1e-12);
+    ck_assert(a.with_guests[a.module]);
+    free_world(&w);
+}
+END_TEST
+
 /* ---- refusals ---- */
 
 START_TEST(infeasible_says_why)
@@ -919,6 +955,7 @@ int main(void)
     tcase_add_test(c, sample_time_of_the_plan);
     tcase_add_test(c, guests_bind_where_they_lie);
     tcase_add_test(c, guests_bind_with_the_stage_beside_them);
+    tcase_add_test(c, turns_add_up);
     tcase_add_test(c, megatron);
     tcase_add_test(c, megatron_deals_the_middle_evenly);
     tcase_add_test(c, distmm);
