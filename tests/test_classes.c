@@ -449,6 +449,66 @@ START_TEST(an_llm_alone_fits_every_class)
 }
 END_TEST
 
+/* The simplest plan of all: every module on all GPUs, in turn.  HUGE_VAL: it does not fit. */
+static double in_turn(struct dt_search_input in)
+{
+    struct dt_plan p;
+
+    dt_search_plan_init(&in, &p);
+    p.colocated = true;
+    for (int m = 0; m < p.n_modules; m++)
+        p.modules[m].layout.dp = in.opt.gpus;
+    in.manual = &p;
+    return BATCH % in.opt.gpus == 0 ? find(&in, DT_STRATEGY_MANUAL) : HUGE_VAL;
+}
+
+/* With fewer GPUs than modules strategy disttrain is a search, too: none of the classes is faster, or fits where it does not; what
+ * is stated holds. */
+START_TEST(fewer_gpus_than_modules)
+{
+    static struct world w;
+    int fits = 0;
+
+    setup_seed();
+    for (int round = 0; round < WORLDS; round++) {
+        const struct dt_search_options *o = &w.in.opt;
+        struct dt_search_result r;
+        double found, others;
+        struct dt_error err;
+
+        build_world(&w, 1 + below(2), 1 + below(2), BATCH);
+        w.in.opt.gpus = 1 + below(w.in.model->n_modules - 1);
+        w.in.opt.rank = true;
+        w.in.opt.guests = ~0U;
+        w.in.opt.tp_mask = round % 4 ? 0xf : 2;
+        w.in.opt.max_microbatch = below(2) ? 16 : 0;
+        for (int m = 0; m < w.in.model->n_modules && round % 2; m++) {
+            w.in.opt.recompute[m] = 7;
+            w.in.opt.zero[m] = 15;
+        }
+        set_memory(&w, uniform(0.8, 4));
+        found = find(&w.in, DT_STRATEGY_DISTTRAIN);
+        others = fmin(search(DT_STRATEGY_HOMOGENEOUS, &w.in), search(DT_STRATEGY_COLOCATED, &w.in));
+        if (o->tp_mask & 1)
+            others = fmin(others, in_turn(w.in));
+        ck_assert_msg(found <= others * 1.001 || isinf(others), "%d modules on %d GPUs: %.6f, %.6f",
+                      w.in.model->n_modules, o->gpus, found, others);
+        fits += isfinite(found);
+        if (isfinite(found)) {
+            dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), err);
+            for (int m = 0; m < r.plans[0].n_modules; m++)
+                ck_assert(o->tp_mask & (unsigned)r.plans[0].modules[m].layout.tp);
+            ck_assert_int_le(dt_plan_gpus(&r.plans[0]), o->gpus);
+            dt_search_result_free(&r);
+        }
+        w.in.opt.guests = 0; /* each on GPUs of its own */
+        ck_assert(isinf(find(&w.in, DT_STRATEGY_DISTTRAIN)));
+        free_world(&w);
+    }
+    ck_assert_int_gt(fits, WORLDS / 2);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("classes");
@@ -462,5 +522,6 @@ int main(void)
     tcase_add_test(tc, groups_that_shard_are_found);
     tcase_add_test(tc, best_is_none_slower);
     tcase_add_test(tc, an_llm_alone_fits_every_class);
+    tcase_add_test(tc, fewer_gpus_than_modules);
     return dt_test_run(suite);
 }

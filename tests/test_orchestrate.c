@@ -819,6 +819,42 @@ START_TEST(sharding_where_memory_is_short)
 }
 END_TEST
 
+/* Modules that take turns on the same GPUs work one after the other there, as guests do. */
+START_TEST(turns_add_up)
+{
+    struct dt_plan_prediction in_turn, as_guests;
+    struct dt_orch_binding a, b;
+    struct dt_error err;
+    struct dt_plan p;
+    struct world w;
+
+    build_world(&w, 1, 1, 12);
+    dt_search_plan_init(&w.in, &p);
+    for (int m = 0; m < p.n_modules; m++) {
+        p.modules[m].layout.dp = 2;
+        p.modules[m].split[1] = (uint16_t)w.in.model->modules[m].n_blocks;
+    }
+    p.colocated = true;
+    dt_assert_ok(dt_plan_place(&p, w.in.cluster, &err), err);
+    dt_orch_formula(&w.in, &p, &in_turn);
+    dt_assert_ok(dt_orch_plan_binding(&w.in, &p, &err, &a), err);
+    p.colocated = false;
+    for (int m = 0; m < p.n_modules; m++)
+        p.modules[m].with = m == w.in.model->llm ? 0 : (uint8_t)(w.in.model->llm + 1);
+    dt_assert_ok(dt_plan_place(&p, w.in.cluster, &err), err);
+    dt_orch_formula(&w.in, &p, &as_guests);
+    dt_assert_ok(dt_orch_plan_binding(&w.in, &p, &err, &b), err);
+    ck_assert_double_eq(in_turn.total_s, as_guests.total_s);
+    ck_assert_double_eq(in_turn.staged_s, as_guests.staged_s);
+    ck_assert_int_eq(a.module, w.in.model->llm);
+    ck_assert_int_eq(b.module, w.in.model->llm);
+    ck_assert_double_eq(a.interval_s[a.module], b.interval_s[b.module]);
+    ck_assert_double_eq_tol(a.ideal_s[a.module], b.ideal_s[b.module], 1e-12);
+    ck_assert(a.with_guests[a.module]);
+    free_world(&w);
+}
+END_TEST
+
 /* ---- refusals ---- */
 
 START_TEST(infeasible_says_why)
@@ -839,15 +875,23 @@ START_TEST(infeasible_says_why)
     ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_MEGATRON, &w.in, &err, &r), DT_ERR_INFEASIBLE);
     dt_assert_has(err.message, "memory:");
     w.fx.cluster.mem_bytes = 10 * bytes;
-    w.in.opt.gpus = 2; /* fewer GPUs than modules: they take turns, if they fit together */
+    w.in.opt.gpus = 2; /* fewer GPUs than modules */
+    ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    dt_assert_has(err.message, "need more than 2 GPUs");
+    w.in.opt.guests = ~0U; /* they lie with the LLM, if they fit together */
     dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), err);
-    ck_assert_int_eq(r.n, 1);
-    ck_assert(r.plans[0].colocated);
     ck_assert_int_le(dt_plan_gpus(&r.plans[0]), 2);
     dt_search_result_free(&r);
+    w.in.opt.uniform = true; /* whose space has no guests */
+    dt_assert_ok(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), err);
+    ck_assert_int_le(dt_plan_gpus(&r.plans[0]), 2);
+    dt_search_result_free(&r);
+    w.in.opt.uniform = false;
     set_memory(&w, 0.02);
     ck_assert_int_eq(dt_orch_find_plans(DT_STRATEGY_DISTTRAIN, &w.in, &err, &r), DT_ERR_INFEASIBLE);
+    dt_assert_has(err.message, "no plan fits model small on 2 GPUs");
     dt_assert_has(err.message, "GiB");
+    w.in.opt.guests = 0;
     w.fx.cluster.mem_bytes = 10 * bytes;
     w.in.opt.gpus = 0;
     w.in.opt.tp_mask = 8; /* TP 8: 4 key/value heads */
@@ -919,6 +963,7 @@ int main(void)
     tcase_add_test(c, sample_time_of_the_plan);
     tcase_add_test(c, guests_bind_where_they_lie);
     tcase_add_test(c, guests_bind_with_the_stage_beside_them);
+    tcase_add_test(c, turns_add_up);
     tcase_add_test(c, megatron);
     tcase_add_test(c, megatron_deals_the_middle_evenly);
     tcase_add_test(c, distmm);

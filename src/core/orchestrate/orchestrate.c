@@ -81,6 +81,21 @@ void dt_orch_formula(const struct dt_search_input *in, const struct dt_plan *p,
     dt_orch_formula_stats(in, p, stats, out);
 }
 
+/* Does module m work on GPUs of this host: itself, a guest, or one of those that take turns on all of them? */
+static bool works_on(const struct dt_plan *p, int host, int m)
+{
+    return m == host || p->colocated || dt_plan_host(p, m) == host;
+}
+
+/* On how many of them: guests lie among the host's GPUs, and modules that take turns begin with the same one. */
+static int gpus_on(const struct dt_plan *p, int host, int m)
+{
+    int of_host = dt_plan_layout_gpus(&p->modules[host].layout);
+    int own = dt_plan_layout_gpus(&p->modules[m].layout);
+
+    return own < of_host ? own : of_host;
+}
+
 void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_plan *p,
                            const struct dt_orch_work_stats *stats, struct dt_plan_prediction *out)
 {
@@ -94,7 +109,7 @@ void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_pla
     memset(out, 0, sizeof(*out));
     for (int m = 0; m < p->n_modules; m++) {
         const struct dt_plan_layout *l = &p->modules[m].layout;
-        bool guest = m != llm && !p->colocated && dt_plan_host(p, m) == llm;
+        bool guest = m != llm && works_on(p, llm, m);
         struct module_times t;
         double mean, staged_m, exchange = dt_orch_plan_exchange_s(in, p, m);
 
@@ -117,7 +132,7 @@ void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_pla
         staged_warm += (double)dt_orch_samples_per_replica(slot, l->dp) * t.sample_s;
         staged_m = replica_share(slot, l->dp, true) * t.slowest_s;
         if (guest) {
-            guests += mean * dt_plan_layout_gpus(l) / dt_plan_layout_gpus(&p->modules[llm].layout);
+            guests += mean * gpus_on(p, llm, m) / dt_plan_layout_gpus(&p->modules[llm].layout);
             staged_guests += staged_m;
         } else {
             interval = fmax(interval, mean);
@@ -133,12 +148,6 @@ void dt_orch_formula_stats(const struct dt_search_input *in, const struct dt_pla
 }
 
 /* ---- what binds a plan ---- */
-
-/* Does module m work on GPUs of this host: itself, or a guest? */
-static bool works_on(const struct dt_plan *p, int host, int m)
-{
-    return m == host || (!p->colocated && dt_plan_host(p, m) == host);
-}
 
 /* The module's stage on a GPU; -1: none. */
 static int stage_on(const struct dt_plan_layout *l, int gpu)
@@ -180,13 +189,14 @@ static void busiest(const struct turns *x, int host, struct dt_orch_binding *b)
 
         for (int s = 0; s < l->pp && works_on(x->p, host, m); s++) {
             int gpu = l->first_gpu + s * l->dp * dt_plan_layout_lane_gpus(l);
+            int stage = stage_on(&x->p->modules[host].layout, gpu);
             bool guests;
             double sum = turns_s(x, host, gpu, &guests);
 
-            if (sum <= b->interval_s[host])
+            if (stage < 0 || sum <= b->interval_s[host])
                 continue;
             b->interval_s[host] = sum;
-            b->stage_of[host] = stage_on(&x->p->modules[host].layout, gpu);
+            b->stage_of[host] = stage;
             b->with_guests[host] = guests;
         }
     }
@@ -202,7 +212,7 @@ static double mean_s(const struct turns *x, int host)
 
         if (works_on(x->p, host, m))
             sum += replica_share(x->slot, l->dp, false) * x->t[m].sample_s / l->pp *
-                   dt_plan_layout_gpus(l);
+                   gpus_on(x->p, host, m);
     }
     return sum / dt_plan_layout_gpus(&x->p->modules[host].layout);
 }
@@ -243,7 +253,7 @@ enum dt_status dt_orch_plan_binding(const struct dt_search_input *in, const stru
                                     struct dt_error *err, struct dt_orch_binding *out)
 {
     struct turns x = {.p = p, .slot = dt_plan_slot_samples(p, in->model->llm)};
-    struct dt_orch_binding b = {.module = 0};
+    struct dt_orch_binding b = {.module = in->model->llm}; /* of those that take turns, too */
 
     if (p->n_modules != in->model->n_modules)
         return dt_error_set(err, DT_ERR_INPUT, "plan has %d modules, model %s has %d", p->n_modules,
@@ -258,8 +268,9 @@ enum dt_status dt_orch_plan_binding(const struct dt_search_input *in, const stru
     for (int m = 0; m < p->n_modules; m++) {
         busiest(&x, m, &b);
         b.ideal_s[m] = mean_s(&x, m);
-        b.module = b.interval_s[m] > b.interval_s[b.module] ? m : b.module;
     }
+    for (int m = 0; m < p->n_modules; m++)
+        b.module = b.interval_s[m] > b.interval_s[b.module] ? m : b.module;
     b.stage = b.stage_of[b.module];
     binding_text(in, p, &b);
     *out = b;

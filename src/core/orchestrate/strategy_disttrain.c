@@ -2,6 +2,7 @@
  *
  * Strategy disttrain: every module has a layout of its own, found by search. */
 #include "base/mem.h"
+#include "base/text.h"
 #include "core/orchestrate/orchestrate_internal.h"
 
 #include <math.h>
@@ -19,26 +20,29 @@ enum {
 /* By how much guests' work in bubbles may turn an order, at most 3 % on the shipped jobs. */
 #define NEAR 0.03
 
-/* Fewer GPUs than modules: all of them share the GPUs and take turns, each with as many replicas as
- * divide the batch. */
+/* All modules share the GPUs and take turns, each as narrow as it may be and with as many replicas as divide the batch. */
 static enum dt_status colocated(struct dt_orch_table *t, struct dt_error *err,
                                 struct dt_search_result *out)
 {
     const struct dt_search_input *stated = t->in;
     struct dt_search_input in = *stated;
+    int tp = (int)(in.opt.tp_mask & -in.opt.tp_mask), dp;
     struct dt_plan p;
-    int dp = t->gpus;
     enum dt_status st;
 
+    tp = tp > 0 ? tp : 1;
+    dp = t->gpus / tp;
     dt_search_plan_init(&in, &p);
     p.colocated = true;
     while (dp > 1 && in.policy.global_batch % ((int64_t)dp * in.policy.microbatch) != 0)
         dp--;
-    for (int m = 0; m < p.n_modules; m++)
+    for (int m = 0; m < p.n_modules; m++) {
+        p.modules[m].layout.tp = tp;
         p.modules[m].layout.dp = dp;
+    }
     in.manual = &p;
     t->in = &in;
-    st = dt_orch_plan_stated(t, err, out);
+    st = dp > 0 ? dt_orch_plan_stated(t, err, out) : DT_ERR_INPUT;
     t->in = stated;
     if (st == DT_OK)
         out->plans[0].strategy = DT_STRATEGY_DISTTRAIN;
@@ -137,6 +141,37 @@ static enum dt_status add_quick(struct dt_orch_table *t, struct dt_error *err,
     dt_search_result_free(&quick);
     dt_orch_table_free(q);
     return st == DT_ERR_INFEASIBLE ? DT_OK : st;
+}
+
+/* The best plan of another strategy. */
+static enum dt_status add_best(struct dt_orch_table *t, enum dt_plan_strategy strategy,
+                               struct dt_error *err, struct dt_search_result *out)
+{
+    int kept = t->in->opt.k > 0 ? t->in->opt.k : 8;
+    struct dt_search_input in = *t->in;
+    struct dt_search_result found;
+    struct dt_plan *all;
+    enum dt_status st;
+
+    in.opt.free_intra = in.opt.free_inter = false; /* whose way is chosen when it is the best */
+    st = dt_orch_find(strategy, &in, err, &found);
+    if (st != DT_OK)
+        return st == DT_ERR_INFEASIBLE ? DT_OK : st;
+    t->simulated += found.stats.simulated;
+    t->ops += found.stats.ops;
+    all = dt_realloc(out->plans, (size_t)(out->n + 1) * sizeof(*all));
+    if (all) {
+        out->plans = all;
+        all[out->n] = found.plans[0];
+        all[out->n].strategy = DT_STRATEGY_DISTTRAIN;
+        out->n += !dt_orch_plan_listed_split(all, out->n, &found.plans[0]);
+        st = dt_orch_sort(all, out->n, err);
+        out->n = out->n < kept ? out->n : kept;
+    } else {
+        st = dt_error_nomem(err, "plans");
+    }
+    dt_search_result_free(&found);
+    return st;
 }
 
 /* Those that have a timeline before the others, each in the order they come in. */
@@ -281,43 +316,96 @@ static enum dt_status time_finalists(struct dt_orch_table *t, struct dt_plan *qu
     return dt_orch_sort(all, n, err);
 }
 
+/* Fewer GPUs than modules: whoever lies on GPUs of others is a guest, or there is no plan. */
+static bool shares_all(const struct dt_orch_table *t)
+{
+    return t->gpus < t->in->model->n_modules && t->in->opt.guests != 0;
+}
+
+/* The best plans in this table's space. */
+static enum dt_status look_around(struct dt_orch_table *t, struct dt_error *err,
+                                  struct dt_search_result *out, struct dt_plan *quick)
+{
+    if (t->in->near)
+        DT_TRY(add_quick(t, err, out, quick));
+    if (out->n == 0)
+        DT_TRY(with_and_without_guests(t, err, out));
+    if (!t->in->near)
+        DT_TRY(add_quick(t, err, out, quick));
+    DT_TRY(dt_orch_polish(t, NULL, DT_STRATEGY_DISTTRAIN, err, out));
+    /* with GPUs of their own alone the space is the published one */
+    return t->in->near || !t->in->opt.guests ? DT_OK : dt_orch_choose_shares(t, err, out);
+}
+
 static enum dt_status look(struct dt_orch_table *t, struct dt_error *err,
                            struct dt_search_result *out)
 {
     struct dt_plan quick = {0};
+    enum dt_status st = look_around(t, err, out, &quick);
 
-    if (t->in->near)
-        DT_TRY(add_quick(t, err, out, &quick));
-    if (out->n == 0)
-        DT_TRY(with_and_without_guests(t, err, out));
-    if (!t->in->near)
-        DT_TRY(add_quick(t, err, out, &quick));
-    DT_TRY(dt_orch_polish(t, NULL, DT_STRATEGY_DISTTRAIN, err, out));
-    if (t->in->near)
-        return DT_OK;
-    if (t->in->opt.guests) /* with GPUs of their own alone the space is the published one */
-        DT_TRY(dt_orch_choose_shares(t, err, out));
+    if (shares_all(t) && (st == DT_OK || st == DT_ERR_INFEASIBLE)) {
+        struct dt_error why;
+
+        st = add_best(t, DT_STRATEGY_HOMOGENEOUS, &why, out);
+        if (st == DT_OK)
+            st = add_best(t, DT_STRATEGY_COLOCATED, &why, out);
+        if (st != DT_OK)
+            return dt_error_pass(err, &why);
+        st = out->n > 0 ? DT_OK : DT_ERR_INFEASIBLE; /* which has been explained */
+    }
+    if (st != DT_OK || t->in->near)
+        return st;
     return time_finalists(t, &quick, err, out);
 }
 
-static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
-                           struct dt_search_result *out)
+/* Memory may hold none of the finalists with all of their real microbatches: allow for the largest possible ones then. */
+static enum dt_status look_carefully(struct dt_orch_table *t, struct dt_error *err,
+                                     struct dt_search_result *out)
 {
-    enum dt_status st;
+    enum dt_status st = look(t, err, out);
 
-    if (t->gpus < t->in->model->n_modules)
-        return colocated(t, err, out);
-    if (dt_orch_hosts_hold_none(t))
-        return dt_orch_infeasible(t, err);
-    st = look(t, err, out);
     if (st != DT_ERR_INFEASIBLE || out->n == 0 || isinf(t->sigmas))
         return st;
-    /* Memory holds none of the finalists with all of their real microbatches: allow for the largest possible ones. */
     dt_search_result_free(out);
     memset(out, 0, sizeof(*out));
     t->sigmas = HUGE_VAL;
     dt_orch_table_forget(t);
     return look(t, err, out);
+}
+
+/* Where nothing else fits on fewer GPUs than there are modules: if not even this, what it needs says more than that some module
+ * has no GPUs of its own. */
+static enum dt_status take_turns(struct dt_orch_table *t, struct dt_error *err,
+                                 struct dt_search_result *out)
+{
+    struct dt_error why;
+    enum dt_status st;
+
+    dt_search_result_free(out);
+    st = colocated(t, &why, out);
+    if (st == DT_OK || st == DT_ERR_NOMEM)
+        return st == DT_OK ? st : dt_error_pass(err, &why);
+    if (st == DT_ERR_INPUT) /* such a plan cannot be */
+        return DT_ERR_INFEASIBLE;
+    return dt_error_set(err, DT_ERR_INFEASIBLE,
+                        "no plan fits model %s on %d GPU%s of cluster %s; all modules in turn: %s",
+                        t->in->model->name, t->gpus, dt_plural(t->gpus), t->in->cluster->name,
+                        why.message);
+}
+
+static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
+                           struct dt_search_result *out)
+{
+    bool few = t->gpus < t->in->model->n_modules, guests = t->in->opt.guests != 0;
+    enum dt_status st;
+
+    if (few && !guests &&
+        dt_cluster_is_cpu(t->in->cluster)) /* as the executor's ranks share them */
+        return colocated(t, err, out);
+    if (dt_orch_hosts_hold_none(t))
+        return dt_orch_infeasible(t, err);
+    st = look_carefully(t, err, out);
+    return st == DT_ERR_INFEASIBLE && shares_all(t) ? take_turns(t, err, out) : st;
 }
 
 const struct dt_orch_planner dt_orch_planner_disttrain = {.plan = plan};
