@@ -141,7 +141,7 @@ seal() { # the manifest says what state.json is now
 # a reader that made something else of the same bytes: the checkpoint of a program that did not count readers
 sed -i '/"reader"/d' $step/state.json
 seal
-data 2 "read by an earlier version of this program (reader 1; this one is 2).*pixels of PNGs of 16 bits" 8 ""
+data 2 "read by an earlier version of this program (reader 1; this one is 3).*pixels of PNGs of 16 bits" 8 ""
 data 0 '"first_step": 7' 8 --changed-data
 data 0 '"first_step": 8' 9 ""
 # no fingerprint is none that fits

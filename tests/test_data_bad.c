@@ -99,6 +99,61 @@ START_TEST(bad_data)
 }
 END_TEST
 
+/* A caption that is null or no text is none: "text" stands for it, or nothing. */
+START_TEST(captions_in_json)
+{
+    static const struct {
+        const char *json;
+        int text; /* bytes; 0 = it is bad */
+    } v[] = {{"{\"caption\": null}", 0},
+             {"{\"caption\": null, \"text\": \"four\"}", 4},
+             {"{\"caption\": [\"a\", \"b\"]}", 0},
+             {"{\"caption\": {\"en\": \"a\"}, \"text\": \"six it\"}", 6},
+             {"{\"caption\": \"null\", \"text\": \"x\"}", 4},
+             {"null", 0},
+             {"{\"text\": null}", 0}};
+    struct dt_loader_options o = options();
+    struct dt_image img = fixture_picture(20, 20, 0);
+    char path[600], prefix[512], key[8];
+    const char *paths[1] = {path};
+    struct dt_shard_writer *w;
+    struct dt_data_report r;
+    struct dt_sequence *s;
+    struct dt_loader *l;
+    size_t len;
+    uint8_t *png = fixture_png(&img, &len);
+    int n, good = 0;
+
+    snprintf(prefix, sizeof prefix, "%s/json", data.dir);
+    dt_assert_ok(dt_shard_writer_open(prefix, 1000, INT64_MAX, false, &err, &w), err);
+    for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) {
+        const struct dt_shard_member m[] = {
+            {"png", png, len}, {"json", (const uint8_t *)v[i].json, strlen(v[i].json)}};
+
+        snprintf(key, sizeof key, "%zu", i);
+        dt_assert_ok(dt_shard_write(w, key, m, 2, &err), err);
+    }
+    dt_assert_ok(dt_shard_writer_close(w, &err, &n), err);
+    snprintf(path, sizeof path, "%s-000000.tar", prefix);
+    o.shards = paths;
+    o.n_shards = 1;
+    o.epochs = 1;
+    l = open_loader(&o);
+    while ((s = next(l))) {
+        for (int k = 0; k < s->n_docs; k++, good++)
+            ck_assert_uint_eq(s->docs[k].text_n, (unsigned)v[s->docs[k].sample].text);
+        dt_sequence_free(s);
+    }
+    dt_loader_report(l, &r);
+    ck_assert_int_eq(good, 3);
+    ck_assert_int_eq(r.bad[DT_BAD_CAPTION], 4);
+    ck_assert_int_eq(dt_data_bad_total(&r), 4);
+    dt_loader_close(l);
+    dt_free(png);
+    dt_image_free(&img);
+}
+END_TEST
+
 /* Of latents of 8 x 8 pixels, of which the last ones may be cut, a generator takes an even number a side; an encoder takes
  * any. */
 START_TEST(targets_that_cannot_be_halved)
@@ -234,6 +289,7 @@ int main(void)
 
     tcase_add_checked_fixture(c, begin, end);
     tcase_add_test(c, bad_data);
+    tcase_add_test(c, captions_in_json);
     tcase_add_test(c, targets_that_cannot_be_halved);
     tcase_add_test(c, bad_samples_up_to_a_limit);
     return dt_test_run(s);

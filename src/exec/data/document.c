@@ -109,19 +109,23 @@ static enum dt_status json_text(struct maker *m, const struct dt_shard_member *f
     struct dt_doc *doc;
     const char *text = NULL;
     enum dt_status st;
+
     if (f->len > CAPTION_BYTES_MAX)
         return bad(m, DT_BAD_CAPTION,
                    dt_error_set(&m->err, DT_ERR_INPUT, "a json member of %zu bytes", f->len));
     st = dt_doc_parse("json", (const char *)f->data, f->len, &m->err, &doc);
     if (st != DT_OK)
         return bad(m, DT_BAD_CAPTION, st);
-    for (int i = 0; keys[i] && !text; i++)
-        if (dt_node_is_map(dt_doc_root(doc)))
-            text = dt_node_text(dt_map_get(dt_doc_root(doc), keys[i]));
+    for (int i = 0; keys[i] && !text && dt_node_is_map(dt_doc_root(doc)); i++) {
+        struct dt_node n = dt_map_get(dt_doc_root(doc), keys[i]);
+
+        text = dt_node_present(n) && !dt_node_is_null(n) ? dt_node_text(n) : NULL;
+    }
     st = text ? encode_text(m, text, strlen(text))
               : bad(m, DT_BAD_CAPTION,
-                    dt_error_set(&m->err, DT_ERR_INPUT,
-                                 "the json member has neither \"caption\" nor \"text\""));
+                    dt_error_set(
+                        &m->err, DT_ERR_INPUT,
+                        "the json member has neither a \"caption\" nor a \"text\" that is one"));
     dt_doc_free(doc);
     return st;
 }

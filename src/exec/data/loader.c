@@ -403,13 +403,14 @@ uint64_t dt_loader_data(const struct dt_loader *l)
 }
 
 #define SINCE_READER_2                                                                             \
-    "bos, eos and pad of tokenizers whose vocabulary has text of such a name (Qwen's)"
+    "bos, eos and pad of tokenizers whose vocabulary has text of such a name (Qwen's), and "       \
+    "captions in JSON that are null"
 
 const char *dt_loader_reader_since(int reader)
 {
     static const char *const changed[] = {
         "pixels of PNGs of 16 bits or with transparency, samples that have both an image and "
-        "numbered frames, of which the frames are read now, and " SINCE_READER_2,
+        "numbered frames, of which the frames are read now, " SINCE_READER_2,
         SINCE_READER_2};
 
     _Static_assert(sizeof changed / sizeof changed[0] == DT_LOADER_READER - 1,
@@ -417,15 +418,14 @@ const char *dt_loader_reader_since(int reader)
     return changed[reader - 1];
 }
 
-static enum dt_status same_reader(const struct dt_data_cursor *c, const struct dt_tokenizer *t,
-                                  struct dt_error *err)
+static enum dt_status same_reader(const struct dt_data_cursor *c, struct dt_error *err)
 {
     if (c->reader > DT_LOADER_READER || c->reader < 1)
         return dt_error_set(err, DT_ERR_INPUT,
                             "the checkpoint's data was read by a later version of this program "
                             "(reader %d; this one is %d)",
                             c->reader, DT_LOADER_READER);
-    if (c->reader == DT_LOADER_READER || (c->reader == 2 && !dt_tokenizer_special_moved(t)))
+    if (c->reader == DT_LOADER_READER)
         return DT_OK;
     return dt_error_set(err, DT_ERR_INPUT,
                         "the checkpoint's data was read by an earlier version of this program "
@@ -493,7 +493,7 @@ static enum dt_status place_cursor(struct dt_loader *l, struct dt_error *err)
                 "of the loader (lengths, image sizes, order ...); restore the original "
                 "ones, or pass --changed-data to read the data from its beginning");
         if (!l->o.changed)
-            DT_TRY(same_reader(c, l->o.tokenizer, err));
+            DT_TRY(same_reader(c, err));
         if (c->epoch < 0 || c->position < 0 || c->position >= l->per_epoch || c->sequences < 0 ||
             c->bad < 0 || c->bad > c->position || c->epoch > INT64_MAX / 2 / l->per_epoch)
             return dt_error_set(err, DT_ERR_INPUT, "the cursor is damaged");
