@@ -251,6 +251,20 @@ for strategy in megatron-lm distmm dip; do
         check "$strategy drops nothing of reorder: $way" '! grep -q "not used" out && grep -q "$strategy" out'
     done
 done
+# Megatron-LM's baseline overlaps, and has one recomputation for all modules: what is stated of one is that of those that are open
+megatron() { "$DISTTRAIN" plan -s megatron-lm mllm-9b-96 cluster.nodes=4 train.global_batch=32 search.effort=quick "$@" >out 2>err </dev/null; }
+megatron 'train.overlap={grad: false}'
+check "overlap that is off is not used" 'grep -q "^not used with strategy megatron-lm: train.overlap$" out'
+megatron 'train.overlap={grad: true, param: true}'
+check "overlap that is on is" '! grep -q "not used" out && grep -q "^1 " out'
+for of in encoder llm; do
+    megatron "train.recompute={$of: full}"
+    check "recomputation that is stated of $of: $(grep "^all with" out)" 'grep -q "^all with .*recompute full," out'
+done
+megatron 'train.recompute={encoder: full, llm: selective}'
+check "each as it is stated: $(grep "^all with" out)" 'grep -q "recompute encoder full, llm selective, generator selective," out'
+expect 2 "megatron-lm has one for all modules, and full is stated of encoder, none of generator; state that of llm" \
+    "$DISTTRAIN" plan -s megatron-lm mllm-9b-96 'train.recompute={encoder: full, generator: none}'
 expect 0 '"search_unused": "train.reorder, train.stepccl"' \
     "$DISTTRAIN" plan --json -s megatron-lm $job train.reorder=batch train.stepccl=true search.effort=quick
 "$DISTTRAIN" plan $job train.reorder=batch search.effort=quick >out 2>err </dev/null

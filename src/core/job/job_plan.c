@@ -449,8 +449,9 @@ static void list_plan(struct dt_node n, struct dt_job *j)
         note_unused(j, "plan", "");
 }
 
-/* A way of reordering that is stated is told of wherever it stands, as nothing else says that samples keep their order; StepCCL,
- * which jobs' files state for all strategies, and the chunks of one that is off, where they stand beside the job. */
+/* A way of reordering, or overlap that is off, is told of wherever it is stated, as nothing else says that samples keep their order,
+ * or that collectives are hidden; StepCCL, which jobs' files state for all strategies, and the chunks of one that is off, where they
+ * stand beside the job. */
 void dt_job_strategy_policy(struct dt_node root, struct dt_job *j)
 {
     const struct dt_plan_policy stated = j->policy, *y = &j->policy;
@@ -461,6 +462,8 @@ void dt_job_strategy_policy(struct dt_node root, struct dt_job *j)
     if ((stated.intra_reorder && !y->intra_reorder && !j->search.free_intra) ||
         (stated.inter_reorder && !y->inter_reorder && !j->search.free_inter))
         note_unused(j, "train", "reorder");
+    if (stated.overlap_grad != y->overlap_grad || stated.overlap_param != y->overlap_param)
+        note_unused(j, "train", "overlap");
     if (stated.stepccl && !y->stepccl && dt_node_present(stepccl) && is_beside(j, stepccl))
         note_unused(j, "train", "stepccl");
     if (stated.stepccl_chunks > 0 && !y->stepccl && dt_node_present(chunks) && is_beside(j, chunks))

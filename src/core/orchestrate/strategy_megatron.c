@@ -110,9 +110,28 @@ struct config { /* one layout for the whole model */
     int dp, pp, vpp, microbatch;
     struct deal deal;
     enum dt_pipe_schedule schedule;
-    enum dt_block_recompute recompute; /* of all modules, unless they keep what is stated of each */
-    bool stated_recompute;
+    enum dt_block_recompute recompute; /* of the LLM, and of modules of which none is stated */
 };
+
+/* Of module m: what is stated of it. */
+static enum dt_block_recompute recompute_of(const struct dt_orch_table *t, const struct config *c,
+                                            int m)
+{
+    const struct dt_orch_modes *o = &t->space.of[m];
+
+    return o->n_recompute == 1 ? o->recompute[0] : c->recompute;
+}
+
+/* One policy of recomputation holds for all modules: what is stated of one decides for the others that are open, the LLM too. */
+static bool is_one_policy(const struct dt_orch_table *t, const struct config *c)
+{
+    bool open = t->space.of[t->in->model->llm].n_recompute > 1;
+
+    for (int m = 0; m < t->in->model->n_modules && open; m++)
+        if (recompute_of(t, c, m) != c->recompute)
+            return false;
+    return true;
+}
 
 static int replica_gpus(const struct dt_orch_table *t, const struct config *c)
 {
@@ -150,7 +169,7 @@ static void megatron_layouts(const struct dt_orch_table *t, const struct config 
                 ? (struct dt_plan_layout){c->lane.tp, c->lane.cp, c->lane.ep, c->pp,
                                           c->vpp,     dp,         1,          0}
                 : (struct dt_plan_layout){1, 1, 1, 1, 1, dp, dt_orch_lane_gpus(&c->lane), 0};
-        mp->recompute = c->stated_recompute ? mp->recompute : c->recompute;
+        mp->recompute = recompute_of(t, c, m);
     }
 }
 
@@ -223,7 +242,7 @@ static enum dt_status published(struct dt_orch_table *t, struct dt_error *err,
                        .vpp = 1,
                        .microbatch = t->in->policy.microbatch,
                        .schedule = t->in->policy.schedule,
-                       .stated_recompute = true};
+                       .recompute = t->in->recompute[t->in->model->llm]};
     bool ok = false;
 
     if (c.lane.tp > 0 && recalled > 0 && layers % recalled == 0) {
@@ -537,9 +556,10 @@ static enum dt_status all_configs(struct dt_orch_table *t, struct pool *pool, st
                            .vpp = 1,
                            .microbatch = s->microbatch[k / o->n_recompute % s->n_microbatches],
                            .schedule = s->whole ? DT_SCHED_1F1B : s->pipe[0].schedule,
-                           .recompute = o->recompute[k % o->n_recompute],
-                           .stated_recompute = o->n_recompute == 1};
+                           .recompute = o->recompute[k % o->n_recompute]};
 
+        if (!is_one_policy(t, &c))
+            continue;
         find_times(t, &c, spare, &x);
         st = all_depths(t, &c, &x, pool, spare, err, candidates);
     }
@@ -567,6 +587,30 @@ static enum dt_status searched(struct dt_orch_table *t, struct dt_error *err, st
     return DT_OK;
 }
 
+/* Two that are stated unlike leave the LLM none that is that of all. */
+static enum dt_status check_recompute(const struct dt_orch_table *t, struct dt_error *err)
+{
+    const struct dt_model *model = t->in->model;
+    int first = -1;
+
+    for (int m = 0; m < model->n_modules && t->space.of[model->llm].n_recompute > 1; m++) {
+        const struct dt_orch_modes *o = &t->space.of[m];
+
+        if (o->n_recompute > 1)
+            continue;
+        first = first < 0 ? m : first;
+        if (o->recompute[0] != t->space.of[first].recompute[0])
+            return dt_error_set(err, DT_ERR_INPUT,
+                                "recompute: strategy megatron-lm has one for all modules, and %s "
+                                "is stated of %s, %s of %s; state that of %s, too",
+                                dt_block_recompute_names[t->space.of[first].recompute[0]],
+                                model->modules[first].name,
+                                dt_block_recompute_names[o->recompute[0]], model->modules[m].name,
+                                model->modules[model->llm].name);
+    }
+    return DT_OK;
+}
+
 static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
                            struct dt_search_result *out)
 {
@@ -580,6 +624,7 @@ static enum dt_status plan(struct dt_orch_table *t, struct dt_error *err,
                             "search.megatron_pp: %d stages are more than the %d layers of module "
                             "%s can be dealt to",
                             stated, layers, t->in->model->modules[t->in->model->llm].name);
+    DT_TRY(check_recompute(t, err));
     plans = dt_malloc(2 * POOL * sizeof(*plans));
     if (!plans)
         return dt_error_nomem(err, "plans");
