@@ -64,7 +64,7 @@ pack_two_tones() {
     { printf '\000\000\010\001\000\000\000\050'
       for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do printf '\000\001'; done; } >labels
     expect 0 "40 samples" "$DISTTRAIN" data pack --idx images --labels labels \
-        --label-names dark,light -o two
+        --label-names dark,light -o two --replace
 }
 
 # pictures SIDE OCTAL NAME: NAME-000000.tar, 240 grey pictures of that side
@@ -73,7 +73,7 @@ pictures() {
     { printf '\000\000\010\003\000\000\000\360\000\000\000\'"$2"'\000\000\000\'"$2"
       i=0; while [ $i -lt 240 ]; do printf '%s' "$picture"; i=$((i + 1)); done; } >images
     { printf '\000\000\010\001\000\000\000\360'; printf '%0240d' 0 | tr 0 '\000'; } >labels
-    expect 0 "240 samples" "$DISTTRAIN" data pack --idx images --labels labels --label-names grey -o "$3"
+    expect 0 "240 samples" "$DISTTRAIN" data pack --idx images --labels labels --label-names grey -o "$3" --replace
 }
 # write_small_job RUN: job.yaml, a model of a few thousand parameters that trains on those pictures; RUN: keys of
 # its run: map, beside those that it needs
