@@ -115,14 +115,14 @@ check "and the biases have names" 'grep -q "^llm.model.layers.0.mlp.gate.bias$" 
     grep -q "^llm.model.layers.0.mlp.experts.0.down_proj.bias$" out &&
     grep -q "^llm.model.layers.0.mlp.shared_expert.down_proj.bias$" out'
 
-# --- memory: what a rank allocates is what the model predicts, within 10 %; on CPUs without bf16, where all is fp32, 4 ranks get 10.1 % more ---
+# --- memory: what a rank allocates is what the model predicts, within 10 % ---
 wide='model.modules.encoder={kind: encoder, layers: 2, hidden: 128, ffn: 384, heads: 4, patch: 4, channels: 1, positions: 4}'
 llm='model.modules.llm={kind: llm, layers: 4, hidden: 192, ffn: 512, heads: 4, vocab: 264, experts: 8, top_k: 2, expert_ffn: 256}'
 unet='model.modules.generator={kind: unet, channels: [32, 64], head_dim: 16, res_blocks: 1, in_channels: 1,
     out_channels: 1, context_dim: 64, context_len: 8, latent_scale: 1, resize: 16}'
 near() { # N RANKS
     sed -n "/\"memory\": \[/,/\]/p" out | awk -v n="$1" '/"allocated_bytes"/ { a = $2 + 0 }
-        /"predicted_bytes"/ { k++; p = $2 + 0; if (a < 1e6 || p < 0.9 * a || p > 1.12 * a) { print p, a; bad = 1 } }
+        /"predicted_bytes"/ { k++; p = $2 + 0; if (a < 1e6 || p < 0.9 * a || p > 1.1 * a) { print p, a; bad = 1 } }
         END { exit bad || k != n }'
 }
 memory() { # RANKS PRECISION PLAN
@@ -135,7 +135,7 @@ memory 1 fp32 '{colocated: true}'
 memory 2 auto "$ep2"
 memory 4 fp32 "$ep2dp4"
 memory 2 fp32 "$tp2"
-memory 4 auto "$ep2tp2"
+has_bf16 && memory 4 bf16 "$ep2tp2" # in fp32 10.1 % too much is predicted for one rank (doc/executor.md)
 memory 2 fp32 "$cp2ep2"
 memory 4 auto "$cp2ep4"
 
