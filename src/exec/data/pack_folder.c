@@ -4,7 +4,6 @@
 #include "exec/data/pack_impl.h"
 
 #include "base/file.h"
-#include "base/hash.h"
 #include "base/mem.h"
 #include "exec/data/audio.h"
 #include "exec/data/frames.h"
@@ -204,51 +203,34 @@ static enum dt_status read_item(struct dt_pack_state *p, const char *path, const
 
 /* ---- keys ---- */
 
-static uint64_t *seen_at(uint64_t *seen, size_t size, uint64_t hash)
-{
-    size_t i = (size_t)hash & (size - 1);
+enum { OF_KEY = -1, SEEN_MIN = 1024 };
 
-    while (seen[i] && seen[i] != hash)
-        i = (i + 1) & (size - 1);
-    return &seen[i];
+/* Of a key, or of a path in the folder of that number. */
+struct seen {
+    uint64_t id[2]; /* hash, and which */
+};
+
+static struct seen seen_of(int which, const char *text, size_t len)
+{
+    uint64_t h = dt_hash_bytes(dt_hash_number(DT_HASH_START, (uint64_t)which), text, len);
+
+    return (struct seen){{h ? h : 1, (uint64_t)which}};
 }
 
-static uint64_t hash_of(int kind, const char *text, size_t len)
+static bool was_seen(const struct dt_pack_state *p, struct seen s)
 {
-    uint64_t h = dt_hash_number(DT_HASH_START, (uint64_t)kind);
+    uint64_t first = 0;
 
-    h = dt_hash_spread(dt_hash_bytes(h, text, len));
-    return h ? h : 1;
+    if (p->seen.cap > 0)
+        memcpy(&first, dt_hash_table_place(&p->seen, sizeof s, s.id), sizeof first);
+    return first != 0;
 }
 
-static uint64_t hash_of_key(const char *key)
+static enum dt_status see(struct dt_pack_state *p, struct seen s)
 {
-    return hash_of(-1, key, strlen(key));
-}
-
-static bool was_seen(const struct dt_pack_state *p, uint64_t hash)
-{
-    return p->seen_size > 0 && *seen_at(p->seen, p->seen_size, hash) == hash;
-}
-
-static enum dt_status see(struct dt_pack_state *p, uint64_t hash)
-{
-    if (2 * (p->n_seen + 1) > p->seen_size) {
-        size_t size = p->seen_size ? 2 * p->seen_size : 1024;
-        uint64_t *seen = dt_calloc(size, sizeof *seen);
-
-        if (!seen)
-            return dt_error_nomem(p->err, "the keys of samples");
-        for (size_t i = 0; i < p->seen_size; i++)
-            if (p->seen[i])
-                *seen_at(seen, size, p->seen[i]) = p->seen[i];
-        dt_free(p->seen);
-        p->seen = seen;
-        p->seen_size = size;
-    }
-    *seen_at(p->seen, p->seen_size, hash) = hash;
-    p->n_seen++;
-    return DT_OK;
+    return dt_hash_table_of(&p->seen, sizeof s, SEEN_MIN, s.id, NULL)
+               ? DT_OK
+               : dt_error_nomem(p->err, "the keys of samples");
 }
 
 /* The path below the folder, behind the folder's number where there are several; no dot in its last part, and a number
@@ -267,7 +249,7 @@ static void key_of(const struct dt_pack_state *p, const char *path, size_t stem,
         if (*base == '.')
             *base = '_';
     n = strlen(key);
-    for (int i = 2; was_seen(p, hash_of_key(key)); i++)
+    for (int i = 2; was_seen(p, seen_of(OF_KEY, key, strlen(key))); i++)
         snprintf(key + n, size - n, "_%d", i);
 }
 
@@ -275,7 +257,7 @@ static void key_of(const struct dt_pack_state *p, const char *path, size_t stem,
 static enum dt_status write_once(struct dt_pack_state *p, const char *path, size_t stem,
                                  const struct dt_shard_member *m, int n)
 {
-    uint64_t name = hash_of(p->folder, path, stem);
+    struct seen name = seen_of(p->folder, path, stem);
     char key[PATH_MAX + 64];
 
     if (!p->o->captions && was_seen(p, name))
@@ -284,7 +266,7 @@ static enum dt_status write_once(struct dt_pack_state *p, const char *path, size
     key_of(p, path, stem, key, sizeof key);
     if (!p->o->captions)
         DT_TRY(see(p, name));
-    DT_TRY(see(p, hash_of_key(key)));
+    DT_TRY(see(p, seen_of(OF_KEY, key, strlen(key))));
     return dt_pack_write(p, key, m, n);
 }
 
@@ -523,7 +505,7 @@ enum dt_status dt_pack_folders(const char *const *dirs, int n, const struct dt_p
         p.folder = n > 1 ? i + 1 : 0;
         st = pack_dir(&p, dir, 0);
     }
-    dt_free(p.seen);
+    dt_hash_table_free(&p.seen);
     if (st == DT_OK)
         st = report_unused(&p);
     return dt_pack_finish(&p, st, out);

@@ -4,6 +4,7 @@
 #ifndef DT_EXEC_DATA_PACK_IMPL_H
 #define DT_EXEC_DATA_PACK_IMPL_H
 
+#include "base/hashtable.h"
 #include "exec/data/pack.h"
 #include "exec/data/shard.h"
 
@@ -13,11 +14,9 @@ struct dt_pack_state {
     struct dt_data_report *report;
     struct dt_error *err;
     int64_t samples;
-    size_t root; /* length of the folder's path, and of the '/' behind it */
-    int folder;  /* its number among several, from 1; 0: it is the only one */
-    uint64_t *
-        seen; /* [seen_size], a power of two: hashes of keys and of paths that were packed; 0 = empty */
-    size_t n_seen, seen_size;
+    size_t root;               /* length of the folder's path, and of the '/' behind it */
+    int folder;                /* its number among several, from 1; 0: it is the only one */
+    struct dt_hash_table seen; /* keys, and paths that were packed */
 };
 
 /* As many samples as were asked for. */
